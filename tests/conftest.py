@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import hypothesis
 import psutil
 import pytest
+import warm
 import yaml
 from testbed import Testbed, missing
 
@@ -147,11 +148,14 @@ class Site:
         self.config()
 
     def config(self, **keys: Any) -> None:
-        """Write the configuration: one core on one node, and what `keys` say over it."""
+        """Write the configuration: one core on one node, compact without backfilling, and what `keys` say over it."""
         settings: Dict[str, Any] = {
             "Applications": {"Path": str(self.bin), "Queue": str(self.queue)},
             "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(self.log), "Grace": 1}
         settings.update(keys)
+        for group, plain in (("Allocation", {"Policy": "compact"}), ("Scheduling", {"Backfilling": "none"})):
+            if isinstance(keys.get(group, {}), dict):
+                settings[group] = {**plain, **keys.get(group, {})}
         self.config_file.write_text(yaml.safe_dump(settings))
 
     def program(self, name: str, script: str) -> Path:
@@ -170,11 +174,13 @@ class Site:
         with open(self.queue, "a") as file:
             file.write(text)
 
-    def start(self, *arguments: str, plain: bool = False, **env: str) -> "subprocess.Popen[str]":
-        """Start `vrm -c CONFIG ARGUMENTS` and return at once; `plain`: without root's right to
-        read and write everything."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
+    def start(self, *arguments: str, plain: bool = False, waits: bool = True, **env: str) -> "subprocess.Popen[str]":
+        """Start `vrm -c CONFIG ARGUMENTS` and return at once: a manager that waits for more lines, unless a command
+        or `--once` is named, or not `waits`. `plain`: without root's right to read and write everything."""
+        if waits and "--once" not in arguments and all(word.startswith("-") for word in arguments):
+            arguments = (*arguments, "--wait")
+        process = warm.Warm(
+            [*warm.VRM, "-c", str(self.config_file), *arguments],
             cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
             stdout=open(self.root / f"out.{len(self.started)}", "w"), stderr=subprocess.STDOUT,
             preexec_fn=obey_permissions if plain else None)
@@ -197,10 +203,8 @@ class Site:
     def run(self, *arguments: str, limit: float = LIMIT, **env: str
             ) -> "subprocess.CompletedProcess[str]":
         """Run `vrm -c CONFIG ARGUMENTS` to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
-            cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=limit, check=False)
+        return warm.run(["-c", str(self.config_file), *arguments], cwd=self.root, env={**self.env, **env},
+                        timeout=limit)
 
     def rows(self) -> Dict[int, JobRow]:
         """The lines of jobs.csv by job id."""

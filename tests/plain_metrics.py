@@ -13,8 +13,9 @@ from operator import sub
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import JobState
-from vrm.results.metrics import (THRESHOLD, Distribution, Finished, Row, Window, _window, bounded_slowdown,
-                                 jain_index, ran, running, span, turnaround, waiting)
+from vrm.results import metrics
+from vrm.results.metrics import THRESHOLD, Finished, Row, Window, jain_index, mean_cores, ran, running, span, waiting
+from vrm.results.summary import Distribution
 
 # A state is the four counters of Load as parts of one integer, so that a job changes all of them
 # with one addition: with half a million moments that is what takes the time.
@@ -23,6 +24,16 @@ _MASK = (1 << _BITS) - 1
 _QUEUED = 1 << 3 * _BITS
 _QUEUED_PROCS = 1 << 2 * _BITS
 _RUNNING = 1 << _BITS
+
+
+def turnaround(row: Finished) -> float:
+    """Turnaround (response) time w + r = end - submit, in seconds."""
+    return row.end - row.submit
+
+
+def bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
+    """See `vrm.results.metrics.bounded_slowdown`."""
+    return metrics.bounded_slowdown(turnaround(row), running(row), threshold)
 
 
 def slowdown(row: Finished) -> float:
@@ -119,6 +130,31 @@ def _queue_length(spells: Sequence[Tuple[float, int]]) -> Distribution:
 
     average = math.fsum(length * held[length] for length in lengths) / passed[-1]
     return Distribution(len(spells), average, reached(0.5), reached(0.95), lengths[-1])
+
+
+def utilisation(rows: Iterable[Finished], processors: int,
+                window: Optional[Window] = None) -> float:
+    """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
+
+    p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
+    average; of one that started on borrowed cores those that it had on average.
+
+    The window is the makespan unless given as (begin, end); of jobs that reach over its edges
+    the part within counts. Failed and killed jobs count: they held their processors.
+    """
+    jobs = ran(rows)
+    first, last = _window(jobs, processors, window)
+    if last <= first:
+        return 0.0
+    used = math.fsum(mean_cores(row) * (min(row.end, last) - max(row.start, first))
+                     for row in jobs if row.end > first and row.start < last)
+    return used / (processors * (last - first))
+
+
+def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:
+    if processors < 1:
+        raise ValueError(f"a machine has at least 1 processor, not {processors}")
+    return window or span(jobs)
 
 
 def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> float:

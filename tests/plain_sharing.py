@@ -44,7 +44,8 @@ class PlainSharing:
 
     def __init__(self, nodes: int, limit: Optional[float], share: float = 0.5, most: int = 2,
                  ideal: bool = False, grows: bool = True, gain: bool = False) -> None:
-        self.free, self.limit, self.share, self.most = nodes, limit, share, most
+        self.nodes = self.free = nodes
+        self.limit, self.share, self.most = limit, share, most
         self.ideal, self.grows, self.gain = ideal, grows, gain
         self.running: Dict[int, Running] = {}
         self.queue: List[Task] = []
@@ -169,8 +170,8 @@ class PlainSharing:
     def mates(self, task: Task, head: Task) -> Optional[Tuple[int, ...]]:
         """Who lends to a task that does not fit, or None."""
         share, requested = self.share, task.requested
-        if (not task.malleable or not self.static_start(task, head) + requested
-                > self.now + requested / share):
+        start = self.static_start(task, head) - self.price(task)
+        if not task.malleable or not start + requested > self.now + requested / share:
             return None
         able: Dict[int, float] = {}
         for job_id, job in self.running.items():
@@ -187,12 +188,16 @@ class PlainSharing:
             if not sets:
                 return None
             best = min(sets)[2]
-            earlier = self.static_start(task, head) + requested - (self.now + requested / share)
+            earlier = start + requested - (self.now + requested / share)
             if self.gain and not earlier > len(best) * requested:
                 continue
             if task is head or not self.delays(best, task, head):
                 return best
         return None
+
+    def price(self, task: Task) -> float:
+        """What the jobs ahead of it lose: the task's work is done before theirs."""
+        return self.queue.index(task) * task.nodes * task.requested / self.nodes
 
     def late(self, mate: int, task: Task, head: Task) -> bool:
         """Whether the head counts on the nodes of a mate that would be taken beyond its start."""

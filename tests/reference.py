@@ -6,6 +6,7 @@ Also the random clusters and workloads that the property tests run on.
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -399,49 +400,66 @@ def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
         lambda facts: [Node(f"n{i}", facts[0], {}, f) for i, f in enumerate(facts[1])])
 
 
+# Made once: most of the time of such a test is what hypothesis takes to look at a new strategy.
+_NODE = st.tuples(SHAPES, st.fixed_dictionaries({}, optional={
+    "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5]),
+    "memory": st.sampled_from([2, 8, 64])}), FEATURES)
+
+
 def different_nodes(most: int = 6) -> st.SearchStrategy:
     """Nodes of different shapes, resources and features."""
-    node = st.tuples(SHAPES, st.fixed_dictionaries({}, optional={
-        "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5]),
-        "memory": st.sampled_from([2, 8, 64])}), FEATURES)
-    return st.lists(node, min_size=1, max_size=most).map(
+    return st.lists(_NODE, min_size=1, max_size=most).map(
         lambda facts: [Node(f"n{i}", *fact) for i, fact in enumerate(facts)])
 
 
 AMOUNTS = st.fixed_dictionaries({}, optional={
     "gpu": st.integers(0, 2), "mem": st.sampled_from([1, 2.5, 4]),
     "memory": st.sampled_from([0.5, 1, 3])})
-NO_AMOUNTS = st.just({})
+_WISHES = st.tuples(
+    st.sampled_from([0, 0, 0, 1, 2]), st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([0, 0, 1, 2]),
+    st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True), st.integers(0, 3),
+    AMOUNTS, st.sampled_from([frozenset(), frozenset(["fast"]), frozenset(["big"])]), st.just({}) | AMOUNTS,
+    st.sampled_from([0, 0, 1, 2]))
 
 
-@st.composite
-def wished(draw: Any, procs: int, cores: int, exclusive: bool) -> Request:
-    """A request for more than cores."""
-    cap = draw(st.sampled_from([0, 0, 0, 1, 2]))
-    least = draw(st.sampled_from([1, 1, 1, 2, 3]).map(lambda number: min(number, procs)))
-    most = draw(st.sampled_from([0, 0, least, least + 1]))
-    names = draw(st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True))
-    split = draw(st.integers(0, len(names)))
-    split = min(split, procs, most or procs)
+def wished(drawn: Any, procs: int, cores: int, exclusive: bool) -> Request:
+    """A request for more than cores; `drawn` of _WISHES."""
+    cap, least, more, names, split, amounts, features, per_node, licences = drawn
+    least = min(least, procs)
+    most = more and least + more - 1
+    split = min(split, len(names), procs, most or procs)
     return Request.of(
-        procs, cores, exclusive, draw(AMOUNTS),
-        draw(st.sets(st.sampled_from(["fast", "big"]), max_size=1).map(frozenset)),
-        draw(NO_AMOUNTS | AMOUNTS), {"ansys": draw(st.sampled_from([0, 0, 1, 2]))}, (least, most),
+        procs, cores, exclusive, amounts, features, per_node, {"ansys": licences}, (least, most),
         0 if most and cap * most < procs else cap, names[:split], names[split:])
 
 
-@st.composite
-def jobs(draw: Any, plain: bool = True, most_procs: int = 20) -> Dict[str, Any]:
+@functools.lru_cache(None)
+def _jobs(plain: bool, most_procs: int) -> st.SearchStrategy:
+    return st.tuples(
+        st.sampled_from(KINDS), st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
+        st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
+        st.sampled_from([False, False, False, True]), st.sampled_from([1, 1, 1, 1, 2, 3]),
+        st.none() if plain else _WISHES)
+
+
+def _job(drawn: Any) -> Dict[str, Any]:
+    app, procs, estimate, exclusive, cores, wishes = drawn
+    found = {"app": app, "procs": procs, "estimate": estimate, "exclusive": exclusive, "cores": cores}
+    return found if wishes is None else {**found, "request": wished(wishes, procs, cores, exclusive)}
+
+
+def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:
     """Keywords of a job but for its id and submit time; with wishes unless plain."""
-    found = draw(st.fixed_dictionaries({
-        "app": st.sampled_from(KINDS),
-        "procs": st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
-        "estimate": st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
-        "exclusive": st.sampled_from([False, False, False, True]),
-        "cores": st.sampled_from([1, 1, 1, 1, 2, 3])}))
-    if not plain:
-        found["request"] = draw(wished(found["procs"], found["cores"], found["exclusive"]))
-    return found
+    return _jobs(plain, most_procs).map(_job)
+
+
+_GAPS = st.sampled_from([0, 0, 0, 1, 1, 2, 5, 0.5])
+
+
+@functools.lru_cache(None)
+def _tasks(plain: bool, late: bool) -> st.SearchStrategy:
+    shares = st.sampled_from([1, 1, 1, 0.5, 0, *([1.5, 3] if late else [])])
+    return st.tuples(_GAPS, _jobs(plain, 20), shares)
 
 
 @st.composite
@@ -451,13 +469,11 @@ def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False)
     All times are multiples of 1/8, so that sums and differences of them are exact.
     """
     tasks, submit = [], 0.0
-    gaps = st.sampled_from([0, 0, 0, 1, 1, 2, 5, 0.5])
-    shares = st.sampled_from([1, 1, 1, 0.5, 0, *([1.5, 3] if late else [])])
-    ids = draw(st.permutations(range(draw(st.integers(1, most)))))
-    for job_id in ids:
-        submit += draw(gaps)
-        job = Job(id=job_id, submit=submit, **draw(jobs(plain)))
-        runtime = math.ceil(8 * job.estimate * draw(shares)) / 8
+    for job_id in draw(st.permutations(range(draw(st.integers(1, most))))):
+        gap, facts, share = draw(_tasks(plain, late))
+        submit += gap
+        job = Job(id=job_id, submit=submit, **_job(facts))
+        runtime = math.ceil(8 * job.estimate * share) / 8
         tasks.append(Task(job, min(runtime, job.estimate) if not late else runtime))
     return tasks
 

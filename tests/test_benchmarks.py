@@ -37,6 +37,8 @@ CASES = [
     pytest.param("shim", [r"\| +gcc \| +1 \| +\d+\.\d \| +\d+\.\d \| +\d+\.\d \| +-?\d+\.\d \| +-?\d+\.\d{4} \|"],
                  marks=pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")),
     ("arrays", [r"\| +this +\| +-?\d+\.\d+ "]),
+    ("restart", [r"\| +this +\| +\d+\.\d+ +\| +\d+ +\|"]),
+    ("questions", [r"\| +this +\| +\d+\.\d+ "]),
     pytest.param("commands", [r"vrm +\d+\.\d jobs/s", r"Slurm +\d+\.\d jobs/s", r"rate of vrm to Slurm's: \d",
                               r"time of squeue to Slurm's: \d"],
                  marks=[pytest.mark.testbed, pytest.mark.skipif(bool(missing()), reason=missing() or "")]),

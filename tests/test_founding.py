@@ -9,6 +9,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Dict, List
 import pytest
 
 from vrm.model import Job
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Rules, Submission, simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "studies" / "founding" / "compare.py"
@@ -118,6 +119,23 @@ def test_without_co_run_times_strip_has_the_published_mean(queues: Path) -> None
     assert "nodes are held for the run time and 5 s more" in found["assumptions"]
 
 
+def test_a_pool_that_matches_no_program_is_said(queues: Path, tmp_path: Path) -> None:
+    module = study()
+    own = [one for one in module.read_published() if one.queue == "class-c-a"]
+    for old, new in (("none", "none"), ("bt.D", "pop2.X"), ("cg.D", "wrf.X"), ("sp.D", "imagick.X")):
+        pool = tmp_path / "pool.json"
+        pool.write_text((pool.read_text() if pool.exists() else json.dumps(POOL)).replace(old, new))
+    other = module.Study(queues / "class-c-a.rewind", own, module.CoRun(pool))
+    other.run()
+    notes = other.notes()
+    assert notes[0].startswith("class-c-a under strip: no program of the queue is in the co-run times; what strip ")
+    assert re.match(r"class-c-a under strip: \d jobs ran with others at speed 1: the heatmap has no such pair", notes[1])
+    found, notes = module.compare(queues, module.CoRun(pool))
+    assert any("every job has speed 1, alone and with others" in note for note in notes)
+    assert not any("measured speed-up of the two applications" in note for note in notes)
+    assert any("no program of the queue" in note for note in notes)
+
+
 @pytest.mark.parametrize("content, message", [
     (None, "none of the recorded queues is there; they are files named class-b-a,"),
     ("", "not a recorded queue, whose lines are program, ranks"),
@@ -144,7 +162,7 @@ def test_the_old_backfilling_is_as_the_thesis_has_it() -> None:
             for number, procs, estimate in rows]
 
     def starts(backfill: Any) -> Dict[int, float]:
-        return {row.id: row.start for row in simulate(jobs, nodes=6, backfill=backfill).jobs}
+        return {row.id: row.start for row in simulate(jobs, Machine.of(6), Rules(backfill=backfill)).jobs}
 
     assert starts(study().FoundingBackfilling()) == {1: 0, 2: 0, 3: 20, 4: 0, 5: 10, 6: 20}
     assert starts("easy") == {1: 0, 2: 0, 3: 20, 4: 0, 5: 0, 6: 1}

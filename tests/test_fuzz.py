@@ -27,6 +27,7 @@ from vrm.model.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import PlacementText
 from vrm.run import codec, journal as journals
+from vrm.run.past import Past, replay
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.errors import RunError
@@ -200,7 +201,7 @@ def recorder(run: RunDirectory, cluster: Cluster) -> Records:
                    lambda path: None)
 
 
-def take_up(past: journals.Past, run: RunDirectory) -> None:
+def take_up(past: Past, run: RunDirectory) -> None:
     """What a manager does with a past: the lines of jobs that ended, the book, the placements."""
     cluster = Cluster.regular(4, 2, 4)
     run.jobs.unlink(missing_ok=True)
@@ -230,14 +231,14 @@ def test_a_journal(run: RunDirectory) -> None:
     """Any change is found, or is what a crash leaves: records lost at the end, a torn line."""
     data = good_journal(run.journal)
     records = journals.read(run.journal)
-    take_up(journals.replay(records), run)
+    take_up(replay(records), run)
     found = 0
     for number, mutated in mutations(times(600), data, json_lines=True):
         run.journal.write_bytes(mutated)
         with trial(number, mutated):
             try:
                 now = journals.read(run.journal)
-                past = journals.replay(now, run.journal)
+                past = replay(now, run.journal)
             except journals.JournalError as error:
                 assert str(error).startswith(f"{run.journal}:")
                 found += 1
@@ -262,7 +263,7 @@ def test_a_journal_without_checksums(run: RunDirectory, source: str) -> None:
         run.journal.write_bytes(mutated)
         with trial(number, mutated):
             try:
-                past = journals.replay(journals.read(run.journal), run.journal)
+                past = replay(journals.read(run.journal), run.journal)
             except journals.JournalError:
                 continue
             take_up(past, run)
@@ -276,7 +277,7 @@ def test_commands(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"})
     site.program("ok.x", "exit 0\n")
     site.lines(*["ok.x 1 9 0 hold=1"] * 3, end=False)
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(site.state, "the manager runs")
     commands, replies = site.log / "commands", site.log / "replies"
     good = [{"do": "submit", "line": "ok.x 1 9 0 hold=1 after=0 env=A=b name=x"},
@@ -302,7 +303,7 @@ def test_commands(site: Site) -> None:
     assert site.run("stop", "--now").returncode == 0
     said = site.finish(manager)
     assert "Traceback" not in said and not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said)
-    past = journals.replay(journals.read(site.log / "journal"))
+    past = replay(journals.read(site.log / "journal"))
     assert set(past.ended) >= set(site.statuses())
 
 
@@ -431,7 +432,7 @@ def test_tables_of_jobs(left: Path, capsys: Any, run: RunDirectory) -> None:
         with contextlib.suppress(RunError):  # the manager that goes on with it
             run.jobs.write_bytes(jobs.read_bytes())
             records = recorder(run, Cluster.regular(1, 1, 1))
-            records.open(journals.Past())
+            records.open(Past())
             records.close()
         return choose.choice(ways)
     each(250, jobs, ask, capsys)

@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.mkdir()
     for name in ("setup.cfg", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for name in ("vrm", "npb"):
+    for name in ("vrm", "npb", "config"):
         shutil.copytree(ROOT / name, tree / name,
                         ignore=shutil.ignore_patterns("__pycache__", "bin"))
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir",
@@ -72,6 +72,15 @@ def test_all_files_of_the_package_are_in_it(installed: Path, tmp_path: Path) -> 
     wanted -= {Path("npb/measure.py")}  # a measurement of the checkout's
     have = {Path("vrm") / path.relative_to(where) for path in where.rglob("*.*")}
     assert {path if path.parts[0] == "vrm" else "vrm" / path for path in wanted} <= have
+
+
+def test_the_reference_of_the_configuration_is_printed(installed: Path, tmp_path: Path) -> None:
+    assert run(installed, "help", "config", cwd=tmp_path) == (ROOT / "config/reference.yaml").read_text()
+
+
+def test_the_manual_page_is_where_man_looks_for_it(installed: Path, tmp_path: Path) -> None:
+    page = installed.parents[1] / "share/man/man1/vrm.1"
+    assert page.read_text(encoding="utf-8") == run(installed, "help", "--man", cwd=tmp_path)
 
 
 @pytest.mark.skipif(not MPICC, reason="no mpicc")

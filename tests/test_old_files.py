@@ -21,6 +21,7 @@ from vrm.config.schema import load
 from vrm.report import tables
 from vrm.results.jobs import read_jobs
 from vrm.run import journal as journals
+from vrm.run.past import replay
 
 DATA = Path(__file__).parent / "data" / "0.1.0"
 RECORDS = (DATA / "journal").read_bytes().splitlines(keepends=True)
@@ -44,7 +45,7 @@ def test_a_journal_is_read_up_to_any_record(number: int, tmp_path: Path) -> None
     path = tmp_path / "journal"
     path.write_bytes(b"".join(RECORDS[:number]) + (RECORDS[number][:9] if number < len(RECORDS)
                                                    else b""))
-    past = journals.replay(journals.read(path))
+    past = replay(journals.read(path))
     ended, _ = told(RECORDS[:number])
     assert {job_id: end["state"] for job_id, end in past.ended.items()} == ended
     assert past.run == "58b9dfa1a22e"
@@ -108,6 +109,8 @@ def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None
     # Job 12 was submitted by a command, which came late.
     late = any(b'"id":12' in record for record in RECORDS[:number])
     wanted = {job_id: status for job_id, status in STATUS.items() if late or job_id != 12}
+    if not any(b'"id":1,' in record for record in RECORDS[:number]):
+        wanted[1] = "refused"  # a newer vrm knows when a line comes that `direct` cannot span nodes
     text = (tmp_path / "said").read_text()
     assert found == wanted, text
     ran = [line.split(" ") for line in (elsewhere / "ran").read_text().splitlines()]

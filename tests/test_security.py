@@ -222,7 +222,7 @@ def test_the_queue_of_another_account_is_not_obeyed(place: Place) -> None:
     facts = {"host": os.uname().nodename, "pid": 1, "start": 0, "ended": True}
     marker = place.file("eve/marker", EVE, json.dumps(facts))
     assert place.do(EVE, f"cp {marker} {queue}.writer") == 0
-    manager = place.start(ALICE, *place.command, "-c", str(place.home / "vrm.yaml"))
+    manager = place.start(ALICE, *place.command, "-c", str(place.home / "vrm.yaml"), "--wait")
     wait_until(lambda: (place.home / "run" / "state").exists(), "the manager runs")
     assert place.do(ALICE, f"echo 'ok.x 1 9 0' > {queue}") == 0
     wait_until(place.ran, "it reads on")
@@ -244,7 +244,7 @@ def test_a_configuration_that_lies_about_is_not_used(place: Place) -> None:
 def test_nobody_else_rules_a_running_manager(place: Place) -> None:
     place.program("alice/bin/long.x", ALICE, 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n')
     place.file("alice/queue", ALICE, "long.x 1 60 0\n")
-    manager = place.start(ALICE, *place.command, "-c", str(place.home / "vrm.yaml"))
+    manager = place.start(ALICE, *place.command, "-c", str(place.home / "vrm.yaml"), "--wait")
     run = place.home / "run"
     wait_until(lambda: (run / "pids" / "0").exists(), "the job runs")
     for command in (["cancel", "0"], ["submit", "ok.x", "1", "9"], ["stop", "--now"],

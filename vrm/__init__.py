@@ -2,7 +2,10 @@
 
 A batch job that runs your queue on its nodes with your scheduling and your placement.
 
-    from vrm import Session      # jobs as futures: see vrm.session
+    from vrm import Session      # jobs as futures
+    from vrm import simulate     # a workload in virtual time
+
+`vrm.api` has all public names.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ __version__ = "0.2.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
-    """What programs use, loaded at its first use: commands need none of it."""
-    if name != "Session":
+    """`Session` and `simulate`, loaded at their first use: commands need none of it."""
+    if name not in ("Session", "simulate"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vrm.session import Session
-    return Session
+    from vrm import api
+    return getattr(api, name)

@@ -25,8 +25,11 @@ MODULES = {
     "script": "script", "simulate": "simulate", "compare": "compare", "npb": "npb",
     "generate": "generate", "calibrate": "calibrate", "heatmap": "heatmap", "energy": "energy",
     "malleable": "malleable", "experiment": "experiment", "report": "report", "validate": "validate",
-    "wait": "wait", "completion": "completion", "guide": "help"}
+    "wait": "wait", "completion": "completion", "plugins": "plugins", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
+
+OWN = ("run", "shell", "doctor")
+"""The commands of this module."""
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
@@ -46,10 +49,10 @@ def modules_of(words: Sequence[str]) -> Sequence[str]:
         word = left.pop(0)
         if word in ("-c", "-config", "--config", "-i", "-info", "--info"):
             del left[:1]
-        elif word not in ("--version", "--json", "--once", "--fresh", "--failed", "--continue"):
-            own = ("run", "shell", "doctor")
+        elif word not in ("--version", "--json", "--once", "--continue", "--wait", "--fresh", "--failed", "--changed",
+                          "--strict", "--here"):
             found = [name for name, commands in MODULES.items() if word in commands.split()]
-            return found or ([] if word in own else list(MODULES))
+            return found or ([] if word in OWN else list(MODULES))
     return []
 
 
@@ -58,21 +61,26 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
                         help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it "
-                             "exists, else every key's default with the policy pack)")
+                             "exists, else every key's default)")
     shared.add_argument("-config", dest="config", default=argparse.SUPPRESS,
                         help=argparse.SUPPRESS)
     running = argparse.ArgumentParser(add_help=False)
-    running.add_argument("--once", action="store_true",
-                         help="end when the jobs now in the queue file are done")
-    running.add_argument("--fresh", action="store_true",
-                         help="start from the beginning where an earlier run was stopped (its "
-                              "records are kept under earlier/)")
     running.add_argument("--failed", action="store_true",
-                         help="run the jobs of the earlier run again that did not complete; the "
-                              "others keep their records")
-    running.add_argument("--continue", dest="go_on", action="store_true",
-                         help="if the earlier run is finished, end at once instead of starting "
-                              "again (for chained allocations)")
+                         help="run jobs again that failed or were refused, too; what completed stays")
+    running.add_argument("--changed", action="store_true",
+                         help="run lines that were changed after their jobs ran as new jobs, too")
+    running.add_argument("--fresh", action="store_true",
+                         help="forget the earlier run and run all lines again (its records are kept "
+                              "under earlier/)")
+    running.add_argument("--wait", action="store_true",
+                         help="when all jobs have ended, wait for more lines of the queue, until an `end` "
+                              "line or `vrm stop`")
+    for old in ("--once", "--continue"):  # what vrm does now in any case
+        running.add_argument(old, action="store_true", help=argparse.SUPPRESS)
+    running.add_argument("--strict", action="store_true",
+                         help="with a program behind `--`: exit status 1 also where it succeeds and a job does not")
+    running.add_argument("--here", action="store_true",
+                         help="on a login node: run the jobs on this machine, outside of a batch job")
     top = Top(prog="vrm", parents=[shared, running],
               usage="vrm [-c FILE] [COMMAND] [options]")
     top.add_argument("--version", action="version", version=f"vrm {__version__}")
@@ -87,21 +95,29 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="vrm",
                                   parser_class=Parser)
     command(commands, "run", run, "run the queue", [shared, running],
-            "vrm run --once\nvrm run --failed\nvrm -c vrm.yaml\nvrm run -- ./give-jobs.sh",
-            "`vrm -c FILE` is the same as `vrm run -c FILE`. The run continues where an earlier "
-            "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
+            "vrm run\nvrm run --failed\nvrm -c vrm.yaml\nvrm run -- ./give-jobs.sh",
+            "`vrm -c FILE` is the same as `vrm run -c FILE`. A run always continues the earlier one: it runs "
+            "new lines of the queue and what was interrupted, and repeats nothing (docs/running.md has a table). It "
+            "ends when all jobs have ended and no program writes the queue. Ctrl-C ends it; the same command "
+            "continues it.\n\n"
             "What follows `--` is a program that is run meanwhile and gives jobs by `vrm submit`; the "
             "run ends when it and its jobs have ended.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
-            "understood; 2 could not run; that of the program behind `--`, if it is not 0.",
+            "understood; 2 could not run. With a program behind `--` it is that of the program, which knows "
+            "what failing jobs mean (with --strict 1 if it is 0 and a job failed).",
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
     command(commands, "shell", shell, "a shell whose jobs are run meanwhile", [shared, running],
             "vrm shell\nvrm shell --fresh",
             "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
             "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
             "run's directory.")
-    for name in MODULES if words is None else modules_of(words):
+    needed = list(MODULES) if words is None else modules_of(words)
+    for name in needed:
         import_module(f"vrm.commands.{name}").add_parsers(commands, shared)
+    if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
+        from vrm.system import plugins
+        taken = {*OWN, *" ".join(MODULES.values()).split()}
+        plugins.use("vrm.commands", taken, lambda add: add(commands, shared))
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",
             [shared], "vrm doctor",
             "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
@@ -166,14 +182,14 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.forecast.asked import start_of
     from vrm.live.manager.manager import Manager
     from vrm.live.site.setup import describe, prepare
-    from vrm.results.metrics import closing_line, closing_words
+    from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
     from vrm.run.rundir import RunDirectory
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
         raise CannotRun("--json and --watch go with `vrm queue` and `vrm status`")
     if not (arguments.command or hasattr(arguments, "config") or default_config()):
-        if arguments.once or arguments.fresh or arguments.go_on or arguments.failed:
+        if any((arguments.once, arguments.wait, arguments.fresh, arguments.failed, arguments.changed)):
             raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; "
                             "`vrm run` takes every key's default")
         from vrm.commands.guide import short
@@ -181,54 +197,65 @@ def run(arguments: argparse.Namespace) -> int:
         return COULD_NOT_RUN
     settings = settings_of(arguments)
     directory = RunDirectory.of(settings)
-    if arguments.failed and arguments.fresh:
-        raise CannotRun("--failed continues the earlier run and --fresh begins another; choose one")
-    if arguments.go_on and not (arguments.fresh or arguments.failed) and finished(directory.journal):
-        say(f"the run in {near(settings.directory)} is finished: nothing to do (--fresh starts "
-            "again)")
-        return OK
+    if arguments.strict and not getattr(arguments, "client", ()):
+        raise CannotRun("--strict goes with a program behind `--`: without one a job that fails gives exit status 1")
+    if arguments.fresh and (arguments.failed or arguments.changed):
+        raise CannotRun("--failed and --changed continue the earlier run and --fresh begins another; choose one")
+    refuse_login_node(arguments, settings)
     site = prepare(settings)
-    manager = Manager(settings, site, directory, narrate, once=arguments.once,
-                      fresh=arguments.fresh, failed=arguments.failed)
+    client = client_of(arguments, settings, directory)
+    manager = Manager(settings, site, directory, narrate, wait=arguments.wait, changed=arguments.changed,
+                      feeder=client.name if client else "", start_of=start_of, further=[client] if client else [])
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
         f"their output goes to {near(settings.log)}")
-    manager.orders.counter.start_of = start_of
-    client = client_of(arguments, settings, directory)
-    if client is not None:
-        manager.begun = client.begin
-        manager.desk.feeder, manager.desk.fed = client.name, client.lasts
+    begun = time.time()
     try:
         with client or nullcontext():
-            succeeded = manager.run()
+            succeeded = manager.run(arguments.fresh, arguments.failed)
     except PolicyError as error:  # the user's own policy, which failed on the way
         raise CannotRun(f"{error}; running jobs continue. Fix it and type the same command: it "
                         "continues the run") from error
-    ended = [f"{count} {status}" for status, count in manager.counts.items() if count]
-    ended = ended or ["no job ended"]
-    if manager.bad_lines:
-        ended.append(f"{manager.bad_lines} line(s) of the queue file not understood")
+    ended = [f"{count} {status}" for status, count in manager.live.state.counts.items() if count] or ["no job ended"]
+    if manager.intake.bad_lines:
+        ended.append(f"{manager.intake.bad_lines} line(s) of the queue file not understood")
     say(f"{', '.join(ended)}; everything is in {near(settings.directory)}")
-    for line in (closing_words(manager.records.rows), following(arguments, settings, manager)):
-        if line:
-            say(line)
-    say(closing_line(settings.rules.algorithm, settings.rules.backfill,
-                     manager.records.rows))
+    rows = list(manager.live.records.rows.values())
+    idle = idle_while_waiting(rows, sum(node.cores for node in site.cluster.nodes),
+                              (begun, max(begun, time.time())))
+    for line in filter(None, (closing_words(rows), idle_words(idle, manager.live.rules.policy, command_of(arguments)),
+                              following(arguments, settings, rows))):
+        say(line)
+    say(closing_line(settings.rules.algorithm, settings.rules.backfill, rows))
     if client is not None and client.status != 0:
         say(f"!! {client.trouble or f'{client.name} has ended with status {client.status}'}"
             if client.status is not None else f"{client.name} was ended with the run")
         return SOME_FAILED if client.status is None else client.status
-    return OK if succeeded else SOME_FAILED
+    return OK if succeeded or (client is not None and not arguments.strict) else SOME_FAILED
+
+
+def refuse_login_node(arguments: argparse.Namespace, settings: Any) -> None:
+    """CannotRun where jobs would run on a login node and nobody has said that they shall (--here)."""
+    from vrm.live.batch.login import login_node
+
+    found = None if arguments.here or settings.hosts.file else login_node(os.environ)
+    if found is None:
+        return
+    name, submit = found.system.name, found.system.submit
+    script = f"vrm.{name}"
+    first = "" if (settings.base / script).exists() else f"`vrm init` writes {script}; "
+    raise CannotRun(f"this is a login node of {found.system.title} ({found.file}), and the jobs would run here. Submit "
+                    f"the run: {first}`{submit} {script}`; or add --here to run them on this machine")
 
 
 def shell(arguments: argparse.Namespace) -> int:
     """Run a shell, and the jobs that come from it."""
     from vrm.system.files import open_own
 
+    arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
     path = settings_of(arguments).directory / "vrm.out"
     path.parent.mkdir(parents=True, exist_ok=True)
-    arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
     say(f"sbatch, squeue, srun and mpirun are vrm's now; `exit` ends it. What happens is in {near(path)}")
     own = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(own, "w", encoding="utf-8") as file, redirect_stdout(file):
@@ -240,38 +267,32 @@ def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> A
     if not getattr(arguments, "client", ()):
         return None
     from vrm.commands.client import Client
-    if arguments.once:
-        raise CannotRun("--once ends with the jobs that are in the queue now, and the program behind "
-                        "`--` has not given any yet; leave it out")
     config = getattr(arguments, "config", default_config())
     env = {} if config is None else {"VRM_CONFIG": os.path.abspath(config)}
     return Client(arguments.client, directory, settings.applications.queue, env)
 
 
-def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str:
-    """What to type after a run."""
+def command_of(arguments: argparse.Namespace) -> str:
+    """How vrm was called, for what to type next."""
     named = getattr(arguments, "config", None)
-    vrm = "vrm" if named is None else f"vrm -c {shlex.quote(named)}"
-    failed = [row.id for row in manager.records.rows if row.status in ("failed", "timeout")]
+    return "vrm" if named is None else f"vrm -c {shlex.quote(named)}"
+
+
+def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any]) -> str:
+    """What to type after a run."""
+    vrm, here = command_of(arguments), " --here" * arguments.here
+    failed = [row.id for row in rows if row.status in ("failed", "timeout")]
     if failed:
+        from vrm.live.batch.base import around
+        again = (f"`{vrm} requeue failed`, and then this batch script or `vrm run`," if around(os.environ)
+                 else f"`{vrm} run --failed{here}`")
         return (f"next: `{vrm} log {failed[0]} --err` shows what job {failed[0]} complained of, "
-                f"`{vrm} queue --all` all jobs, and `{vrm} run --failed` runs those again that "
-                "did not complete")
-    if not manager.records.rows:
+                f"`{vrm} queue --all` all jobs, and {again} runs those again that did not complete")
+    if not rows:
         return ""
-    ran = any(row.start is not None for row in manager.records.rows)
+    ran = any(row.start is not None for row in rows)
     return (f"next: `{vrm} queue --all` shows the jobs"
             + f", `vrm report {near(settings.directory)}` their figures" * ran)
-
-
-def finished(journal: Path) -> bool:
-    """Whether the run that wrote this journal came to its end."""
-    from vrm.run import journal as journals
-
-    try:
-        return journals.replay(journals.read(journal)).finished
-    except ValueError:
-        return False  # the manager tells what is wrong with it
 
 
 def narrate(kind: str, text: str) -> None:

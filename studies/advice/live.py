@@ -36,11 +36,12 @@ from vrm.forecast.planned import plan  # noqa: E402
 from vrm.model.rules import Rules  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
 from vrm.results.statistics import interval  # noqa: E402
+from vrm.api import Machine, Measurements  # noqa: E402
 
 NODES, CORES = 4, 2
 JOBS = 20
 ARMS = ("today", "makespan", "wait")
-BASE = {"backfill": "easy"}
+BASE = {"backfill": "easy", "policy": "compact"}
 
 
 def queue_of(seed: int) -> List[str]:
@@ -66,6 +67,7 @@ def write_site(folder: Path, lines: List[str], rules: Rules) -> Path:
         "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log",
         "Scheduling": {"Algorithm": rules.algorithm, "Backfilling": str(rules.backfill),
                        "BackfillOrder": rules.backfill_order},
+        "Allocation": {"Policy": rules.policy},
         "Launcher": {"AllowRoot": True, "Transport": "tcp"}}))
     return config
 
@@ -75,7 +77,7 @@ def live(testbed: Testbed, folder: Path, lines: List[str], rules: Rules) -> Dict
     config = write_site(folder, lines, rules)
     with testbed.allocation(NODES, "--exclusive") as batch:
         with open(folder / "said", "w") as said:
-            process = testbed.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--fresh"],
+            process = testbed.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--fresh", "--wait"],
                                     env={**batch.env, "PYTHONPATH": str(ROOT)}, cwd=folder, stdout=said,
                                     stderr=subprocess.STDOUT)
             process.wait(600)
@@ -91,7 +93,8 @@ def live(testbed: Testbed, folder: Path, lines: List[str], rules: Rules) -> Dict
 
 def advised(folder: Path, history: Path) -> Dict[str, Tuple[Rules, Dict[str, Any]]]:
     """The rules that are advised for each objective, with what was said of them."""
-    found = plan(str(folder / "queue"), nodes=NODES, cores=CORES, history=[history], **BASE)
+    found = plan(str(folder / "queue"), Machine.of(NODES, 1, CORES), Rules(**BASE),
+                 measured=Measurements(history=[history]))
     told = advise(found.frozen, combinations(found.rules), found.heatmap)
     chosen = {}
     for objective in ARMS[1:]:

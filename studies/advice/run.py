@@ -36,8 +36,8 @@ from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.forecast.replay import limits
 from vrm.model import Cluster
 from vrm.model.rules import Rules
-from vrm.scheduling.of_rules import scheduler_of
-from vrm.simulation.inputs import open_workload
+from vrm.scheduling.compose import compose
+from vrm.simulation.inputs import ERRORS, open_workload, processors_of
 from vrm.workload.submission import Submission
 
 JOBS = 200
@@ -46,7 +46,7 @@ BEFORE = 5
 SEED = 13
 LEAST_WAIT = 60.0
 """Seconds that jobs must wait in the mean under FCFS + EASY for a window to count."""
-TODAY = Rules(backfill="easy")
+TODAY = Rules(backfill="easy", policy="compact")
 GOALS = {"makespan": (0.02, 0.15), "wait": (0.03, 0.20)}
 """The mean regret and the median error of what is predicted, at most."""
 
@@ -54,10 +54,9 @@ GOALS = {"makespan": (0.02, 0.15), "wait": (0.03, 0.20)}
 def jobs_of(trace: str) -> Tuple[List[Submission], int]:
     """The jobs of a trace in order of their submission, and the processors."""
     source = open_workload(trace)
-    assert source.processors is not None
-    jobs = sorted((each for each in source if each.job.procs <= source.processors),
-                  key=lambda each: (each.job.submit, each.job.id))
-    return jobs, source.processors
+    jobs = sorted(source, key=lambda each: (each.job.submit, each.job.id))
+    processors = processors_of(source, "put that line in front")
+    return [each for each in jobs if each.job.procs <= processors], processors
 
 
 def name_of(trace: str) -> str:
@@ -80,7 +79,7 @@ def window(jobs: Sequence[Submission], processors: int, first: int, members: int
     inside = jobs[first:first + JOBS]
     true = {one.job.id: one.run for one in inside}
     cluster = Cluster.regular(processors, 1, 1)
-    frozen = of_jobs([one.job.but(submit=0.0) for one in inside], scheduler_of(TODAY, cluster), cluster,
+    frozen = of_jobs([one.job.but(submit=0.0) for one in inside], compose(TODAY, cluster), cluster,
                      past=past)
     real, = replayed(frozen, [frozen], 1, draws=lambda *_: [lambda job, ran: true[job.id]])
     if real[0][list(OBJECTIVES).index("wait")] < LEAST_WAIT:
@@ -227,7 +226,10 @@ def main() -> int:
     begun = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for trace in [] if arguments.show else arguments.traces:
-        jobs, processors = jobs_of(trace)
+        try:
+            jobs, processors = jobs_of(trace)
+        except (OSError, *ERRORS) as error:
+            parser.error(str(error))
         done = 0
         for number, first in enumerate(windows(jobs)):
             if done == arguments.windows:

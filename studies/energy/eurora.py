@@ -25,7 +25,7 @@ from vrm.model.job import Request
 from vrm.model.power import Cap
 from vrm.report.power import draw_power
 from vrm.results.energy import power_over_time
-from vrm.simulation.library import simulate
+from vrm.api import Machine, Rules, simulate
 from vrm.workload.submission import Submission
 
 DAY = 86400.0
@@ -105,8 +105,9 @@ def main() -> int:
 def _run(jobs: List[Submission], backfill: str, cap: str) -> Dict[str, Any]:
     """A simulation, in figures; under a cap no moment may have more than it."""
     begun = time.process_time()
-    outcome = simulate(jobs, nodes=NODES, policy="pack", backfill=backfill,
-                       power_cap=cap or "1e9")  # without a cap one that never binds: power is recorded
+    outcome = simulate(jobs, Machine(NODES),
+                       # Without a cap one that never binds: power is recorded.
+                       Rules(policy="pack", backfill=backfill, power_cap=cap or "1e9"))
     power = power_over_time(outcome.results.drawn)
     summary = outcome.summary
     if cap:

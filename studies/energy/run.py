@@ -28,7 +28,7 @@ from vrm.model.power import MARK
 from vrm.report.plotting import PictureError, picture
 from vrm.report.power import draw_power
 from vrm.results.energy import power_over_time
-from vrm.simulation.library import simulate
+from vrm.api import Machine, Measurements, Recording, Rules, simulate
 from vrm.workload.lublin import Lublin
 from vrm.workload.submission import Submission
 
@@ -92,8 +92,9 @@ def workload(jobs: int, share: int, seed: int, load: float) -> List[Submission]:
 def run(jobs: Sequence[Submission], variant: str, weight: float) -> "tuple[Result, Any]":
     """One simulation."""
     places = Places()
-    outcome = simulate(list(jobs), nodes=NODES, backfill=f"eamc variant={variant} weight={weight:g}",
-                       energy=PROGRAMS, watchers=[places])
+    outcome = simulate(list(jobs), Machine(NODES),
+                       Rules(policy="compact", backfill=f"eamc variant={variant} weight={weight:g}"),
+                       measured=Measurements(energy=PROGRAMS), record=Recording(watchers=[places]))
     summary = outcome.summary
     return Result(summary["average_turnaround"], summary["average_wait"], summary["makespan"],
                   summary["energy"], summary.get("average_frequency", 0.0),

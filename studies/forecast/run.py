@@ -17,7 +17,8 @@ tables:
 A trace without requests has run times times a uniform factor from 1 to 5 in their place (seed 1).
 --reservations NAME: of that trace also how long before or after its reservation a job starts, under
 EASY and EASY++ (Tsafrir, Etsion and Feitelson, 2007). What is in DIR is not run again; --show only
-shows it. A trace takes from one minute to half an hour.
+shows it. A trace takes from one minute to half an hour. One that is stopped leaves its forecasts in a file
+*.part of DIR: they are shown, and the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ from vrm.forecast.frozen import of_simulator
 from vrm.forecast.replay import OVERDUE, replay
 from vrm.forecast.score import Known, Made, Score, learn
 from vrm.model import Cluster, Job
+from vrm.model.rules import Rules
 from vrm.report.forecast_score import Compared, draw
 from vrm.run.expectations import make_expectations
-from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling import Scheduler
+from vrm.scheduling.compose import compose
 from vrm.scheduling.estimators import Estimator, make_estimator
-from vrm.simulation import simulate
+from vrm.api import Machine, simulate
 from vrm.simulation.engine import Simulator
-from vrm.simulation.inputs import ERRORS, open_workload
+from vrm.simulation.inputs import ERRORS, open_workload, processors_of
 from vrm.workload.submission import Submission
 
 ESTIMATORS = ("last-two", "history", "accasim")
@@ -92,77 +95,83 @@ def jobs_of(path: str) -> Tuple[List[Submission], int]:
     """The jobs of a trace in order, with requests, and the processors of its machine."""
     source = open_workload(path)
     jobs = sorted(source, key=lambda each: (each.job.submit, each.job.id))
-    assert source.processors is not None, f"{path} does not say how many processors there are"
+    processors = processors_of(source, "put that line in front")
     if all(each.job.walltime == max(1.0, each.run) for each in jobs[:1000]):
         draw = random.Random(1)
         jobs = [each._replace(job=each.job.but(walltime=limit, expected=limit)) for each in jobs
                 for limit in [max(1.0, each.run) * draw.uniform(1, FACTOR)]]
-    return [each for each in jobs if each.job.procs <= source.processors], source.processors
+    return [each for each in jobs if each.job.procs <= processors], processors
 
 
 def scheduler_on(cluster: Cluster, order: str = "queue") -> Scheduler:
     """FCFS with EASY."""
-    return Scheduler(make_ordering("FCFS"), make_backfilling("easy", order),
-                     make_policy("compact", cluster, None))
+    return compose(Rules(policy="compact", backfill_order=order), cluster)
 
 
-def chosen(jobs: Sequence[Submission], processors: int, number: int) -> List[int]:
-    """The ids of every k-th job that has to wait, about so many; in order of submission."""
-    outcome = simulate(jobs, nodes=processors, backfill="easy")
+def chosen(jobs: Sequence[Submission], processors: int, number: int) -> Dict[int, float]:
+    """Every k-th job that has to wait, about so many, by id in order of submission: when they start (s)."""
+    outcome = simulate(jobs, Machine.of(processors), Rules(backfill="easy", policy="compact"))
     starts = {row.id: row.start for row in outcome.jobs}
     waiting = [each.job.id for each in jobs if starts[each.job.id] > each.job.submit]
-    return waiting[::max(1, len(waiting) // number)]
+    return {job_id: starts[job_id] for job_id in waiting[::max(1, len(waiting) // number)]}
 
 
-def forecasts(jobs: Sequence[Submission], processors: int, number: int, members: int) -> List[Found]:
-    """The forecasts of one trace, in the order in which they were made."""
-    wanted = chosen(jobs, processors, number)
-    runs = {each.job.id: each.run for each in jobs}
-    submits = {each.job.id: each.job.submit for each in jobs}
-    moments = {submits[job_id] for job_id in wanted}
-    by_moment: Dict[float, List[int]] = {}
-    for job_id in wanted:
-        by_moment.setdefault(submits[job_id], []).append(job_id)
-    past = History()
-    estimators = {name: make_estimator(name) for name in ESTIMATORS}
-    watch = Watch([past.add, *(each.learn for each in estimators.values())])
-    cluster = Cluster.regular(processors, 1, 1)
-    simulator = Simulator(scheduler_on(cluster), cluster, watch)
-    calibration = Calibration()
-    open_: Dict[int, Made] = {}
-    made: List[Tuple[Made, Dict[str, float]]] = []
+class Replays:
+    """A trace as it runs, and what is forecast in it."""
+
+    def __init__(self, jobs: Sequence[Submission], processors: int, members: int) -> None:
+        self.runs = {each.job.id: each.run for each in jobs}
+        self.members = members
+        self.past = History()
+        self.estimators = {name: make_estimator(name) for name in ESTIMATORS}
+        watch = Watch([self.past.add, *(each.learn for each in self.estimators.values())])
+        cluster = Cluster.regular(processors, 1, 1)
+        self.simulator = Simulator(scheduler_on(cluster), cluster, watch)
+        self.calibration = Calibration()
+
+    def forecasts(self, position: int, truth: Mapping[int, float]) -> List[Found]:
+        """Those of these jobs, which wait now; `position` counts the forecasts before."""
+        frozen = of_simulator(self.simulator, self.past, position)
+        found = forecast(frozen, self.members, calibration=self.calibration)
+        shown = {each.id: each for each in found.jobs}
+        others = {name: replay(frozen, expecting(estimator)) for name, estimator in self.estimators.items()}
+        others["true"] = replay(frozen, lambda job, ran: max(self.runs[job.id], ran))
+        return [Found(Known(Made.of(shown[job_id], found), start),
+                      {"limits": shown[job_id].latest, **{name: each[job_id].start for name, each in others.items()},
+                       "median": shown[job_id].likely}) for job_id, start in truth.items()]
+
+
+def forecasts(jobs: Sequence[Submission], processors: int, number: int, members: int, part: Path) -> List[Found]:
+    """The forecasts of one trace, in the order in which they were made. They are kept in `part` as soon as they are
+    made, and what is there is not made again."""
+    truth = chosen(jobs, processors, number)
+    by_moment: Dict[float, Dict[int, float]] = {}
+    for each in jobs:
+        if each.job.id in truth:
+            by_moment.setdefault(each.job.submit, {})[each.job.id] = truth[each.job.id]
+    kept = {each.known.made.id: each for each in read_part(part)}
+    replays = Replays(jobs, processors, members)
+    made: List[Found] = []
+    waiting: List[Tuple[float, Made]] = []
     begun = time.process_time()
-    started: List[Tuple[float, int]] = []
-    known: Dict[int, float] = {}
-    for now in simulator.moments(jobs):
-        if now not in moments:
+    for now in replays.simulator.moments(jobs):
+        wanted = by_moment.get(now)
+        if wanted is None:
             continue
-        for job_id in list(open_):  # those that have started since
-            start = (cluster.bookings[job_id].start if job_id in cluster.bookings
-                     else watch.starts.get(job_id))
-            if start is not None:
-                heapq.heappush(started, (start, job_id))
-                known[job_id] = start
-        while started:
-            start, job_id = heapq.heappop(started)
-            learn(calibration, open_.pop(job_id), start)
-        frozen = of_simulator(simulator, past, len(made))
-        found = forecast(frozen, members, calibration=calibration)
-        told = {each.id: each for each in found.jobs}
-        others: Dict[str, Dict[int, float]] = {}
-        for name, estimator in estimators.items():
-            plan = replay(frozen, expecting(estimator))
-            others[name] = {job_id: each.start for job_id, each in plan.items()}
-        others["true"] = {job_id: each.start for job_id, each
-                          in replay(frozen, lambda job, ran: max(runs[job.id], ran)).items()}
-        for job_id in by_moment[now]:
-            one = Made.of(told[job_id], found)
-            open_[job_id] = one
-            made.append((one, {"limits": one.latest, **{name: each[job_id] for name, each in others.items()},
-                               "median": told[job_id].likely}))
+        while waiting and waiting[0][0] <= now:  # these have started since
+            start, known = heapq.heappop(waiting)
+            learn(replays.calibration, known, start)
+        if not kept.keys() >= wanted.keys():
+            new = replays.forecasts(len(made), wanted)
+            kept.update((each.known.made.id, each) for each in new)
+            with open(part, "a", encoding="utf-8") as file:
+                file.write("".join("\n" + json.dumps(each) for each in record(new)))
+        for job_id, start in wanted.items():
+            made.append(kept[job_id])
+            heapq.heappush(waiting, (start, kept[job_id].known.made))
             if len(made) % 50 == 0:
-                print(f"  {len(made)} of {len(wanted)}, {time.process_time() - begun:.0f} s", flush=True)
-    return [Found(Known(each, watch.starts[each.id]), others) for each, others in made]
+                print(f"  {len(made)} of {len(truth)}, {time.process_time() - begun:.0f} s", flush=True)
+    return made
 
 
 def expecting(estimator: Estimator) -> Any:
@@ -192,7 +201,7 @@ def reservations(jobs: Sequence[Submission], processors: int, how: Tuple[str, st
     cluster = Cluster.regular(processors, 1, 1)
     past = History()
     watch = Watch([past.add])
-    expectations = make_expectations(estimates, correction)
+    expectations = make_expectations(Rules(estimates=estimates, correction=correction))
     simulator = Simulator(scheduler_on(cluster, order), cluster, watch, expectations=expectations)
     first: Dict[int, float] = {}
     last: Dict[int, float] = {}
@@ -231,6 +240,17 @@ def read(values: Sequence[Mapping[str, Any]]) -> List[Found]:
         made = Made.read(json.dumps(each["made"]))
         assert made is not None, "DIR has what this study did not write"
         found.append(Found(Known(made, each["truth"]), each["others"]))
+    return found
+
+
+def read_part(path: Path) -> List[Found]:
+    """The forecasts of a trace that was stopped; a line that was not written to its end is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found += read([json.loads(line)])
+        except ValueError:
+            continue
     return found
 
 
@@ -309,42 +329,62 @@ def main(arguments: Sequence[str]) -> int:
     add("--show", action="store_true", help="only show what is in DIR")
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
-    traces = dict(each.partition("=")[::2] for each in args.trace)
+    stopped = False
     try:
-        for name, path in traces.items() if not args.show else ():
-            kept, reserved = args.out / f"{name}.json", args.out / f"{name}.reservations.json"
-            looked_at = name in args.reservations and not reserved.exists()
-            if kept.exists() and not looked_at:
-                continue
-            jobs, processors = jobs_of(path)
-            print(f"{name}: {len(jobs)} jobs on {processors} processors", flush=True)
-            if looked_at:
-                reserved.write_text(json.dumps({scheduler: reservations(jobs, processors, how, args.members)
-                                                for scheduler, how in PLUS.items()}) + "\n", encoding="utf-8")
-            if not kept.exists():
-                found = forecasts(jobs, processors, args.forecasts, args.members)
-                kept.write_text(json.dumps(record(found)) + "\n", encoding="utf-8")
+        for each in args.trace if not args.show else ():
+            run_trace(args, *each.partition("=")[::2])
+    except KeyboardInterrupt:
+        stopped = True
     except (OSError, *ERRORS) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
+    show(args.out)
+    if stopped:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    return 130 if stopped else 0
+
+
+def run_trace(args: Any, name: str, path: str) -> None:
+    """Run what is missing of a trace."""
+    kept, reserved = args.out / f"{name}.json", args.out / f"{name}.reservations.json"
+    part = args.out / f"{name}.{args.forecasts}-{args.members}.part"
+    looked_at = name in args.reservations and not reserved.exists()
+    if kept.exists() and not looked_at:
+        return
+    jobs, processors = jobs_of(path)
+    print(f"{name}: {len(jobs)} jobs on {processors} processors", flush=True)
+    if looked_at:
+        reserved.write_text(json.dumps({scheduler: reservations(jobs, processors, how, args.members)
+                                        for scheduler, how in PLUS.items()}) + "\n", encoding="utf-8")
+    if not kept.exists():
+        found = forecasts(jobs, processors, args.forecasts, args.members, part)
+        kept.write_text(json.dumps(record(found)) + "\n", encoding="utf-8")
+        part.unlink(missing_ok=True)
+
+
+def show(out: Path) -> None:
+    """Print the tables of what there is, and write them and the pictures."""
     lines: List[str] = []
-    results, reserved_of = {}, {}
-    for kept in sorted(args.out.glob("*.json")):
+    results: Dict[str, List[Found]] = {}
+    reserved_of = {}
+    for kept in sorted(out.glob("*.json")):
         values = json.loads(kept.read_text(encoding="utf-8"))
         if kept.name.endswith(".reservations.json"):
             reserved_of[kept.name.split(".")[0]] = values
         else:
             results[kept.stem] = read(values)
+    for part in sorted(out.glob("*.part")):
+        results[f"{part.name.split('.')[0]} (stopped)"] = read_part(part)
+    results = {name: found for name, found in results.items() if found}
     if results:
         lines += tables(results)
         for name, found in results.items():
-            draw([compared(each.known) for each in found], args.out / f"{name}.svg",
+            draw([compared(each.known) for each in found], out / f"{name}.svg",
                  f"{name}: {len(found)} forecasts")
     if reserved_of:
         lines += ["", *reserved_table(reserved_of)]
     print("\n".join(lines))
-    (args.out / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 0
+    (out / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

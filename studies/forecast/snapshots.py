@@ -33,9 +33,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from vrm.forecast.site import forecast_site
 from vrm.model import Cluster
-from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.model.rules import Rules
+from vrm.scheduling.compose import compose
 from vrm.simulation.engine import Simulator
-from vrm.simulation.inputs import ERRORS, open_workload
+from vrm.simulation.inputs import ERRORS, open_workload, processors_of
 from vrm.workload import lml
 from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
@@ -145,9 +146,7 @@ def spans(jobs: Sequence[Submission], processors: int, number: int, length: floa
     last = jobs[-1].job.submit
     begins = sorted(draw.uniform(jobs[0].job.submit, last) for _ in range(number))
     cluster = Cluster.regular(processors, 1, 1)
-    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
-                          make_policy("pack", cluster, None))
-    simulator = Simulator(scheduler, cluster, Nobody())
+    simulator = Simulator(compose(Rules(), cluster), cluster, Nobody())
     nodes = [SiteNode(node.name, 1) for node in cluster.nodes]
     series: List[Snapshot] = []
     begin, due = begins.pop(0), 0.0
@@ -220,10 +219,11 @@ def main(arguments: Sequence[str]) -> int:
         else:
             source = open_workload(args.trace)
             jobs = sorted(source, key=lambda each: (each.job.submit, each.job.id))
-            if not jobs or source.processors is None:
-                raise SnapshotError(f"{args.trace}: no jobs, or no number of processors in its header")
-            found = compared([each for each in jobs if each.job.procs <= source.processors],
-                             source.processors, args.spans, 3600 * args.hours, args.interval)
+            processors = processors_of(source, "put that line in front")
+            if not jobs:
+                raise SnapshotError(f"{args.trace}: no jobs")
+            found = compared([each for each in jobs if each.job.procs <= processors],
+                             processors, args.spans, 3600 * args.hours, args.interval)
             for name, each in found.items():
                 rows += [(f"{name} {number}", Row.of(*one)) for number, one in enumerate(each, 1)]
                 rows.append((f"**{name}**", Row.of(sum(one[0] for one in each),

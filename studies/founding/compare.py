@@ -19,12 +19,12 @@ from statistics import fmean
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.config.schema import Settings, load
-from vrm.model import Cluster, Heatmap, Job, bits
-from vrm.model.cluster import AnyPlacement
+from vrm.model import Cluster, Heatmap, Job, Placement, bits
 from vrm.model.speedups import SpeedError, Speedups, load_name
 from vrm.report.compare import COLOURS
-from vrm.simulation import Outcome, Submission, simulate
-from vrm.simulation.inputs import QueueWorkload, read_heatmap
+from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
+from vrm.simulation.corun import unmatched_said
+from vrm.simulation.inputs import QueueWorkload
 from vrm.workload.heatmap_files import read as read_heatmap_file
 
 HERE = Path(__file__).resolve().parent
@@ -112,7 +112,7 @@ class FoundingBackfilling:
     name = "founding"
 
     def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
-             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+             policy: Any) -> Iterator[Tuple[Job, Placement]]:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
         window = self._window(now, waiting[first], cluster, policy)
         later = iter(waiting[first + 1:])
@@ -178,11 +178,13 @@ class Study:
         self.socket = int(self.settings.cores)  # cores
         self.cores = int(self.settings.sockets) * self.socket  # of a node
         self.speedups = self._speedups(corun) if corun is not None else None
+        self.matched = self.speedups is not None and any(self.speedups.pairs.values())
+        self._unmatched: Dict[str, Dict[str, int]] = {}  # of the strip run with the most
         self.heatmap = self._heatmap()
 
     def _heatmap(self) -> Heatmap:
         assert self.settings.applications.heatmap is not None
-        return read_heatmap(self.settings.applications.heatmap)[0]
+        return read_heatmap_file(self.settings.applications.heatmap).heatmap
 
     def _speedups(self, corun: CoRun) -> Optional[Speedups]:
         """Measured speed-ups where they apply: on the machine that they were measured on; the
@@ -226,17 +228,29 @@ class Study:
         every = rules.interval if interval is None else interval
         strip = one.policy == "strip"
         outcome: Outcome = simulate(
-            self._jobs(one), nodes=nodes or one.nodes, sockets=int(self.settings.sockets),
-            cores=int(self.settings.cores), policy=one.policy, backfill=backfill,
-            algorithm=ORDERINGS[one.algorithm], heatmap=self.heatmap if strip else None,
-            speedups=self.speedups if strip else None, interval=every,
-            starts_per_interval=rules.starts_per_interval if every else 0)
+            self._jobs(one),
+            Machine.of(nodes or one.nodes, int(self.settings.sockets), int(self.settings.cores)),
+            Rules(algorithm=ORDERINGS[one.algorithm], backfill=backfill, policy=one.policy, interval=every,
+                  starts_per_interval=rules.starts_per_interval if every else 0),
+            measured=Measurements(self.heatmap, self.speedups) if strip else Measurements())
         found = outcome.summary
         if found["refused"]:
             raise StudyError(f"{one.queue}: {found['refused']} job(s) of the queue do not fit on "
                              f"{one.nodes} nodes under {one.policy}; is it the recorded one?")
+        unmatched = found.get("unmatched_speeds", {})
+        if _jobs_of(unmatched) > _jobs_of(self._unmatched):
+            self._unmatched = unmatched
         return Averages(found["average_wait"], found["average_running"] - self.held,
                         found["average_turnaround"] - self.held)
+
+    def notes(self) -> List[str]:
+        """What ran at speed 1 since it was not measured, after `run`."""
+        if self.speedups is None:
+            return []
+        lines = unmatched_said(self._unmatched)
+        if not self.matched:
+            lines.insert(0, "no program of the queue is in the co-run times; what strip gains here is room alone")
+        return [f"{self.scenarios[0].queue} under strip: {text}" for text in lines]
 
     def _jobs(self, one: Published) -> List[Submission]:
         """The queue with its estimates, scaled to the published mean, as run times.
@@ -251,6 +265,11 @@ class Study:
                 for submission in self.submissions]
 
 
+def _jobs_of(unmatched: Dict[str, Dict[str, int]]) -> int:
+    """How many there are."""
+    return sum(number for loads in unmatched.values() for number in loads.values())
+
+
 def compare(queues: Path, corun: Optional[CoRun] = None,
             held: float = 0.0) -> Tuple[List[Comparison], List[str]]:
     """All scenarios of the recorded queues in a directory, and what was assumed.
@@ -260,16 +279,17 @@ def compare(queues: Path, corun: Optional[CoRun] = None,
     """
     published = read_published()
     found: List[Comparison] = []
-    measured = False
+    measured, unmatched = False, list[str]()
     for name, path in find_queues(queues, published).items():
         study = Study(path, [one for one in published if one.queue == name], corun, held)
-        measured = measured or study.speedups is not None
+        measured = measured or study.matched
         found += study.run()
-    return found, assumptions(measured, held)
+        unmatched += study.notes()
+    return found, [*assumptions(measured, corun is not None, held), *unmatched]
 
 
-def assumptions(measured: bool, held: float) -> List[str]:
-    """What the simulations take for granted; `measured`: speed-ups were given, and used."""
+def assumptions(measured: bool, given: bool, held: float) -> List[str]:
+    """What the simulations take for granted; `measured`: speed-ups were `given`, and used."""
     notes = [
         "run times are the estimates of the recorded queue, scaled so that their mean is the "
         "published mean running time of the scenario; the single ones were not published",
@@ -286,6 +306,9 @@ def assumptions(measured: bool, held: float) -> List[str]:
             "node its speed is that with its best measured partner",
             "CSLab under strip: the co-run times of ARIS do not apply; every job is as much "
             "faster as the published mean says"]
+    if given:
+        return notes + ["ARIS under strip: every job has speed 1, alone and with others: the co-run times have none of "
+                        "its programs; CSLab under strip: every job is as much faster as the published mean says"]
     return notes + ["strip: no co-run times given (--heatmap); every job is as much faster as the "
                     "published mean says"]
 

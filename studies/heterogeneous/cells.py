@@ -23,12 +23,12 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Request
 from vrm.model.machine import Machine
 from vrm.scheduling import make_policy
-from vrm.simulation import Watcher, simulate
+from vrm.api import Recording, Rules, Watcher, simulate
 from vrm.simulation.inputs import open_workload
 from vrm.workload.eurora_year import model
 from vrm.workload.mixed import draw, kind_of
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules
+from vrm.workload.swf import Selection
 
 HERE = Path(__file__).parent
 REAL = "real"
@@ -101,7 +101,7 @@ def workload_of(name: str, real: Optional[str]) -> Tuple[Machine, Tuple[Submissi
         machine = read_machine(HERE / "real.yaml")
         names = frozenset(name for node in machine.nodes for name in node.resources)
         assert real is not None
-        rows = open_workload(real, Rules(memory=True, units=True, resources=names), keep_estimates=True)
+        rows = open_workload(real, Selection(memory=True, units=True, resources=names, keep_estimates=True))
         kinds: Dict[Tuple[str, Request], str] = {}
         jobs = tuple(one._replace(job=one.job.but(app=kinds.setdefault(
             (one.job.queue, one.job.request), f"{one.job.queue}{len(kinds)}"))) for one in rows)
@@ -123,7 +123,7 @@ def month_of(name: str) -> Tuple[float, float]:
 
 def waited(real: str) -> Dict[int, float]:
     """How long the jobs of the five days really waited, by id."""
-    rows: Any = open_workload(real, Rules(), keep_estimates=True)
+    rows: Any = open_workload(real, Selection(keep_estimates=True))
     list(rows)
     return dict(rows.waited)
 
@@ -215,7 +215,7 @@ def _first_or_last(on_node: List[int], node: int, sign: int) -> bool:
 
 
 def choices(cell: Cell) -> Dict[str, Any]:
-    """Keyword arguments of `simulate` for a run."""
+    """Fields of the rules of a run."""
     predicted = "history" if cell.workload == REAL else "accasim"
     estimates = predicted if cell.estimates == "predicted" else cell.estimates
     return {**SCHEDULERS[cell.scheduler], "estimates": estimates,
@@ -232,8 +232,8 @@ def run(cell: Cell, out: Path, real: Optional[str]) -> Dict[str, Any]:
         return make_policy("pack", cluster, heatmap, cell.order)
 
     begun = time.process_time()
-    outcome = simulate(iter(jobs), machine=machine, policy=pack, watchers=[meter], places="none",
-                       **choices(cell))
+    outcome = simulate(iter(jobs), machine, Rules(policy=pack, **choices(cell)),
+                       record=Recording(watchers=[meter], places="none"))
     seconds = time.process_time() - begun
     amounts = {one.job.id: asked(one.job.request) for one in jobs}
     kinds = {one.job.id: kind_of(one.job.request) for one in jobs}

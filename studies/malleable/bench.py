@@ -78,9 +78,10 @@ class Bench:
         (here / "queue").write_text("".join(line + "\n" for line in lines))
         (here / "vrm.yaml").write_text(yaml.safe_dump({
             **self._config, "Log": "log", "Applications": {"Path": str(self.programs), "Queue": "queue"},
+            "Scheduling": {"Backfilling": "none"}, "Allocation": {"Policy": "compact"},
             "Launcher": {"AllowRoot": True, **({"Transport": "tcp"} if self.cluster else {})}, **keys}))
         with open(here / "said", "wb") as said:
-            process = self._popen([sys.executable, "-m", "vrm.cli", "-c", str(here / "vrm.yaml")], cwd=str(here),
+            process = self._popen([sys.executable, "-m", "vrm.cli", "-c", str(here / "vrm.yaml"), "--wait"], cwd=str(here),
                                   stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         return LiveRun(here, process, self._popen)
 

@@ -32,7 +32,7 @@ from live import percent, text
 from vrm.model import Job
 from vrm.results.jobs import read_jobs
 from vrm.results.statistics import interval
-from vrm.simulation import simulate
+from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 
 WAYS = {"static": "easy", "sd": "sd"}
@@ -86,7 +86,8 @@ def simulated(static: List[Row], way: str, nodes: int, cores: int) -> List[Row]:
                        row.end - row.start) for number, row in enumerate(static)]
     folder = Path(tempfile.mkdtemp(prefix="vrm-lend-"))
     try:
-        simulate(jobs, nodes=nodes, sockets=1, cores=cores, algorithm="FCFS", backfill=WAYS[way], out=folder)
+        simulate(jobs, Machine.of(nodes, sockets=1, cores=cores),
+                 Rules(algorithm="FCFS", backfill=WAYS[way], policy="compact"), record=Recording(out=folder))
         rows = sorted(read_jobs(folder / "jobs.csv"), key=lambda row: row.id)
     finally:
         shutil.rmtree(folder)

@@ -1,7 +1,7 @@
 """What SD-policy gains over EASY, simulated: limits, models of speed, shares of malleable jobs.
 
     python studies/malleable/run.py --out DIR [--trace FILE@NODES[:FIRST:JOBS] ...] [--partition N]
-                                    [--jobs 5000] [--load 1.4] [--nodes 5040] [--seeds 1]
+                                    [--processors P] [--jobs 5000] [--load 1.4] [--nodes 5040] [--seeds 1]
                                     [--only WORD] [--quick] [--show]
 
 The first workload is drawn: the model of Lublin and Feitelson with its published parameters for a machine of
@@ -9,8 +9,8 @@ The first workload is drawn: the model of Lublin and Feitelson with its publishe
 are 1 to 5 times the run times (uniform), `load` divides the times between arrivals. With --seeds N it is drawn
 N times, and a table has the mean changes with their 95 % intervals. Further workloads are traces in the
 Standard Workload Format, for a machine of so many nodes: FILE@100, FILE@5040:1:198509 (from which job on, how
-many). A job has as large a part of the machine as in its trace; with --partition, only the jobs of that
-partition count.
+many). A job has as large a part of the machine as in its trace; --processors says how many processors that machine
+has where the trace has no header. With --partition, only the jobs of that partition count.
 
 All jobs are hybrid, with a rank on each socket of whole nodes. EASY and SD-policy run the same jobs. Slowdowns
 are by the run time on all cores; a run below one second counts as one. Each run leaves a file, and those that
@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from vrm.model.cluster import Booking, Watcher
-from vrm.model.core_share import Borrowed
 from vrm.results.sharing import slowdowns
 from vrm.results.statistics import interval
-from vrm.simulation import simulate
-from vrm.simulation.inputs import open_workload
+from vrm.api import Machine, Recording, Rules, simulate
+from vrm.simulation.inputs import ERRORS, open_workload, processors_of
 from vrm.workload.lublin import Lublin
 from vrm.workload.submission import Submission
 
@@ -74,17 +73,20 @@ def drawn(number: int, load: float, nodes: int, seed: int = 1) -> Case:
                 f"Lublin, {number} jobs, load {load:g}, seed {seed}")
 
 
-def of_trace(text: str, partition: int) -> Case:
-    """A trace, as the option says it."""
+def of_trace(text: str, partition: int, processors: int = 0) -> Case:
+    """A trace, as the option says it, of a machine with so many processors; 0: its header says that. Raises
+    WorkloadError where it does not."""
     path, _, what = text.rpartition("@")
     nodes, first, number = (*map(int, what.split(":")), 1, 0)[:3] if what.count(":") != 1 else (
         *map(int, what.split(":")), 0)
     source = open_workload(path)
+    if not processors:
+        processors = nodes * CORES if partition else processors_of(source, "give --processors P, those of that machine")
     wanted = _of_partition(path, partition) if partition else None
     jobs = sorted((each for each in source if wanted is None or each.job.id in wanted),
                   key=lambda each: (each.job.submit, each.job.id))
     found = Jobs(jobs[first - 1:first - 1 + number if number else None])
-    found.processors = nodes * CORES if wanted is not None else source.processors or nodes
+    found.processors = processors
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(path).name.partition(".")[0])
     return Case(f"{name}-{nodes}-{first}-{len(found)}", found, nodes,
                 f"{Path(path).name}, {len(found)} jobs from the {first}. on")
@@ -121,7 +123,7 @@ class Borrowers(Watcher):
 
     def booked(self, booking: Booking) -> None:
         """A job starts."""
-        if isinstance(booking.placement, Borrowed):
+        if booking.placement.lease is not None:
             self.ids.add(booking.job.id)
 
 
@@ -129,8 +131,8 @@ def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
     """The numbers of one run, and those of its jobs: submission (s), nodes, run and response (s), and
     whether they borrowed."""
     borrowers, begun = Borrowers(), time.process_time()
-    outcome = simulate(case.jobs, nodes=case.nodes, sockets=2, cores=CORES // 2,
-                       watchers=[borrowers] if how["backfill"].startswith("sd") else (), **how)
+    outcome = simulate(case.jobs, Machine.of(case.nodes, 2, CORES // 2), Rules(policy="compact", **how),
+                       record=Recording(watchers=[borrowers] if how["backfill"].startswith("sd") else ()))
     seconds = time.process_time() - begun
     runs = {each.job.id: each.run for each in case.jobs}
     rows = sorted(outcome.jobs)
@@ -342,6 +344,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--trace", action="append", default=[])
     parser.add_argument("--partition", type=int, default=0)
+    parser.add_argument("--processors", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=1.4)
     parser.add_argument("--nodes", type=int, default=NODES)
@@ -352,7 +355,10 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if not args.show:
-        cases = [of_trace(text, args.partition) for text in args.trace]
+        try:
+            cases = [of_trace(text, args.partition, args.processors) for text in args.trace]
+        except (OSError, *ERRORS) as error:
+            parser.error(str(error))
         if args.jobs:
             number, nodes = (400, 64) if args.quick else (args.jobs, args.nodes)
             cases[:0] = [drawn(number, args.load, nodes, seed) for seed in range(1, args.seeds + 1)]

@@ -31,7 +31,7 @@ from vrm.config.schema import dump, load
 from vrm.report.compare import CompareError
 from vrm.report.plotting import pyplot
 from vrm.report.validation import data, draw
-from vrm.simulation.inputs import read_heatmap
+from vrm.simulation.arguments import Measurements
 from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
 from vrm.workload.estimates import Estimate, Table, read_estimates, table_text
 
@@ -152,8 +152,7 @@ class Study:
         directory = self.out / "runs" / name
         rows = read_rows(directory / "jobs.csv")
         rules, nodes = read_rules(directory / "state")
-        heatmap, speedups = read_heatmap(
-            self.heatmap, least=load(self.base).allocation.min_throughput)
+        measured = Measurements(*Measurements(self.heatmap).pairs(load(self.base).allocation.min_throughput))
         found: Result = {"run": name}
         for known in KNOWN:
             table = None
@@ -161,7 +160,7 @@ class Study:
                 table = merged(tables[known])
                 (self.out / f"{name}-{known}.csv").write_text(table_text(table.values()),
                                                               encoding="utf-8")
-            replay = validate(rows, rules, nodes, table, heatmap, speedups)
+            replay = validate(rows, rules, nodes, table, measured)
             draw(replay, self.out / f"{name}-{known}.svg")
             found[known] = data(replay)
             del found[known]["jobs"]

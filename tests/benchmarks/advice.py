@@ -17,7 +17,7 @@ from vrm.forecast.draws import History
 from vrm.forecast.frozen import of_jobs
 from vrm.model import Cluster
 from vrm.model.rules import Rules
-from vrm.scheduling.of_rules import scheduler_of
+from vrm.scheduling.compose import compose
 from vrm.simulation.inputs import open_workload
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     past, cluster, today = History(), Cluster.regular(256, 1, 1), Rules(backfill="easy")
     for one in drawn[:before]:
         past.add(one.job, one.run)
-    frozen = of_jobs([one.job.but(submit=0.0) for one in drawn[before:]], scheduler_of(today, cluster),
+    frozen = of_jobs([one.job.but(submit=0.0) for one in drawn[before:]], compose(today, cluster),
                      cluster, past=past)
     rules = combinations(today)
     print(f"{len(rules)} combinations x {members} draws x {jobs} jobs; {len(os.sched_getaffinity(0))} core(s)")

@@ -20,13 +20,14 @@ from typing import Dict, List, Tuple
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "clients")]
 
-from test_clients import EXPECTED, Drives, known  # noqa: E402
+from test_clients import EXPECTED, ON_VRM, Drives, known  # noqa: E402
 
 from conftest import wait_until  # noqa: E402
 from testbed import Testbed  # noqa: E402
 
 JOBS = {"snakemake": 3, "parsl": 1, "dask": 2, "jube": 1, "reframe-squeue": 3, "reframe-slurm": 3, "executorlib": 1,
-        "submitit": 4, "pysqa": 2, "psij": 3, "aiida": 2, "aiida-engine": 1, "qtoolkit": 2}
+        "submitit": 4, "pysqa": 2, "psij": 3, "aiida": 2, "aiida-engine": 1, "qtoolkit": 2,
+        "clusterfutures": 3, "simple_slurm": 5, "hydra": 4, "signac": 4, "myqueue": 4, "gwf": 5, "maestro": 5, "slurmpy": 4}
 """How many jobs the workflow of each client submits."""
 
 
@@ -35,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environment", type=Path, help="the virtual environment with the clients")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=known(), metavar="CLIENT")
+    parser.add_argument("--only", nargs="+", default=[client for client in known() if client not in ON_VRM], metavar="CLIENT")
     options = parser.parse_args()
     times: Dict[Tuple[str, str], List[float]] = {}
     folder = Path(tempfile.mkdtemp(prefix="vrm-clients-"))

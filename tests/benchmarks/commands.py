@@ -86,7 +86,7 @@ def configured(folder: Path) -> Path:
 def manager(folder: Path, start: Callable[[List[str], Any], "subprocess.Popen[Any]"]) -> Iterator[None]:
     """A manager, while the block lasts."""
     with open(folder / "said", "w") as said:
-        process = start([sys.executable, "-m", "vrm.cli", "-c", str(folder / "vrm.yaml"), "run"], said)
+        process = start([sys.executable, "-m", "vrm.cli", "-c", str(folder / "vrm.yaml"), "run", "--wait"], said)
         end = time.monotonic() + 60
         while not (folder / "logs/socket").exists():
             if process.poll() is not None or time.monotonic() > end:

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, List, Tuple
 
-from vrm.simulation import simulate
-from vrm.simulation.inputs import open_workload
+from vrm.api import Machine, Rules, simulate
+from vrm.simulation.inputs import open_workload, processors_of
 from vrm.workload.lublin import Lublin
 from vrm.workload.submission import Submission
 
@@ -33,7 +33,7 @@ class Jobs(List[Submission]):
 def cost(jobs: Jobs, nodes: int, backfill: str) -> Tuple[float, Any]:
     """CPU seconds of one run, and its summary."""
     begun = time.process_time()
-    outcome = simulate(jobs, nodes=nodes, sockets=2, cores=8, malleable=1.0, backfill=backfill)
+    outcome = simulate(jobs, Machine.of(nodes, sockets=2, cores=8), Rules(malleable=1.0, backfill=backfill))
     return time.process_time() - begun, outcome.summary
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         if path.exists():
             source = open_workload(path)
             found = Jobs(sorted(source, key=lambda each: (each.job.submit, each.job.id))[:args.jobs])
-            found.processors = source.processors or nodes
+            found.processors = processors_of(source, "the benchmark needs it")
             cases.append((name.partition("-")[0], found, nodes))
     for nodes, number in (((64, 300),) if args.quick else ((256, args.jobs), (5040, args.jobs // 5))):
         drawn = Jobs(Lublin(16 * nodes, load=1.4).jobs(number, 1))

@@ -282,7 +282,7 @@ def idle(seconds: float = 20.0) -> None:
     """Share of a core that a manager with nothing to do uses."""
     with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
         config = configure(Path(name), [])
-        manager = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(config)],
+        manager = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(config), "--wait"],
                                    env=environment(), stdout=subprocess.DEVNULL)
         try:
             while not (Path(name) / "log" / "state").exists():

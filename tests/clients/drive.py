@@ -211,7 +211,7 @@ def reframe(scheduler: str) -> Any:
 
 SNAKEFILE = """
 rule all:
-    input: "total"
+    input: expand("part.{n}", n=range(2)), "wide"
 
 rule part:
     output: "part.{n}"
@@ -219,22 +219,21 @@ rule part:
     resources: runtime=2, mem_mb=20, slurm_partition="PARTITION"
     shell: "echo {wildcards.n} >{output}"
 
-rule total:
-    input: expand("part.{n}", n=range(2))
-    output: "total"
+rule wide:
+    output: "wide"
     threads: 2
     resources: runtime=2, mem_mb=20, slurm_partition="PARTITION"
-    shell: "cat {input} >{output}; echo threads {threads} >>{output}"
+    shell: "echo threads {threads} >{output}"
 """
 
 
 def snakemake() -> Any:
-    """A workflow of three jobs of two kinds."""
+    """A workflow of three jobs of two kinds. Each starts Snakemake twice, which takes long: none waits for another."""
     Path("Snakefile").write_text(SNAKEFILE.replace("PARTITION", partition()))
     run(BIN / "snakemake", "--executor", "slurm", "--jobs", 4, "--latency-wait", 2, "--slurm-no-account",
         "--slurm-init-seconds-before-status-checks", 1, "--seconds-between-status-checks", 1, "--slurm-keep-successful-logs",
         "--nolock", HOME=os.getcwd(), XDG_CACHE_HOME=os.getcwd())
-    return Path("total").read_text()
+    return "".join(Path(name).read_text() for name in ("part.0", "part.1", "wide"))
 
 
 def parsl() -> Any:
@@ -328,6 +327,11 @@ def aiida() -> Any:
     template.codes_info, template.codes_run_mode = [], None
     header = scheduler._get_submit_script_header(template)
     Path("run.sh").write_text(f"#!/bin/sh\n{header}\nuntil [ -e go ]; do sleep 0.1; done\necho $SLURM_NTASKS\n")
+
+    def gone(job: str) -> bool:
+        found = scheduler.get_jobs(jobs=[job], as_dict=True).get(job)
+        return found is None or found.job_state.name == "DONE"
+
     with LocalTransport(use_login_shell=False) as transport:  # /etc/profile sets another PATH
         scheduler.set_transport(transport)
         job = scheduler.submit_job(os.getcwd(), "run.sh")
@@ -336,9 +340,9 @@ def aiida() -> Any:
                      and found.job_state.name == "RUNNING" and found, "it runs")
         killed = scheduler.submit_job(os.getcwd(), "run.sh")
         dead = scheduler.kill_job(killed)
+        until(lambda: gone(killed), "it dies")  # before it may say anything: Slurm takes its time
         Path("go").touch()
-        until(lambda: (found := scheduler.get_jobs(jobs=[job], as_dict=True).get(job)) is None
-              or found.job_state.name == "DONE", "it ends")
+        until(lambda: gone(job), "it ends")
     return {"title": info.title, "machines": info.num_machines, "cpus": info.num_mpiprocs,
             "limit": info.requested_wallclock_time_seconds, "mine": info.job_owner == name, "killed": dead,
             "out": Path("out").read_text()}
@@ -368,11 +372,205 @@ def aiida_engine() -> Any:
             "state": job[header.index("State")], "same": job[header.index("JobID")] == node.get_job_id()}
 
 
+def clusterfutures() -> Any:
+    """A map of functions, one of which fails."""
+    import cfut
+
+    with cfut.SlurmExecutor(additional_setup_lines=["#SBATCH -n 1 -t 5"]) as executor:
+        found: List[Any] = []
+        for future in [executor.submit(square, number) for number in (1, 2, 13)]:
+            try:
+                found.append(future.result(LIMIT))
+            except cfut.RemoteException as error:
+                found.append("13" in str(error))
+    return found
+
+
+def simple_slurm() -> Any:
+    """An array, a job that waits for it, one that fails, and one that is cancelled while it runs."""
+    from simple_slurm import Slurm
+
+    array = Slurm(array=range(2), ntasks=1, output="array.%a", time="5").sbatch("echo task $SLURM_ARRAY_TASK_ID", verbose=False)
+    after = Slurm(dependency={"afterok": array}, ntasks=1, output="after", time="5").sbatch("cat array.*", verbose=False)
+    failed = Slurm(ntasks=1, output="/dev/null", time="5").sbatch("exit 3", verbose=False)
+    runs = Slurm(ntasks=1, output="/dev/null", time="5").sbatch("sleep 600", verbose=False)
+    until(lambda: run("squeue", "-h", "-j", runs, "-o", "%T") == "RUNNING\n", "it runs")
+    Slurm().scancel.cancel_job(runs)
+
+    def state(job: int) -> str:
+        return run("sacct", "-nXP", "-j", job, "-o", "state").partition("\n")[0].split(" ")[0]
+    until(lambda: all(state(job) not in ("", "PENDING", "RUNNING", "COMPLETING") for job in (after, failed, runs)), "all end")
+    return [Path("after").read_text(), *map(state, (after, failed, runs))]
+
+
+def gridtk() -> Any:
+    """An array, a job behind it, one that fails, one that is stopped while it runs; what gridtk lists, and its report."""
+    Path("task.sh").write_text("#!/bin/sh\necho task $SLURM_ARRAY_TASK_ID\n")
+    Path("fails.sh").write_text("#!/bin/sh\necho wrong >&2\nexit 3\n")
+    Path("runs.sh").write_text("#!/bin/sh\n: >begun\nsleep 600\n")
+    for words in (["-a", "0-1", "task.sh"], ["-d", "afterok:1", "task.sh"], ["fails.sh"], ["runs.sh"]):
+        run(BIN / "gridtk", "submit", *words)
+    until(lambda: Path("begun").exists(), "it runs")
+    run(BIN / "gridtk", "stop", "-j", 4)
+    run(BIN / "gridtk", "wait", "-j", "1-4", "--interval", "0.2", check=False)
+    states = [line.split()[3:5] for line in run(BIN / "gridtk", "list").splitlines()[2:]]
+    return {"states": states, "report": "wrong" in run(BIN / "gridtk", "report", "-j", 3)}
+
+
+def slurmpy() -> Any:
+    """A job that fails and is tried again, and one that waits for the first try's success."""
+    from slurmpy import Slurm
+
+    job = Slurm("relax", {"ntasks": 1, "time": "00:05:00"}, date_in_name=False)
+    once = job.run("[ -e again ] || { touch again; exit 3; }; echo second >second", name_addition="", tries=2)
+    first = job.run("echo first >first", name_addition="first")
+    job.run("cat first >after", name_addition="after", depends_on=[first])
+    until(lambda: all(Path(name).exists() and Path(name).read_text() for name in ("second", "after")), "all have ended")
+    return [Path("second").read_text(), Path("after").read_text(),
+            run("sacct", "-nXP", "-j", once, "-o", "state").strip(), len(list(Path("logs").glob("relax*.out")))]
+
+
+SIGNAC = """
+from flow import FlowProject
+
+class Project(FlowProject):
+    pass
+
+@Project.post.isfile("squared")
+@Project.operation(cmd=True, directives={"walltime": 0.1})
+def square(job):
+    return f"test {job.sp.n} != 13 && echo $(({job.sp.n} * {job.sp.n})) >{job.fn('squared')}"
+
+@Project.pre.after(square)
+@Project.post.isfile("more")
+@Project.operation(directives={"walltime": 0.1})
+def more(job):
+    with open(job.fn("more"), "w") as file:
+        print(int(open(job.fn("squared")).read()) + 1, file=file)
+
+if __name__ == "__main__":
+    Project().main()
+"""
+
+
+def signac() -> Any:
+    """Two operations on three jobs, the first ones in bundles; one fails."""
+    import signac
+
+    Path("project.py").write_text(SIGNAC)
+    project = signac.init_project(os.getcwd())
+    jobs = [project.open_job({"n": number}).init() for number in (2, 3, 13)]
+
+    def submit(*words: str) -> None:
+        run(sys.executable, "project.py", "submit", *words)
+        until(lambda: not run("squeue", "-h", "-u", os.environ["USER"], "-n", names(), "-o", "%j"), "all have ended")
+
+    def names() -> str:
+        return ",".join({line for line in run("squeue", "-h", "-o", "%100j").split() if "project" in line.lower()
+                         or line.startswith(("square", "more"))}) or "none"
+    submit("-o", "square", "--bundle", "2", "--parallel")
+    submit("-o", "more")
+    return [Path(job.fn("more")).read_text() if job.isfile("more") else "" for job in jobs]
+
+
+def gwf() -> Any:
+    """A chain of targets, one that fails with one behind it, and one that is cancelled while it runs."""
+    Path("workflow.py").write_text(f"""
+from gwf import Workflow
+flow = Workflow(defaults=dict(cores=1, memory="20mb", walltime="00:05:00", queue={partition()!r}))
+flow.target("One", inputs=[], outputs=["one"]) << "echo 1 >one"
+flow.target("Two", inputs=["one"], outputs=["two"]) << "cat one one >two"
+flow.target("Fails", inputs=[], outputs=["fails"]) << "echo wrong >&2; exit 3"
+flow.target("Never", inputs=["fails"], outputs=["never"]) << "touch never"
+flow.target("Runs", inputs=[], outputs=["runs"]) << "touch begun; sleep 600"
+gwf = flow
+""")
+    Path(".gwfconf.json").write_text('{"check_updates": false}')  # that would ask a server
+
+    def gwf(*words: str) -> str:
+        return run(BIN / "gwf", "-b", "slurm", "--no-color", *words)
+    gwf("run")
+    until(lambda: Path("begun").exists(), "it runs")
+    gwf("cancel", "-f", "Runs")
+    until(lambda: not {"running", "submitted"} & set(gwf("status").split()) and Path("two").exists(), "all have ended")
+    return [Path("two").read_text(), gwf("logs", "-e", "Fails"), [line.split()[0:2] for line in gwf("status").splitlines()],
+            Path("never").exists()]
+
+
+def maestro() -> Any:
+    """Two studies: a step for each of two parameters, and one behind both; and the same with steps that fail."""
+    studies = {}
+    for name, code in (("good", 0), ("bad", 3)):
+        Path(f"{name}.yaml").write_text(f"""
+description: {{name: {name}, description: squares}}
+batch: {{type: slurm, host: here, bank: none, queue: {partition()}}}
+study:
+  - name: square
+    description: one
+    run: {{cmd: "echo $(($(N) * $(N))) >squared; exit {code}", nodes: 1, procs: 1, walltime: "00:05:00"}}
+  - name: total
+    description: all
+    run: {{cmd: "cat $(square.workspace)/*/squared >total", depends: [square_*], nodes: 1, procs: 1, walltime: "00:05:00"}}
+global.parameters:
+  N: {{values: [2, 3], label: N.%%}}
+""")
+        studies[name] = subprocess.Popen([BIN / "maestro", "run", "-y", "-fg", "-s", "1", "-o", name, f"{name}.yaml"])
+    return {name: [study.wait(LIMIT), [path.read_text() for path in Path(name).glob("total/total")]]
+            for name, study in studies.items()}
+
+
+def myqueue() -> Any:
+    """A task, one behind it, one that fails, and one that is removed while it runs."""
+    Path(".myqueue").mkdir()
+    Path(".myqueue/config.py").write_text(
+        f"config = {{'scheduler': 'slurm', 'use_mpi': False, 'nodes': [({partition()!r}, {{'cores': 2, 'memory': '1G'}})]}}\n")
+    for name, text in (("one", "echo 1 >one.out"), ("two", "cat one.out one.out >two.out"), ("fails", "exit 3"),
+                       ("runs", ": >begun; sleep 600")):
+        Path(f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n")
+        Path(f"{name}.sh").chmod(0o755)
+
+    def mq(*words: str) -> str:
+        return run(BIN / "mq", *words)
+    mq("list")  # makes its database: the first submit would forget what a job says that starts before it is made
+    for name, more in (("one", []), ("two", ["-d", "one.sh"]), ("fails", []), ("runs", [])):
+        mq("submit", f"./{name}.sh", "-R", "1:5m", *more)
+    until(lambda: Path("begun").exists(), "it runs")
+    mq("remove", "-s", "qr", "-n", "runs.sh")
+
+    def states() -> List[List[str]]:
+        return sorted(line.split() for line in mq("list", "-c", "ns", "-s", "qhrdFCMTa").splitlines()[2:-2])
+    until(lambda: not {"queued", "running"} & {state for *_, state in states()}, "all have ended")
+    mq("daemon", "stop")
+    return [Path("two.out").read_text(), states()]
+
+
+def hydra() -> Any:
+    """A sweep of four jobs, one of which fails."""
+    Path("app.py").write_text("""
+import hydra
+
+@hydra.main(version_base=None, config_path=None)
+def app(config):
+    if config.n == 13:
+        raise ValueError("unlucky")
+    with open(f"../../squared.{config.n}", "w") as file:
+        print(config.n ** 2, file=file)
+
+app()
+""")
+    done = subprocess.run([sys.executable, "app.py", "-m", "hydra/launcher=submitit_slurm", "+n=1,2,3,13",
+                           "hydra.launcher.timeout_min=5", "hydra.job.chdir=true", "hydra.sweep.dir=sweep"],
+                          stderr=subprocess.PIPE, text=True, check=False)
+    return [sorted(path.read_text() for path in Path(".").glob("squared.*")), done.returncode, "unlucky" in done.stderr]
+
+
 CLIENTS: Dict[str, Callable[[], Any]] = {
     "submitit": submitit, "pysqa": pysqa, "psij": psij, "qtoolkit": qtoolkit,
     "reframe-squeue": lambda: reframe("squeue"), "reframe-slurm": lambda: reframe("slurm"), "snakemake": snakemake,
     "parsl": parsl, "jube": jube, "dask": dask, "executorlib": executorlib, "aiida": aiida,
-    "aiida-engine": aiida_engine}
+    "aiida-engine": aiida_engine, "clusterfutures": clusterfutures, "simple_slurm": simple_slurm,
+    "gridtk": gridtk, "slurmpy": slurmpy, "signac": signac, "gwf": gwf, "maestro": maestro,
+    "myqueue": myqueue, "hydra": hydra}
 
 
 def all_of(names: List[str], together: int) -> None:

@@ -21,9 +21,32 @@ from testbed import Testbed, missing
 
 DRIVE = Path(__file__).with_name("drive.py")
 ROOT = Path(__file__).resolve().parents[2]
-CLIENTS = ("snakemake", "parsl", "dask", "jube", "reframe-squeue", "reframe-slurm", "executorlib", "submitit", "pysqa",
-           "aiida-engine", "psij", "aiida", "qtoolkit")
-"""Those that take long first: some run side by side."""
+EXPECTED: Dict[str, Any] = {
+    "snakemake": "0\n1\nthreads 2\n", "parsl": [0, 2, 4, 6], "dask": [1, 4, 9], "jube": ["1,1", "2,4", "3,9", ""],
+    "reframe-squeue": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
+    "reframe-slurm": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
+    "gridtk": {"states": [["COMPLETED", "(0)"], ["COMPLETED", "(0)"], ["FAILED", "(3)"], ["CANCELLED", "(0:15)"]],
+               "report": True},
+    "signac": ["5\n", "10\n", ""],
+    "executorlib": [1, 4, 9], "submitit": [1, 4, 9, True],
+    "hydra": [["1\n", "4\n", "9\n"], 1, True],
+    "myqueue": ["1\n1\n", [["fails.sh", "FAILED"], ["one.sh", "done"], ["two.sh", "done"]]],
+    "gwf": ["1\n1\n", "wrong\n\n", [["One", "completed"], ["Two", "completed"], ["Fails", "shouldrun"],
+                                    ["Never", "shouldrun"], ["Runs", "shouldrun"]], False],
+    "pysqa": {"waits": "pending", "names": ["first", "second"], "out": "done\n", "never": False, "deleted": None},
+    "maestro": {"good": [0, ["4\n9\n"]], "bad": [2, []]},
+    "aiida-engine": {"sum": 3, "status": 0, "errors": "", "state": "COMPLETED", "same": True},
+    "psij": {"states": ["COMPLETED", "FAILED", "CANCELED"], "out": "one\n"},
+    "clusterfutures": [1, 4, True], "simple_slurm": ["task 0\ntask 1\n", "COMPLETED", "FAILED", "CANCELLED"],
+    "aiida": {"title": "calc", "machines": 1, "cpus": 2, "limit": 120, "mine": True, "killed": True, "out": "2\n"},
+    "qtoolkit": {"name": "first", "state": "RUNNING", "sub": "SlurmState.RUNNING", "cpus": 2, "nodes": 1, "limit": 120,
+                 "cancelled": "SUCCESSFUL", "out": "2\n"},
+    "slurmpy": ["second\n", "first\n", "FAILED", 4]}
+"""What each client finds. Those that take long first: some run side by side."""
+
+ON_VRM = ("gridtk", "signac", "hydra", "myqueue", "gwf", "maestro", "slurmpy")
+"""Clients that run on vrm alone, as all take time. By hand Slurm 22.05 gave the same but for two: gridtk reads what Slurm
+23.11 and later say, and gwf's job behind one that has failed waits there for ever."""
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow, pytest.mark.xdist_group("clients")]
 
@@ -129,7 +152,8 @@ class Drives:
 def run_all(testbed: Testbed, python: Path) -> Results:
     """Run all clients on both at the same time, some side by side."""
     drives, clients = Drives(testbed, python), known()
-    on_vrm, on_slurm = drives.on_vrm(clients, 4), drives.on_slurm(clients, 4)
+    on_vrm = drives.on_vrm(clients, 4)
+    on_slurm = drives.on_slurm([client for client in clients if client not in ON_VRM], 4)
     wait_until(on_slurm, "the clients have ended on Slurm", limit=600)
     wait_until(on_vrm, "and on vrm", limit=600)
     return drives.outcomes(clients)
@@ -137,26 +161,13 @@ def run_all(testbed: Testbed, python: Path) -> Results:
 
 def known() -> List[str]:
     """The clients that are installed."""
-    return [name for name in CLIENTS if name != "jube" or shutil.which("jube")]
+    return [name for name in EXPECTED if name != "jube" or shutil.which("jube")]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", EXPECTED)
 def test_a_client_finds_the_same_on_vrm_as_on_slurm(client: str, results: Results) -> None:
-    if client not in results["slurm"]:
+    if client not in results["vrm"]:
         pytest.skip("no jube (Debian: jube)")
-    for name in ("slurm", "vrm"):
+    for name in ("slurm", "vrm") if client not in ON_VRM else ("vrm",):
         ended = results[name][client]
         assert ended.found == EXPECTED[client], f"{client} on {name}: {ended.said}"
-
-
-EXPECTED: Dict[str, Any] = {
-    "submitit": [1, 4, 9, True],
-    "pysqa": {"waits": "pending", "names": ["first", "second"], "out": "done\n", "never": False, "deleted": None},
-    "psij": {"states": ["COMPLETED", "FAILED", "CANCELED"], "out": "one\n"},
-    "qtoolkit": {"name": "first", "state": "RUNNING", "sub": "SlurmState.RUNNING", "cpus": 2, "nodes": 1, "limit": 120,
-                 "cancelled": "SUCCESSFUL", "out": "2\n"},
-    "reframe-squeue": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
-    "reframe-slurm": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
-    "snakemake": "0\n1\nthreads 2\n", "parsl": [0, 2, 4, 6], "jube": ["1,1", "2,4", "3,9", ""], "dask": [1, 4, 9],
-    "executorlib": [1, 4, 9], "aiida-engine": {"sum": 3, "status": 0, "errors": "", "state": "COMPLETED", "same": True},
-    "aiida": {"title": "calc", "machines": 1, "cpus": 2, "limit": 120, "mine": True, "killed": True, "out": "2\n"}}

@@ -202,4 +202,4 @@ def test_a_policy_of_ones_own_is_called_as_it_was_named(
     monkeypatch.syspath_prepend(str(empty))
     monkeypatch.delitem(sys.modules, "own", raising=False)
     assert main(["simulate", "lublin:64:9", "--backfill", "own:Late"]) == 0  # where none waits
-    assert "FCFS + own:Late, compact" in capsys.readouterr().out
+    assert "FCFS + own:Late, pack" in capsys.readouterr().out

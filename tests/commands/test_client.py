@@ -43,6 +43,23 @@ def test_the_run_ends_with_the_program_and_its_jobs(site: Site) -> None:
     assert again.returncode == 0 and site.statuses() == {0: "completed"}
 
 
+def test_the_status_is_the_programs_and_its_directory_is_no_workflows(site: Site) -> None:
+    """A job that fails is the program's to judge. Without a configuration, or one that does not name `Log`."""
+    keys = [line for line in site.config_file.read_text().splitlines() if not line.startswith("Log:")]
+    site.config_file.write_text("\n".join(keys) + "\n")
+    client = given(site, "mkdir logs; rm -r logs\nsbatch --wait --wrap 'exit 3' || sbatch --wait --wrap true\n"
+                         "vrm queue --all\n[ $? = 0 ] && [ ! -e logs ]")
+    done = site.run("run", "--", client)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 failed" in done.stdout and "everything is in vrm-logs" in done.stdout
+    assert "wrap" in site.run("queue", "--all").stdout  # found without saying where
+    assert site.run("run", "--fresh", "--strict", "--", client).returncode == 1
+    assert site.run("run", "--strict").returncode == 2
+    (site.root / "logs").mkdir()
+    (site.root / "logs" / "journal").touch()  # a later run of a queue
+    assert "their output goes to logs\n" in site.run("run", "--fresh", "--once").stdout
+
+
 def test_an_end_line_of_the_queue_does_not_end_the_program(site: Site) -> None:
     site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     site.program("one", "echo one\n")
@@ -54,12 +71,11 @@ def test_an_end_line_of_the_queue_does_not_end_the_program(site: Site) -> None:
     assert site.statuses() == {0: "completed", 1: "completed"}
 
 
-def test_a_program_that_is_none_and_options_that_do_not_go_with_one(site: Site) -> None:
+def test_a_program_that_is_none(site: Site) -> None:
     site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     done = site.run("run", "--", "/nowhere/x")
     assert done.returncode == 127 and "/nowhere/x: No such file" in done.stdout
-    done = site.run("run", "--once", "--", "true")
-    assert done.returncode == 2 and "--once ends with the jobs" in done.stderr
+    assert site.run("run", "--once", "--", "true").returncode == 0  # an option of before, which changes nothing
 
 
 def test_the_program_ends_with_the_manager(site: Site) -> None:
@@ -87,6 +103,27 @@ def test_slurms_commands_are_first_on_the_path_of_the_program_alone(site: Site) 
     words = next(site.log.glob("where.sh.0.o")).read_text().split()
     assert words[0] == f"{folder}/bin/srun" and words[2] == "step"
     assert words[1].startswith(f"{folder}/bin:") and f"{folder}/launchers" not in words[1]
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_profiles_and_modules_do_not_hide_the_commands(site: Site) -> None:
+    """In a client and in a job: a login shell whose profile sets PATH, and a module that does."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    home = site.root / "home"
+    home.mkdir()
+    (home / ".bash_profile").write_text("PATH=/usr/bin:/bin\n")
+    (home / "own_env").write_text("module() { PATH=/usr/sbin:$PATH; return $1; }; export -f module; export FOUND=mine\n")
+    shows = "#!/bin/bash -l\ncommand -v srun\nmodule 3\necho $? $FOUND $(command -v srun)\nmodule 0\n" \
+            "bash -c 'module 4; echo $? $(command -v srun)'\nbash --login -c 'command -v squeue'\n"
+    (site.root / "job.sh").write_text(shows)
+    (site.root / "job.sh").chmod(0o755)
+    done = site.run("run", "--", "bash", "-c", "./job.sh; sbatch -W -n1 -o out job.sh", BASH_ENV=str(home / "own_env"),
+                    HOME=str(home))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [f"{site.log}/bin/srun", f"3 mine {site.log}/bin/srun", f"4 {site.log}/bin/srun", f"{site.log}/bin/squeue"]
+    assert (site.root / "out").read_text().splitlines() == found
+    at = done.stdout.splitlines().index(found[0])
+    assert done.stdout.splitlines()[at:at + 4] == found
 
 
 def test_the_program_begins_when_the_manager_has_made_its_commands(site: Site) -> None:
@@ -159,9 +196,12 @@ def test_a_shell_on_a_terminal(site: Site) -> None:
                 shown += os.read(ours, 4096)
         return text in shown
 
-    for typed, answer in ((b"srun -n 2 echo he''llo", b"hello\r\nhello"), (b"sleep 600", b"sleep 600\r\n"),
-                          (b"\x03", b"^C"), (b"sbatch --wrap='echo on' && echo do''ne", b"done")):
-        os.write(ours, typed if typed == b"\x03" else typed + b"\n")
+    # Ctrl-C comes when the program runs: before, it may be the shell that has it.
+    for typed, answer in ((b"srun -n 2 echo he''llo\n", b"hello\r\nhello"),
+                          (b"""sh -c "echo sle''eps; exec sleep 600"\n""", b"sleeps"),
+                          (b"\x03", b"^C"), (b"sbatch --wrap='echo on' && echo do''ne\n", b"done")):
+        shown = b""
+        os.write(ours, typed)
         wait_until(lambda answer=answer: appears(answer), f"{answer!r} is shown")  # type: ignore[misc]
     os.write(ours, b"exit 4\n")
     wait_until(lambda: appears(b"exit") and run.poll() is not None, "the run has ended")

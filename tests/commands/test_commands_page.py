@@ -1,6 +1,7 @@
 """The page of all commands: each is on it, and each example runs, in the order of the page."""
 
 from __future__ import annotations
+import warm
 
 import json
 import os
@@ -8,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import List, Tuple
 
@@ -45,9 +45,7 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
     site.program("wait", "exec sleep 600\n")
 
     def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "vrm.cli", *words], cwd=site.root,
-                              env=site.env, text=True, capture_output=True, timeout=300,
-                              stdin=subprocess.DEVNULL, check=False)
+        return warm.run(words, cwd=site.root, env=site.env, timeout=300)
 
     def of(name: str, state: str) -> List[int]:
         """The ids of jobs of this name that have this state."""
@@ -73,7 +71,7 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
             vrm("cancel", str(lender))
             lender = -1
         if name == "submit":
-            site.start()
+            site.start("--wait")
             wait_until(lambda: "nothing to do; waiting for lines" in site.said(site.started[0]),
                        "the manager has done its queue")
         done = vrm(*shlex.split(typed)[1:])

@@ -24,12 +24,14 @@ DEFAULTS = {
                      "Programs": {}, "Any": False, "Malleable": []},
     "Scheduling": {
         "Algorithm": "FCFS",
-        "Backfilling": "none",
+        "Backfilling": "easy",
         "Interval": 0.0,
         "StartsPerInterval": 0,
         "Estimates": "requested",
         "Correction": "request",
+        "Reestimate": False,
         "BackfillOrder": "queue",
+        "Events": "instant",
         "Calibrated": None,
         "History": [],
         "Objective": "makespan",
@@ -46,7 +48,7 @@ DEFAULTS = {
     "Energy": {"Database": None, "Frequency": True},
     "PowerCap": "",
     "Queues": {},
-    "Allocation": {"Policy": "compact", "MinThroughput": 1.0, "NodeOrder": "auto"},
+    "Allocation": {"Policy": "pack", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
     "Memory": {"Over": "warn"},
     "Grace": 10.0,
@@ -136,8 +138,8 @@ def test_no_file_gives_the_defaults_relative_to_the_current_directory(tmp_path, 
 )
 def test_a_file_with_nothing_in_it_means_the_defaults(write, text):
     settings, without = load(write(text)), load(None)
-    assert settings.allocation.policy == "compact"
-    assert settings.model_copy(update={"allocation": without.allocation}) == without
+    assert settings.allocation.policy == "pack" and settings.scheduling.backfilling == "easy"
+    assert settings == without
 
 
 def test_the_defaults_of_files_in_log_follow_log_and_state(write, tmp_path):
@@ -433,7 +435,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ),
         (
             "Allocation: {Policy: ''}",
-            '1: Allocation.Policy: found "", wanted text; for example Policy: compact',
+            '1: Allocation.Policy: found "", wanted text; for example Policy: pack',
         ),
         (
             "Launcher: {Mpirun: }",
@@ -876,7 +878,7 @@ def test_the_reference_shows_every_key_with_its_default(tmp_path):
 
 @pytest.mark.parametrize(
     "name, policy, algorithm",
-    [("compact", "compact", "FCFS"), ("strip", "strip", "WFP3"), ("spare", "spare", "FCFS")],
+    [("compact", "compact", "FCFS"), ("strip", "strip", "FCFS"), ("spare", "spare", "FCFS")],
 )
 def test_the_examples_are_right(name, policy, algorithm):
     settings = load(EXAMPLES / f"{name}.yaml")
@@ -1042,6 +1044,12 @@ good = st.fixed_dictionaries(
 )
 
 
+def test_half_of_a_pair_is_no_character(scratch):
+    (scratch / "half.yaml").write_text('Applications: {Path: bin, Queue: queue}\nPowerCap: "\\ud800"\n')
+    with pytest.raises(ConfigError, match="PowerCap: contains a character that no path or argument can hold"):
+        load(scratch / "half.yaml")
+
+
 @RANDOM
 @given(mapping=good)
 @pytest.mark.slow
@@ -1056,3 +1064,10 @@ def test_what_is_dumped_is_loaded_again(scratch, mapping):
     assert dump(again) == dump(settings)
     for key in mapping:
         assert settings.where(key).startswith(str(scratch / "first.yaml") + ":")
+
+
+def test_the_demonstration_runs_one_queue_under_two_placements():
+    compact, strip = (load(Path(__file__).parents[2] / "config" / f"{name}.yaml") for name in ("compact", "strip"))
+    assert compact.applications.queue == strip.applications.queue and compact.applications.queue.is_file()
+    assert compact.scheduling == strip.scheduling
+    assert (compact.allocation.policy, strip.allocation.policy) == ("compact", "strip")

@@ -189,9 +189,10 @@ def test_a_dispatcher_of_ones_own_decides_live_as_simulated(site: Site, backfill
                    Allocation={"Policy": "pack"})
     assert done.returncode == 0, done.stdout + done.stderr
     live = sorted(site.rows().values(), key=lambda row: (row.start or 0, row.id))
-    from vrm.simulation import simulate
-    again = simulate(site.log / "jobs.csv", nodes=1, cores=4, policy="pack",
-                     backfill=backfilling if ":" not in backfilling else _loaded(site, backfilling))
+    from vrm.api import Machine, Rules, simulate
+    again = simulate(site.log / "jobs.csv", Machine.of(1, cores=4),
+                     Rules(policy="pack", backfill=backfilling if ":" not in backfilling else _loaded(site,
+                                                                                                      backfilling)))
     assert [row.id for row in live] == [row.id for row in sorted(
         again.jobs, key=lambda row: (row.start, row.id))]
     backfilled = {row.id for row in live if row.backfilled}

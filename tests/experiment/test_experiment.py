@@ -17,10 +17,10 @@ import yaml
 from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.config.problems import ConfigError
-from vrm.experiment.execute import Experiment, Task
+from vrm.experiment.execute import Experiment, ExperimentTask
 from vrm.experiment.plan import read_plan
 from vrm.results.jobs import read_jobs
-from vrm.simulation import simulate
+from vrm.api import Machine, Rules, simulate
 
 GRID = {"Allocation.Policy": ["compact", "strip"], "Scheduling.Algorithm": ["FCFS", "WFP3"],
         "Scheduling.Backfilling": ["none", "easy"]}
@@ -158,8 +158,8 @@ def test_simulated_runs_are_those_of_the_simulator(tmp_path: Path, queue: Path,
         policy, algorithm, backfill = name.split("-")
         for queue_file, run in ((queue, f"{name}.mix.1"),
                                 (out / "inputs" / "drawn-1", f"{name}.drawn.2")):
-            outcome = simulate(queue_file, nodes=4, sockets=2, cores=4, policy=policy,
-                               algorithm=algorithm, backfill=backfill)
+            outcome = simulate(queue_file, Machine.of(4, sockets=2, cores=4),
+                               Rules(policy=policy, algorithm=algorithm, backfill=backfill))
             rows = {row.id: row.start for row in read_jobs(out / run / "jobs.csv")}
             assert rows == {row.id: row.start for row in outcome.jobs}
             record = json.loads((out / run / "run.json").read_text())
@@ -313,7 +313,7 @@ def test_failing_jobs_are_told(site: Site, live: Path) -> None:
 
 def test_a_manager_that_crashed_is_a_failed_run(site: Site, live: Path, capsys: Any,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(self: Experiment, task: Task, *options: str) -> int:
+    def crash(self: Experiment, task: ExperimentTask, *options: str) -> int:
         (task.directory / "output").write_text("Traceback (most recent call last):\nMemoryError\n")
         return 1  # as after a run in which jobs failed
 

@@ -20,14 +20,19 @@ from vrm.workload.submission import Submission
 STUDIES = Path(__file__).resolve().parents[2] / "studies" / "forecast"
 
 
-@pytest.fixture(scope="module")
-def snapshots() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("snapshots_study", STUDIES / "snapshots.py")
+def loaded(name: str) -> ModuleType:
+    """A study as a module."""
+    spec = importlib.util.spec_from_file_location(f"{name}_study", STUDIES / f"{name}.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    sys.modules["snapshots_study"] = found
+    sys.modules[f"{name}_study"] = found
     spec.loader.exec_module(found)
     return found
+
+
+@pytest.fixture(scope="module")
+def snapshots() -> ModuleType:
+    return loaded("snapshots")
 
 
 def study(name: str, *words: object) -> str:
@@ -47,6 +52,35 @@ def test_the_study_runs_and_shows_what_there_is(tmp_path: Path) -> None:
     assert "| small | EASY++ |" in said and (tmp_path / "small.svg").stat().st_size > 1000
     again = study("run.py", *words)
     assert again in said and "jobs on" not in again  # what is there is not run again
+
+
+@pytest.mark.slow
+def test_a_trace_that_was_stopped_is_shown_and_goes_on(tmp_path: Path) -> None:
+    words = ("--forecasts", 45, "--members", 4, "--trace", "small=lublin:16:160:3")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    study("run.py", "--out", whole, *words)
+    module = loaded("run")
+    jobs, processors = module.jobs_of("lublin:16:160:3")
+    stopped.mkdir()
+    part = stopped / "small.45-4.part"
+
+    class Stop(Exception):
+        pass
+
+    def after_20(found: list) -> list:
+        if len(module.read_part(part)) >= 20:
+            raise Stop
+        return record(found)
+
+    record, module.record = module.record, after_20
+    with pytest.raises(Stop):
+        module.forecasts(jobs, processors, 45, 4, part)
+    with open(part, "a") as file:
+        file.write('\n{"made": {"id"')  # a line that was not written to its end
+    assert "| small (stopped) (20; " in study("run.py", "--out", stopped, "--show")
+    study("run.py", "--out", stopped, *words)
+    assert not part.exists()
+    assert (stopped / "small.json").read_text() == (whole / "small.json").read_text()
 
 
 # The comparison of snapshots.

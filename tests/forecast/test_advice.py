@@ -33,19 +33,20 @@ from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling.of_rules import scheduler_of
+from vrm.scheduling.compose import compose
 from vrm.simulation.inputs import WorkloadError
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules as Selection
+from vrm.api import Machine
+from vrm.workload.swf import Selection
 
-FCFS = Rules(backfill="easy")
+FCFS = Rules(backfill="easy", policy="compact")
 
 
 def frozen(sizes: Sequence[Sequence[float]], nodes: int = 4, rules: Rules = FCFS, **more: Any) -> Frozen:
     """Jobs of (ranks, seconds) that wait from the beginning, on nodes of one core."""
     cluster = Cluster.regular(nodes, 1, 1)
     jobs = [Job(number, "a", int(ranks), seconds) for number, (ranks, seconds) in enumerate(sizes)]
-    return of_jobs(jobs, scheduler_of(rules, cluster), cluster, **more)
+    return of_jobs(jobs, compose(rules, cluster), cluster, **more)
 
 
 # --------------------------------------------------------------------------------------- what is tried
@@ -64,13 +65,13 @@ def test_todays_rules_come_first_and_none_comes_twice() -> None:
 
 
 def test_what_is_named_is_compared_and_nothing_else() -> None:
-    found = combinations(Rules(policy="pack"), orders=["SJF", "SAF"],
+    found = combinations(Rules(policy="pack", backfill="none"), orders=["SJF", "SAF"],
                          dispatchers=["none", "easy/saf", "conservative"],
                          placements=["pack/best-fit", "compact"])
     assert names(found, True)[:5] == ["FCFS, pack", "SJF, pack/best-fit", "SJF, compact",
                                       "SJF + EASY (saf backfilled first), pack/best-fit",
                                       "SJF + EASY (saf backfilled first), compact"]
-    assert len(found) == 12 and len(combinations(Rules(policy="pack"), orders=["SJF"], most=99)) == 2
+    assert len(found) == 12 and len(combinations(Rules(policy="pack", backfill="none"), orders=["SJF"], most=99)) == 2
 
 
 def test_other_placements_only_where_speeds_were_measured() -> None:
@@ -126,7 +127,7 @@ def test_the_area_counts_cores_not_nodes() -> None:
     jobs = [Job(0, "a", 8, 10.0), Job(1, "a", 4, 30.0), Job(2, "a", 5, 20.0)]
     found = {}
     for order in ("SAF", "LAF"):
-        run = of_jobs(jobs, scheduler_of(Rules(algorithm=order), cluster.copy()), cluster.copy())
+        run = of_jobs(jobs, compose(Rules(algorithm=order), cluster.copy()), cluster.copy())
         starts = replay(run, limits)
         found[order] = sorted(starts, key=lambda job_id: starts[job_id].start)
     assert found == {"SAF": [0, 2, 1], "LAF": [1, 2, 0]}
@@ -227,7 +228,7 @@ def test_advice_says_why() -> None:
 
 def test_rules_that_a_job_cannot_run_under_are_left_out() -> None:
     cluster = Cluster.regular(2, 1, 2)
-    run = of_jobs([Job(0, "a", 4, 10.0)], scheduler_of(FCFS, cluster), cluster)
+    run = of_jobs([Job(0, "a", 4, 10.0)], compose(FCFS, cluster), cluster)
     found = advise(run, combinations(FCFS, placements=["spare", "pack", "nobody"], orders=["FCFS"]),
                    members=2)
     assert [each.name for each in found.combinations] == ["FCFS + EASY, compact", "FCFS + EASY, pack"]
@@ -236,8 +237,8 @@ def test_rules_that_a_job_cannot_run_under_are_left_out() -> None:
 
 def test_plans_are_not_searched_for_in_each_draw() -> None:
     pytest.importorskip("ortools")
-    run = frozen([(4, 60.0), (1, 10.0)], rules=Rules(backfill="cp"))
-    found, rules = without_plans(run, Rules(backfill="cp"))
+    run = frozen([(4, 60.0), (1, 10.0)], rules=Rules(backfill="cp", policy="compact"))
+    found, rules = without_plans(run, Rules(backfill="cp", policy="compact"))
     assert rules == FCFS and found.run.scheduler.dispatcher.name == "easy"
     assert without_plans(found, rules) == (found, rules)
     assert advise(found, combinations(rules), members=2).combinations[0].name == "FCFS + EASY"
@@ -272,7 +273,8 @@ def queue(path: Path, *lines: str) -> str:
 
 
 def test_a_workload_is_frozen_before_its_first_moment(tmp_path: Path) -> None:
-    found = plan(queue(tmp_path, "a 2 60 0", "b 1 10 0", "c 1 10 0 hold=1", "end"), nodes=2, backfill="easy")
+    found = plan(queue(tmp_path, "a 2 60 0", "b 1 10 0", "c 1 10 0 hold=1", "end"), Machine.of(2),
+                 Rules(backfill="easy"))
     starts = {job_id: each.start for job_id, each in replay(found.frozen, limits).items()}
     assert starts == {0: 0.0, 1: 60.0} and len(Measure(found.frozen).jobs) == 2
     with pytest.raises(WorkloadError, match="does not say how large"):
@@ -350,12 +352,14 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
     machine = ("--nodes", "4", "--cores", "4", "--members", "5")
     status, told, errors = vrm("advise", "my.queue", *machine, "--walltime", "1h", "--all")
     assert status == 0 and "jobs done before the end" in told and "| 11  |" in told, errors
+    assert "The ranges are those of the draws, not calibrated" in told
     told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5", "--json")[1]
     assert json.loads(told)["recommended"] in (2, 4, 16)
-    assert "Ask for" in vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5")[1]
+    told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5")[1]
+    assert "Ask for" in told and "The ranges are those of the draws, not calibrated" in told
     (tmp_path / "widths.py").write_text("def widest(job, now, nodes):\n    return nodes\n")
     told = vrm("advise", "my.queue", *machine, "--orders", "widths:widest", "--json")[1]
-    assert [each["name"] for each in json.loads(told)["combinations"]] == ["FCFS", "widths:widest + EASY"]
+    assert [each["name"] for each in json.loads(told)["combinations"]] == ["FCFS + EASY", "widths:widest + EASY"]
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: my.queue}\nNodes: 4\nSockets: 1\n"
                                        "Cores: 4\nLog: log\n")
     own = vrm("advise", "--json", "--members", "3")[1]  # nothing has run: its own queue
@@ -388,7 +392,7 @@ def test_energy_is_advised_where_programs_were_measured() -> None:
     jobs = tuple(Submission(Job(at, "a", 1, 60.0, 200.0 * at), 60.0) for at in range(3))
 
     def under(rules: Rules) -> Frozen:
-        scheduler = scheduler_of(rules, cluster)
+        scheduler = compose(rules, cluster)
         return Frozen(Run(State(scheduler.new_queue(), cluster), scheduler), 0.0, later=jobs)
 
     today = Rules(backfill="eamc variant=base")

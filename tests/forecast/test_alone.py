@@ -17,7 +17,7 @@ from vrm.model import Heatmap, Job, Node
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Measurements, Recording, Submission, simulate
 
 NODES = (Node("a1", (2, 2)), Node("a2", (2, 2)), Node("b", (2, 2)))
 SPEEDS = Speedups({"cg": {"ep": 0.9, "cg": 0.5}, "ep": {"cg": 0.8, "ep": 1.0}}, {"cg": 1.25, "ep": 1.1})
@@ -27,8 +27,9 @@ ORDER = Heatmap.parse(["cg ep cg", "ep cg ep"])
 def ran(directory: Path, jobs: List[Submission], policy: str = "strip") -> List[JobRow]:
     """These jobs, as fast as SPEEDS say, and the files that a live run would leave."""
     directory.mkdir(exist_ok=True)
-    simulate(jobs, nodes=NODES, policy=policy, backfill="easy", heatmap=ORDER, out=directory,
-             speedups=SPEEDS if policy == "strip" else None)
+    simulate(jobs, Machine(NODES), Rules(policy=policy, backfill="easy"),
+             measured=Measurements(heatmap=ORDER, speedups=SPEEDS if policy == "strip" else None),
+             record=Recording(out=directory))
     (directory / "state").write_text(json.dumps({
         "format": 2, "scheduling": Rules(policy=policy).record(),
         "nodes": [{"name": node.name, "sockets": [[None] * size for size in node.sockets], "up": True}
@@ -62,6 +63,6 @@ def test_neighbours_do_not_count_twice(tmp_path: Path) -> None:
     queue.write_text("cg.A.x 6 1000 0\ncg.A.x 6 1000 0\nend\n")
     measured = tmp_path / "map.csv"
     measured.write_text("cg\ncg 0.5\n")
-    frozen = plan(str(queue), nodes=3, sockets=2, cores=2, policy="strip", heatmap=str(measured),
-                  history=[tmp_path / "logs"]).frozen
+    frozen = plan(str(queue), Machine.of(3, 2, 2), Rules(policy="strip"),
+                  measured=Measurements(str(measured), history=[tmp_path / "logs"])).frozen
     assert sorted(each.end for each in replay(frozen, likely(frozen)).values()) == pytest.approx([200.0] * 2)

@@ -7,10 +7,11 @@ from typing import List
 
 import pytest
 
-from vrm.forecast.draws import ENOUGH, LAST, OVERDUE, WIDER, Draws, History, likely, members
+from vrm.forecast.draws import ENOUGH, LAST, OVERDUE, WIDER, History, draws_of, likely, members
 from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.model import Cluster, Job
 from vrm.model.job import Program
+from vrm.model.rules import Rules
 from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
@@ -26,7 +27,7 @@ def frozen_of(jobs: List[Job], past: History, algorithm: str = "FCFS", estimates
     cluster = Cluster.regular(4, 2, 2)
     scheduler = Scheduler(make_ordering(algorithm), make_backfilling("easy"),
                           make_policy("compact", cluster, None))
-    return of_jobs(jobs, scheduler, cluster, make_expectations(estimates, "request"), past=past)
+    return of_jobs(jobs, scheduler, cluster, make_expectations(Rules(estimates=estimates)), past=past)
 
 
 def history_of(*ended: "tuple[Job, float]") -> History:
@@ -109,6 +110,23 @@ def test_half_of_the_draws_share_a_percentile_per_program() -> None:
     assert sum(a == b for a, b in zip(first[::2], third[::2])) < NUMBER / 2 / 5
 
 
+def test_a_burst_with_a_request_far_beyond_all_before_is_one_unknown() -> None:
+    """A user's jobs took the ten minutes that they asked for; then 20 ask for a day each."""
+    before = [(job_of(number, walltime=600.0, user="u"), 580.0 + number) for number in range(LAST)]
+    burst = [job_of(100 + number, walltime=86400.0, user="u") for number in range(20)]
+    frozen = frozen_of(burst, history_of(*before))
+    rows = [drawn(frozen, job) for job in burst]
+    short = [member for member in range(NUMBER) if rows[0][member] < 600]
+    assert 0.65 * NUMBER < len(short) < 0.85 * NUMBER  # the others take the day that the ratios say
+    assert all(row[member] == rows[0][member] for row in rows for member in short)
+    assert len({rows[0][member] for member in short}) > LAST / 2
+    assert min(drawn(frozen, burst[0], 590.0)) >= 590.0 + OVERDUE
+    near = job_of(200, walltime=1200.0, user="u")  # not so far beyond: by the ratios
+    assert min(drawn(frozen_of([near], history_of(*before)), near)) > 1100.0
+    known = history_of(*before, *[(job_of(1, walltime=86400.0, user="u"), 43200.0)] * ENOUGH)
+    assert min(drawn(frozen_of(burst, known), burst[0])) > 40000.0
+
+
 def test_a_running_job_takes_longer_than_it_has() -> None:
     this = job_of(0)
     past = history_of(*[(this, seconds) for seconds in (10.0, 20.0, 30.0, 40.0) * 5])
@@ -131,9 +149,9 @@ def test_jobs_outrun_their_walltimes_only_where_they_may() -> None:
 def test_another_limit_makes_no_job_faster() -> None:
     this = job_of(0)
     frozen = frozen_of([this], history_of(*[(this, 50.0)] * LAST))
-    draws = Draws(frozen, 1).of(0)
+    draws = draws_of(frozen, 1).of(0)
     assert draws(this.but(walltime=60.0), 0.0) == 50.0
-    asked_first = Draws(dataclasses.replace(frozen, kill=True), 1).of(0)
+    asked_first = draws_of(dataclasses.replace(frozen, kill=True), 1).of(0)
     assert asked_first(this.but(walltime=40.0), 0.0) == 40.0
     assert asked_first(this, 0.0) == 50.0
 

@@ -17,7 +17,7 @@ from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.heatmap import Heatmap, Throughput
 from vrm.model.job import PLAIN, Details, Request
 from vrm.model.node import Node
-from vrm.model.reservation import Wanted
+from vrm.model.reservation import ReservationRequest
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.times import said, seconds_of
 from vrm.run.book import LifeError
@@ -225,7 +225,7 @@ def test_advance_reservations_in_the_way_and_those_that_a_job_is_bound_to() -> N
     cluster = Cluster.regular(2, 1, 2)
     frozen = of_jobs([job(0, 4, 60), job(1, 2, 30)], Scheduler(
         make_ordering("FCFS"), make_backfilling("easy"), make_policy("compact", cluster, None)), cluster)
-    frozen.state.reserve(Wanted(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
+    frozen.state.reserve(ReservationRequest(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
     reasons = why(frozen, 0)
     assert [reason.kind for reason in reasons] == ["kept"]
     assert reasons[0].text.startswith("node n1 is kept for reservation demo from")

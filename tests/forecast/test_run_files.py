@@ -21,7 +21,7 @@ from vrm.forecast.forecast import forecast
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
-from vrm.model.reservation import Wanted
+from vrm.model.reservation import ReservationRequest
 from vrm.results.forecast import Told
 from vrm.run import codec
 from vrm.run.expectations import make_expectations
@@ -65,13 +65,13 @@ def submissions_of(number: int, rng: random.Random) -> List[Submission]:
     return found
 
 
-def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[Wanted] = ()
+def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = ()
              ) -> List[List[Event]]:
     """The records of a run of these jobs in virtual time, moment by moment."""
     cluster = Cluster.regular(6, 2, 2)
     rules = settings.rules
     simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=1e9,
-                          expectations=make_expectations(rules.estimates, rules.correction))
+                          expectations=make_expectations(rules))
     records: List[Event] = []
     simulator.state.log = lambda event, **values: records.append({"event": event, **values})
     found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
@@ -114,7 +114,7 @@ def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, ru
                                                               ) -> None:
     from vrm.model.placement_forms import to_record
 
-    reserved = [Wanted(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), Wanted(100.0, 300.0, 3, name="b")
+    reserved = [ReservationRequest(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), ReservationRequest(100.0, 300.0, 3, name="b")
                 ] if "Reserved" in rules else []
     settings, rng = settings_in(tmp_path, **{
         key: value for key, value in rules.items() if key != "Reserved"}), random.Random(3)
@@ -429,7 +429,7 @@ def test_of_jobs_that_depend_on_others_little_is_forgotten(tmp_path: Path) -> No
     assert {job_id: each.start for job_id, each in replay(frozen, limits).items()} == {
         0: 10.0, 1: 60.0, 2: 60.0}
     book = frozen.state.book
-    assert book.entries[0].details.retries == 2 and book.held == [3]
+    assert book.entries[0].details.retries == 2 and list(book.held) == [3]
     jobs, details = files.submitted("c.x 4 5 after=big", 10.0)
     assert [each.after for each in details] == [(Dependency(range(1)),)]
     assert replay(frozen.with_job(jobs[0], details[0]), limits)[jobs[0].id].start == 60.0

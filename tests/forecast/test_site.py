@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vrm.forecast.sharing import shared_out
 from vrm.forecast.site import SiteForecast, _ByNode, forecast_lml, forecast_site
 from vrm.model import Job
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.workload.lml import Lml
 from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 
@@ -350,9 +350,8 @@ def test_both_managers_agree_with_the_simulator(algorithm: str, depth: float, ba
         def nodes_changed(self) -> None:
             """Nothing."""
 
-    simulate([Submission(Job(at, "a", job.cores, job.wall, job.submit), job.wall)
-              for at, job in enumerate(jobs)], nodes=1, cores=6, policy="pack", backfill=backfill,
-             watchers=[Watching()])
+    simulate([Submission(Job(at, "a", job.cores, job.wall, job.submit), job.wall) for at, job in enumerate(jobs)],
+             Machine.of(1, cores=6), Rules(policy="pack", backfill=backfill), record=Recording(watchers=[Watching()]))
     assert {key: each.start for key, each in found.items()} == {
         f"j{at}": start for at, start in outcome.items()}
 

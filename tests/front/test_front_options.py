@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -11,14 +12,15 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.front import blocking, formats, jobs as front, names, nodelists, sbatch, times, words
-from vrm.front.answers import Answer, Call, Needs, Refused, Waiting
+from vrm.front import answers, blocking, formats, jobs as front, names, nodelists, sbatch, scancel, times, words
+from vrm.front.answers import Answer, Call, Needs, Refused, LaterAnswer
 from vrm.front.counter import Asked
 from vrm.front.options import Options
 from vrm.front.requests import demand
 from vrm.model import JobState
 from vrm.model.fields import made
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
+from vrm.model.times import of_slurm
 from vrm.results.steps import Step
 
 SCRIPT = b"#!/bin/sh\ntrue\n"
@@ -27,42 +29,45 @@ SCRIPT = b"#!/bin/sh\ntrue\n"
 class Counter:
     """A manager that only notes what it is asked."""
 
-    def __init__(self, *jobs: front.Job) -> None:
+    def __init__(self, *jobs: front.JobView) -> None:
         self.now = 1_700_000_000.0
         self.site = front.Site("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
         self.all = {job.id: job for job in jobs}
         self.asked: List[Asked] = []
         self.done: List[Any] = []
 
-    def jobs(self, ids: Any = (), ended: bool = True) -> List[front.Job]:
+    def jobs(self, ids: Any = (), ended: bool = True) -> List[front.JobView]:
         chosen = sorted(set(ids)) or sorted(self.all)
         return [self.all[i] for i in chosen if i in self.all and (ended or not self.all[i].state.ended)]
 
-    def array(self, first: int) -> List[front.Job]:
+    def ids(self) -> List[int]:
+        return sorted(self.all)
+
+    def array(self, first: int) -> List[front.JobView]:
         return [job for job in self.jobs() if job.array == first]
 
-    def steps(self, job: front.Job) -> List[Step]:
+    def steps(self, job: front.JobView) -> List[Step]:
         return []
 
-    def usage(self, jobs: Sequence[front.Job]) -> Callable[[], Any]:
-        found = [front.Usage("batch", 1, 1.0, 3 << 20, 5 << 20, "n1", (7, 8), ("n1",)),
-                 front.Usage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10), ("n1", "n2"))]
+    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], Any]:
+        found = [front.StepUsage("batch", 1, 1.0, 3 << 20, 5 << 20, "n1", (7, 8), ("n1",)),
+                 front.StepUsage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10), ("n1", "n2"))]
         return lambda: [found for _ in jobs]
 
-    def files(self, job: front.Job) -> "tuple[str, str, str]":
+    def files(self, job: front.JobView) -> "tuple[str, str, str]":
         return "/o", "/e", ""
 
     def script(self, job_id: int) -> bytes:
         return SCRIPT
 
-    def nodes(self) -> List[front.Node]:
-        return [front.Node("n1", (4, 4), 3), front.Node("n2", (4, 4), 0), front.Node("n3", (4, 4), 0, up=False)]
+    def nodes(self) -> List[front.NodeView]:
+        return [front.NodeView("n1", (4, 4), 3), front.NodeView("n2", (4, 4), 0), front.NodeView("n3", (4, 4), 0, up=False)]
 
     def submit(self, asked: Asked) -> List[int]:
         self.asked.append(asked)
         return [len(self.all) + len(self.asked)]
 
-    def foresee(self, asked: Asked) -> front.Job:
+    def foresee(self, asked: Asked) -> front.JobView:
         return a_job(99, JobState.QUEUED, start=self.now + 60, nodes=("n1", "n2"), cores=(2, 1))
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
@@ -81,12 +86,12 @@ class Counter:
         self.done.append(("change", job_id, dict(values)))
 
 
-def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front.Job:
+def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front.JobView:
     values = {"app": "solve", "procs": 2, "walltime": 600.0, "script": True, "directory": "/home/ann"}
     job, details = made({**values, **more.pop("fields", {})}, job_id, 1_699_999_000.0)
     if "index" in more:
         details = replace(details, index=more.pop("index"))
-    return front.Job(job_id, job, details, state, **more)
+    return front.JobView(job_id, job, details, state, **more)
 
 
 def run(counter: Counter, *words_: str, env: Dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
@@ -132,7 +137,7 @@ def test_no_words_break_a_command(said: List[str], name: str) -> None:
     except Refused as refused:
         assert str(refused).strip()
         return
-    assert isinstance(reply, (Answer, Needs, Waiting))
+    assert isinstance(reply, (Answer, Needs, LaterAnswer))
 
 
 @given(st.binary(max_size=200), st.text("#SBATCH -=nNtJoaedwp\t'\"0123456789%:,\\\n", max_size=200))
@@ -147,10 +152,10 @@ def test_no_script_breaks_sbatch(data: bytes, said: str) -> None:
 @given(st.text(max_size=12))
 @settings(deadline=None, max_examples=300)
 def test_no_text_breaks_times_formats_and_lists(text: str) -> None:
-    for read in (times.limit, lambda said: times.when(said, 1.7e9), words.states_of, sbatch.signal_number,
+    for read in (of_slurm, lambda said: times.when(said, 1.7e9), words.states_of, sbatch.signal_number,
                  lambda said: formats.letters(said, {"i": ("ID", str)}),
                  lambda said: formats.names(said, {"id": ("ID", str)}),
-                 lambda said: formats.fields(said, {"id": formats.Field("ID", 5, str)}),
+                 lambda said: formats.fields(said, {"id": formats.SacctField("ID", 5, str)}),
                  lambda said: words.find(Counter(), said)):
         try:
             read(text)  # type: ignore[no-untyped-call]
@@ -165,7 +170,7 @@ def test_no_text_breaks_times_formats_and_lists(text: str) -> None:
     ("5", 300), ("5:30", 330), ("1:02:03", 3723), ("1-0", 86400), ("2-1:30", 2 * 86400 + 5400),
     ("1-00:00:01", 86401), ("0:30", 30), ("UNLIMITED", math.inf), ("infinite", math.inf)])
 def test_time_limits(text: str, seconds: float) -> None:
-    assert times.limit(text) == seconds
+    assert of_slurm(text) == seconds
 
 
 @pytest.fixture
@@ -358,12 +363,13 @@ def test_dependencies_and_arrays() -> None:
     counter.asked.clear()
     single = asked("-J", "solve", "-d", "singleton", "job.sh", counter=counter)
     assert single.values["after"] == (Dependency(range(1, 3), ANY), Dependency(range(10, 12), ANY))
+    assert single.values["singleton"] == "1-2,10-11"
     counter.asked.clear()
     each = asked("-a", "0-1", "-d", "aftercorr:10,after:2", "job.sh", counter=counter)
     assert each.values["after"] == (Dependency.on(2, START),)
     assert each.own == {0: (Dependency.on(10, OK),), 1: (Dependency.on(11, OK),)}
     assert after("aftercorr:10") == (Dependency(range(10, 12)),)
-    for said, why in (("after:1+x", "no number of minutes"), ("afterok:99", "there is no job 99"), ("soon:1", "none of"),
+    for said, why in (("after:1+x", "expected minutes behind the +, got `x`"), ("afterok:99", "there is no job 99"), ("soon:1", "none of"),
                       ("afterok", "names no job"), ("afterok:a", "no id"), ("afterok:1?afterok:2", "not for one of")):
         done = run(counter, "sbatch", "-d", said, "job.sh")
         assert done.code == 1 and why in done.err, done
@@ -413,7 +419,7 @@ def test_each_command_says_what_it_is(name: str) -> None:
     """Whatever else is wrong with what was typed, and nothing is done."""
     if name in names.LAUNCHERS:
         return
-    pbs = name.startswith(("q", "pbs"))
+    pbs = name.startswith(("q", "pbs", "trace"))
     for word in ("--help", "--version", *(() if pbs else ("--usage", "-V"))):
         counter = Counter(a_job(1))
         done = run(counter, name, word)
@@ -460,11 +466,12 @@ def test_formats_of_squeue(utc: None) -> None:
     counter.all[4] = a_job(4, JobState.QUEUED, fields={"nodelist": frozenset({"n1", "n2"}), "exclude": frozenset({"n3"})})
     assert shown("-h", "-j4", "-o", "%n %x %D") == "n[1-2] n3 2\n" and shown("-h", "-j2", "-o", "%n|%x") == "|\n"
     assert shown("-h", "-j4", "-O", "ReqNodes,ExcNodes").split() == ["n[1-2]", "n3"]
-    assert '"required_nodes": "n[1-2]", "excluded_nodes": "n3"' in shown("--json")
+    found = json.loads(shown("--json", "-j4"))["jobs"][0]
+    assert (found["required_nodes"], found["excluded_nodes"]) == ("n[1-2]", "n3")
     text = run(counter, "scontrol", "show", "job", "4").out
     assert "ReqNodeList=n[1-2] ExcNodeList=n3\n" in text and "NumNodes=2" in text
     del counter.all[4]
-    assert '"job_id": 1' in shown("--json") and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
+    assert [each["job_id"] for each in json.loads(shown("--json"))["jobs"]] == [2, 1] and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
     assert run(counter, "squeue", "-j", "99").code == 1 and run(counter, "squeue", "-j", "98,99").code == 0
     for wrong in (["-j", "x"], ["-t", "x"], ["-o", "%!"], ["-O", "nosuch"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):
         answer = run(counter, "squeue", *wrong)
@@ -520,7 +527,7 @@ def test_how_jobs_ended(state: JobState, cause: str, code: Optional[int], reason
 def test_what_steps_have_used() -> None:
     """The script's line counts its steps, too: what is left is its own. In the forms of Slurm 22.05.8."""
     class Used(Counter):
-        def steps(self, job: front.Job) -> List[Step]:
+        def steps(self, job: front.JobView) -> List[Step]:
             return [Step(1, "0", "solve", 5, 14, "completed", 0, 2, 2, "n1", 0.895, 0.137, 118_583_296),
                     Step(1, "batch", "batch", 3, 14, "completed", 0, 1, 2, "n1", 1.279, 0.225, 118_583_296)]
     counter = Used(a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=3.0, end=14.0, code=0))
@@ -550,6 +557,30 @@ def test_sstat() -> None:
         assert run(counter, "sstat", *wrong).code == 1
 
 
+def test_json_has_the_shape_of_slurm() -> None:
+    """As readers take it apart: state.current[0] of sacct, job_state[0] of squeue, numbers that may be unset."""
+    counter = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
+                      a_job(2, JobState.QUEUED, why=front.RESOURCES),
+                      a_job(3, JobState.FAILED, code=1, start=1_699_999_000.0, end=1_699_999_500.0))
+    queued, = json.loads(run(counter, "squeue", "--json", "-j2").out)["jobs"]
+    assert queued["job_state"] == ["PENDING"] and queued["state_reason"] == "Resources"
+    assert queued["array_task_id"] == {"set": False, "infinite": False, "number": 0}
+    assert queued["time_limit"]["set"] and queued["time_limit"]["number"] > 0
+    whole = json.loads(run(counter, "sacct", "--json", "-j", "1,3").out)
+    assert whole["meta"]["plugin"]["data_parser"] == "data_parser/v0.0.40" and whole["errors"] == []
+    running, failed = whole["jobs"]
+    assert running["state"] == {"current": ["RUNNING"], "reason": "None"} and running["nodes"]
+    assert [each["step"]["id"] for each in running["steps"]] == ["1.batch"]
+    assert failed["state"]["current"] == ["FAILED"] and failed["exit_code"]["status"] == ["ERROR"]
+    assert failed["time"]["elapsed"] == failed["time"]["end"] - failed["time"]["start"]
+    assert {each["type"]: each["count"] for each in running["tres"]["allocated"]} == {"cpu": 8, "node": 2}
+    rows = json.loads(run(counter, "sinfo", "--json").out)["sinfo"]
+    assert [row["nodes"]["nodes"] for row in rows] == [["n1"], ["n2"], ["n3"]]
+    assert [row["node"]["state"] for row in rows] == [["MIXED"], ["IDLE"], ["DOWN"]]
+    assert run(counter, "sinfo", "-h", "-o", "%n %c").out == "n1 8\nn2 8\nn3 8\n"  # a line for each host
+    assert run(counter, "squeue", "-h", "-j1", "-O", "tres-alloc").out.startswith("cpu=")
+
+
 def test_sinfo_and_scontrol() -> None:
     counter = Counter(a_job(1, nodes=("n1",), cores=(2,)), a_job(2, JobState.QUEUED))
     assert run(counter, "sinfo", "-h", "-o", "%P %D %t %N").out == "vrm* 1 mix n1\nvrm* 1 idle n2\nvrm* 1 down n3\n"
@@ -568,10 +599,126 @@ def test_sinfo_and_scontrol() -> None:
     assert run(counter, "scontrol", "update", "JobId=1", "TimeLimit=+5", "Priority=7").code == 0
     assert counter.done.pop() == ("change", 1, {"priority": 7, "walltime": 900.0})
     for wrong in (["show"], ["show", "x"], ["show", "job", "9"], ["hold"], ["hold", "9"], ["suspend", "1"], [],
-                  ["update", "JobId=1", "Partition=x"], ["update", "TimeLimit=1"], ["show", "hostnames"],
+                  ["update", "JobId=1", "Dependency=x"], ["update", "TimeLimit=1"], ["show", "hostnames"],
                   ["update", "JobId=1", "TimeLimit=x"], ["show", "node", "x"]):
         answer = run(counter, "scontrol", *wrong)
         assert answer.code == 1 and answer.err and not counter.done, wrong
+
+
+def test_scontrol_update_and_listpids() -> None:
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED, array=1, fields={
+        "throttle": 1, "after": (Dependency.on(1, ANY),), "variables": {"SLURM_ARRAY_TASK_COUNT": "2"}}))
+    for said, change in (("JobName=a b", {"title": "a b"}), ("Comment=x\ty", {"comment": "x y"}),
+                         ("Requeue=0", {"requeue": "no"}), ("NumNodes=2", {"nodes": (2, 2)}),
+                         ("NumNodes=1-4", {"nodes": (1, 2)}), ("Nice=", {"priority": -100}),
+                         ("StartTime=now+60", {"begin": 1060.0}),
+                         ("Dependency=afterok:1", {"after": (Dependency.on(1), Dependency.on(1, ANY)), "singleton": ""}),
+                         ("Dependency=", {"after": (Dependency.on(1, ANY),), "singleton": ""})):
+        assert run(counter, "scontrol", "update", "jobid=2", said) == Answer(), said
+        assert counter.done.pop() == ("change", 2, change)
+    assert run(counter, "scontrol", "update", "JobId", "2", "JobName", "a=b", "Priority=3") == Answer()
+    assert counter.done.pop() == ("change", 2, {"title": "a=b", "priority": 3})
+    for said in ("Requeue=x", "NumNodes=3", "NumNodes=x", "StartTime=x", "Dependency=singleton", "ArrayTaskThrottle=x",
+                 "Priority=x", "Dependency=afterok:9"):
+        answer = run(counter, "scontrol", "update", "JobId=2", said)
+        assert answer.code == 1 and said.partition("=")[0].lower() in answer.err.lower() and not counter.done, answer
+    assert "vrm changes TimeLimit, Priority," in run(counter, "scontrol", "update", "JobId=2", "Gres=gpu:1").err
+    assert [line.split()[:3] for line in run(counter, "scontrol", "listpids", "1.0").out.splitlines()] == [
+        ["PID", "JOBID", "STEPID"], ["9", "1", "0"], ["10", "1", "0"]]
+    assert run(counter, "scontrol", "listpids").out.count("\n") == 5 and run(counter, "scontrol", "listpids", "2").code == 1
+    assert "keeps its cores" in run(counter, "scontrol", "suspend", "1").err
+
+
+@given(st.lists(st.sampled_from([JobState.COMPLETED, JobState.RUNNING, JobState.QUEUED, None]), min_size=1, max_size=20),
+       st.integers(0, 6), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_how_many_jobs_of_an_array_run_at_a_time(states: List[Optional[JobState]], limit: int, before: int, random: Any) -> None:
+    """After any state of the array never more start than may, and all do. None: it has run, and waits again."""
+    named, count = Dependency.on(90, OK), {"SLURM_ARRAY_TASK_COUNT": str(len(states))}
+    counter = Counter(a_job(90, JobState.COMPLETED), *(
+        a_job(100 + at, state or JobState.QUEUED, array=100, index=at, begun=state is None, fields={
+            "variables": count, "throttle": before,
+            "after": (named, *((Dependency.on(100 + at - before, ANY),) if at >= before else ()))})
+        for at, state in enumerate(states)))
+    assert run(counter, "scontrol", "update", "JobId=100", f"ArrayTaskThrottle={limit}") == Answer()
+    after: Dict[int, set[int]] = {100 + at: set() for at in range(len(states))}  # those that have run wait for nothing
+    for _, job_id, change in counter.done:
+        assert change["throttle"] == limit and named in change["after"]
+        after[job_id] = {each for one in change["after"] for each in one.ids if one.kind == ANY}
+    running = {100 + at for at, state in enumerate(states) if state is JobState.RUNNING}
+    waiting = {100 + at for at, state in enumerate(states) if state in (JobState.QUEUED, None)}
+    again = {100 + at for at, state in enumerate(states) if state is None}
+    while running or waiting:
+        starts = [job_id for job_id in sorted(waiting) if not after[job_id] & (running | waiting)]
+        for job_id in starts:
+            waiting.remove(job_id)
+            running.add(job_id)
+            assert not limit or job_id in again or len(running) <= limit
+        if running:
+            running.remove(random.choice(sorted(running)))
+        else:
+            assert not waiting, "they wait for ever"
+
+
+def test_scontrol_waits_for_jobs_and_puts_them_first() -> None:
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED))
+
+    def wait(job_id: str) -> LaterAnswer:
+        found = names.reply_to(Call("scontrol", ["wait_job", job_id], "/work"), counter)
+        assert isinstance(found, LaterAnswer)
+        return found
+    waits = wait("2")
+    assert waits.poll() is None
+    counter.all[2] = a_job(2)
+    assert waits.poll() == Answer("Job 2 is ready\n")
+    ended = wait("3").poll()
+    assert ended is not None and ended.code == 1
+    assert run(counter, "scontrol", "top", "2").code == 0 and counter.done.pop() == ("change", 2, {"priority": 1})
+    for said in ("Partition=x", "QOS=long", "Account=a"):  # vrm has none of these, and takes any for a new job
+        assert run(counter, "scontrol", "update", "JobId=2", said) == Answer() and not counter.done
+
+
+def test_commands_that_vrm_does_not_have_refuse() -> None:
+    for name in ("strigger", "sdiag", "sreport", "scrontab", "sattach", "qmgr", "tracejob", "qmove"):
+        answer = run(Counter(), name, "1")
+        assert answer.code == 1 and f"{name}: error: vrm does not have this command" in answer.err
+
+
+def test_qstat_shows_queues_and_the_server() -> None:
+    """The columns are those of OpenPBS; an array counts as one job."""
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED, why=front.HELD), a_job(4, JobState.FAILED),
+                      a_job(10, array=10, index=0), a_job(11, JobState.QUEUED, array=10, index=4))
+
+    def columns(text: str) -> Dict[str, str]:
+        head, _, row = text.splitlines()[:3]
+        return dict(zip(head.split(), row.split()))
+    queues = columns(run(counter, "qstat", "-Q").out)
+    assert queues == {"Queue": "vrm", "Max": "0", "Tot": "4", "Ena": "yes", "Str": "yes", "Que": "1", "Run": "1", "Hld": "1",
+                      "Wat": "0", "Trn": "0", "Ext": "0", "Type": "Exec"}
+    assert columns(run(counter, "qstat", "-B").out) == {"Server": "vrm", "Status": "Active", **{
+        key: queues[key] for key in ("Max", "Tot", "Que", "Run", "Hld", "Wat", "Trn", "Ext")}}
+    count = "state_count = Transit:0 Queued:1 Held:1 Waiting:0 Running:1 Exiting:0 Begun:1"
+    for option, first in (("-Qf", "Queue: vrm"), ("-Bf", "Server: vrm")):
+        text = run(counter, "qstat", option).out
+        assert text.startswith(first) and count in text
+    said = run(counter, "qstat", "-q", "vrm").out
+    assert said.splitlines()[5].split() == ["vrm", "--", "--", "--", "--", "2", "2", "--", "E", "R"]
+    assert said.splitlines()[-1].split() == ["2", "2"]
+    assert run(counter, "qstat", "-Q", "x").code == 170 and run(counter, "qstat", "-B", "x").code == 2
+    counter.site = replace(counter.site, queues=("long", "short"))
+    assert [line.split()[:3] for line in run(counter, "qstat", "-Q").out.splitlines()[2:]] == [
+        ["long", "0", "4"], ["short", "0", "0"]]
+
+
+def test_qselect_qsig_and_qrerun() -> None:
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
+                      a_job(11, array=10, index=4))
+    for words_, found in (((), "1 2 10[]"), (("-s", "Q"), "2"), (("-t", "-J"), "10[0] 10[4]"), (("-x", "-N", "solve"), "1 2 3 10[]"),
+                          (("-u", "bob"), "")):
+        assert run(counter, "qselect", *words_).out.replace(".vrm", "").split() == found.split(), words_
+    assert run(counter, "qselect", "-l", "ncpus.gt.1").code == 2
+    assert run(counter, "qsig", "-s", "USR1", "1").code == 0 and counter.done.pop() == ("cancel", 1, 10)
+    assert run(counter, "qsig", "-s", "NO", "1").code == 2
+    assert run(counter, "qrerun", "1.vrm").code == 0 and counter.done.pop()[:2] == ("requeue", 1)
 
 
 def test_scancel() -> None:
@@ -594,6 +741,66 @@ def test_scancel() -> None:
     assert run(counter, "scancel", "-Q", "99") == Answer(code=1)
     for wrong in ([], ["x"], ["-s", "NOSUCH", "1"], ["1.0"]):
         assert run(counter, "scancel", *wrong).err.startswith("scancel: error: "), wrong
+
+
+def test_many_jobs_are_cancelled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PART", 0.0)
+    counter = Counter(*(a_job(number, JobState.QUEUED) for number in range(1, 2 * scancel.MANY + 50)))
+    counter.all[7] = a_job(7)
+    asked = Call("scancel", ["-v", "-n", "solve"], "/work")
+    reply = names.reply_to(asked, counter)
+    assert isinstance(reply, LaterAnswer) and reply.has_work and not counter.done
+    assert reply.poll() is None and [each[1] for each in counter.done] == list(range(1, scancel.STEP + 1))
+    counter.all[150] = a_job(150, JobState.COMPLETED)  # in the meantime
+    polls = 1
+    while (answer := reply.poll()) is None:
+        polls += 1
+    assert polls == len(counter.all) // scancel.STEP + 1 and not reply.has_work and answer.code == 0
+    assert [each[1] for each in counter.done] == [number for number in counter.all if number != 150]
+    assert len(answer.err.splitlines()) == len(counter.all) - 1
+    with pytest.raises(Refused, match="Invalid job state"):
+        names.reply_to(Call("scancel", ["-t", "nosuch"], "/work"), counter)
+    signalled = names.reply_to(Call("scancel", ["-s", "USR1", "-n", "solve"], "/work"), counter)
+    counter.done.clear()
+    while signalled.has_work:
+        assert signalled.poll() is None
+    assert counter.done == [("cancel", 7, 10)]
+    counter.now += 100
+    assert signalled.poll().code == 1
+    counter.done.clear()
+    killed = names.reply_to(asked, counter)
+    assert killed.poll() is None
+    killed.gone()  # the client
+    assert len(counter.done) == len(counter.all) - 1
+
+
+def test_a_signal_waits_for_a_job_that_waits() -> None:
+    """As scancel of Slurm 22.05 does; KILL cancels it."""
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED), a_job(4, JobState.QUEUED))
+    assert run(counter, "scancel", "-s", "KILL", "2", "1") == Answer()
+    assert counter.done == [("cancel", 1, 9), ("cancel", 2, 0)] or counter.done == [("cancel", 2, 0), ("cancel", 1, 9)]
+    counter.done.clear()
+    waits = names.reply_to(Call("scancel", ["-s", "USR1", "1", "2", "3", "4"], "/work"), counter)
+    assert isinstance(waits, LaterAnswer) and waits.poll() is None and counter.done == [("cancel", 1, 10)]
+    counter.all[2] = a_job(2)
+    counter.all[3] = a_job(3, JobState.CANCELLED)
+    assert waits.poll() is None and counter.done.pop() == ("cancel", 2, 10)
+    counter.now += 100
+    answer = waits.poll()
+    assert answer is not None and answer.code == 1 and "job id 4: Job can not be altered now" in answer.err
+    assert len(answer.err.splitlines()) == 1 and len(counter.done) == 1
+
+
+def test_what_a_job_waits_for() -> None:
+    waits = (Dependency(range(1, 3), ANY), Dependency.on(3, OK))
+    job = a_job(9, JobState.QUEUED, why=front.DEPENDENCY, waits=waits, fields={"singleton": "1-2"})
+    assert words.dependency(job) == "singleton(unfulfilled),afterok:3(unfulfilled)"
+    limited = a_job(9, JobState.QUEUED, why=front.LIMIT, waits=(Dependency.on(7, ANY),), array=7, fields={
+        "throttle": 2, "variables": {"SLURM_ARRAY_TASK_COUNT": "3"}})
+    assert (words.dependency(limited), words.reason(limited)) == ("(null)", "JobArrayTaskLimit")
+    head, row = run(Counter(job), "squeue", "-o", "%all").out.splitlines()
+    assert head.startswith("ACCOUNT|TRES_PER_NODE|MIN_CPUS|") and len(head.split("|")) == len(row.split("|")) > 45
+    assert dict(zip(head.split("|"), row.split("|")))["ST"] == "PD"
 
 
 def test_what_answers_nothing() -> None:

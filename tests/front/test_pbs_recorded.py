@@ -22,18 +22,18 @@ BEGAN = 1_699_999_990.0
 class Pbs(Counter):
     """The same manager, which knows what the script of job 34 has used."""
 
-    def steps(self, job: front.Job) -> List[Step]:
+    def steps(self, job: front.JobView) -> List[Step]:
         return [Step(34, "batch", "s", 0, 1, "completed", 0, 1, 1, "n1", 1.0, 1.5, 3 << 20)] if job.id == 34 else []
 
 
-def job(number: int, name: str, state: JobState = JobState.QUEUED, **more: Any) -> front.Job:
+def job(number: int, name: str, state: JobState = JobState.QUEUED, **more: Any) -> front.JobView:
     began = {"start": BEGAN, "nodes": ("n1",), "cores": (1,)} if state is not JobState.QUEUED else {}
     fields = {"app": name, "procs": 1, "nodes": (1, 1), "variables": {"PBS_O_HOST": "n1"}, "output": f"/work/{name}.o%A.%a",
               **more.pop("fields", {})}
     return a_job(number, state, fields=fields, **{**began, **more})
 
 
-def part(number: int, index: int, state: JobState = JobState.QUEUED, **more: Any) -> front.Job:
+def part(number: int, index: int, state: JobState = JobState.QUEUED, **more: Any) -> front.JobView:
     return job(number, "wild", state, array=45, index=index, **more)
 
 

@@ -23,9 +23,13 @@ GB = 1 << 30
     ("nodes=2", {"procs": 2, "cores": 1, "nodes": (2, 2), "tasks_per_node": 1}),
     ("nodes=1:ppn=2:ib", {"procs": 2, "cores": 1, "nodes": (1, 1), "tasks_per_node": 2, "features": frozenset({"ib"})}),
     ("select=3", {"procs": 3, "cores": 1, "nodes": (1, 3)}),
+    ("select=2:ncpus=8,filesystems=home:eagle", {"procs": 2, "cores": 8, "nodes": (1, 2)}),
     ("select=2:ncpus=8", {"procs": 2, "cores": 8, "nodes": (1, 2)}),
     ("select=2:ncpus=8:mpiprocs=4,place=scatter:excl",
      {"procs": 8, "cores": 2, "nodes": (2, 2), "tasks_per_node": 4, "exclusive": True}),
+    ("select=1:ncpus=4:mpiprocs=4+2:ncpus=8:mpiprocs=8:ngpus=0", {"procs": 20, "cores": 1, "nodes": (1, 3)}),
+    ("select=1:ncpus=4:mpiprocs=2:mem=4gb:ngpus=2+1:ncpus=2:ngpus=1:mem=2gb",
+     {"procs": 3, "cores": 2, "nodes": (1, 2), "mem_per_task": 2 << 30, "gpus_per_task": 1}),
     ("select=1:ncpus=2+1:ncpus=2", {"procs": 2, "cores": 2, "nodes": (1, 2)}),
     ("select=1:ncpus=4:mpiprocs=4:mem=8gb:ngpus=4",
      {"procs": 4, "cores": 1, "nodes": (1, 1), "mem_per_task": 2 * GB, "gpus_per_task": 1}),
@@ -51,7 +55,8 @@ def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
 @pytest.mark.parametrize("text, why", [
     ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"),
     ("select=2:host=n0+1:host=n1", "spreads chunks"), ("select=1:host=n[", "no name of a host"),
-    ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
+    ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=1:ncpus=2:mem=1gb+1:ncpus=4:mpiprocs=2:mem=1gb", "one kind"),
+    ("select=1:ncpus=1+1:ncpus=2:mpiprocs=2,place=scatter", "evenly"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
     ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "cannot be used"),
     ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])
 def test_what_vrm_cannot_give_is_refused(text: str, why: str) -> None:

@@ -44,6 +44,13 @@ def test_frames_come_in_any_parts(sent: "list[tuple[bytes, bytes]]", data: st.Da
     assert first + then == sent and not left
 
 
+def test_a_long_answer_comes_in_frames_that_every_client_takes() -> None:
+    text = "é" * (wire.LARGEST // 2 + 12345)
+    found, rest = wire.frames(wire.texts([(b"O", text), (b"E", ""), (b"E", "x")]))
+    assert not rest and max(len(data) for _, data in found) <= 1 << 20
+    assert b"".join(data for kind, data in found if kind == b"O").decode() == text and found[-1] == (b"E", b"x")
+
+
 def test_what_is_too_long_is_refused() -> None:
     with pytest.raises(wire.WireError):
         wire.size_of(wire.HEADER.pack(wire.MAGIC, wire.LARGEST + 1))

@@ -17,7 +17,7 @@ import pytest
 
 import vrm as package
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation, kill_delay
-from vrm.live.batch.base import SYSTEMS, Answer, BatchSystem, Environment, Question, Wrapper, register
+from vrm.live.batch.base import Answer, BatchSystem, Environment, Question, Wrapper, register, systems
 from vrm.live.batch.wrapper import script, submit_commands
 from vrm.live.launch.base import LAUNCHERS, Launch, Launcher, PathLike, make_launcher
 from vrm.live.launch.environment import batch_settings, environment, hydra_settings, tagged
@@ -101,7 +101,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dict[str, str]]:
     monkeypatch.setattr(LAUNCHERS, "_known", dict(LAUNCHERS._known))
     enter()
     yield {"MOON_JOB": "17", "MOON_NODES": "n0 n1", "PATH": os.environ["PATH"]}
-    del SYSTEMS["moon"], WAYS["rocket"]
+    del systems()["moon"], WAYS["rocket"]
 
 
 def test_a_batch_system_of_ones_own(made_up: Dict[str, str]) -> None:

@@ -52,7 +52,7 @@ def test_every_program_is_run_at_each_rank_count_it_allows(site: Site) -> None:
     assert [line.endswith("left") for line in lines] == [True] * 5 + [False]
     made = site.run("generate", "--estimates", "estimates.csv", "--jobs", "5", "queue")
     assert made.returncode == 0, made.stderr
-    assert site.processes() == []
+    site.nothing_left()
     assert not list((site.log / "measure").glob("*.o"))
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_one_ends_its_run_and_says_how_to_go_on(site: Site, signu
     process.send_signal(signum)
     said = site.finish(process)
     assert process.returncode == 130 and "continues" in said and "Traceback" not in said
-    assert site.processes() == []
+    site.nothing_left()
 
 
 def test_programs_that_fail_are_named_and_the_others_measured(site: Site) -> None:
@@ -123,7 +123,7 @@ def test_programs_that_fail_are_named_and_the_others_measured(site: Site) -> Non
     assert "not in the table: bad.x on 1 rank(s): exit 3: wants a square" in done.stderr
     assert "not in the table: wrong.x on 1 rank(s): its verification failed" in done.stderr
     assert list(table(site)) == ["good.x 1"] and runs(site, "good.x") == 2
-    assert site.processes() == []
+    site.nothing_left()
 
 
 @pytest.mark.parametrize("arguments, message", [

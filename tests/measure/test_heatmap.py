@@ -3,6 +3,7 @@ file, the picture, pairs that are refused.
 """
 
 from __future__ import annotations
+import warm
 
 import json
 import os
@@ -10,7 +11,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from vrm.report.plotting import PictureError
 from vrm.results.jobs import read_jobs
 from vrm.results.places import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.simulation import simulate
+from vrm.api import Machine, Measurements, Recording, Rules, simulate
 from vrm.workload.heatmap_files import Figure, csv_text, rank_text, ranked, read, spread
 from vrm.workload.submission import Submission
 
@@ -104,7 +104,7 @@ def test_every_pair_runs_side_by_side_on_cores_of_its_own(two: Site) -> None:
              if not line.startswith("#")]
     assert [sorted(line[1:]) for line in ranks] == [["a", "b"], ["a", "b"]]
     assert [line[0] for line in ranks] == ["a", "b"]
-    assert two.processes() == []
+    two.nothing_left()
     # And it is usable as it is: two of a pair that is half as fast are as good as one by one.
     two.config(Cores=2, Allocation={"Policy": "strip"}, Applications={
         "Path": str(two.bin), "Queue": str(two.queue), "Heatmap": "heatmap.csv"})
@@ -183,7 +183,7 @@ def test_an_interrupted_measurement_ends_both_programs(two: Site) -> None:
     process.send_signal(signal.SIGTERM)
     said = two.finish(process)
     assert process.returncode == 130 and "continues" in said and "Traceback" not in said
-    assert two.processes() == []
+    two.nothing_left()
     assert len(figures(two.root / "heatmap.csv")) >= 4
 
 
@@ -355,9 +355,7 @@ def convert(source: Path, target: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "vrm.cli", "heatmap", *arguments], cwd=cwd,
-                          env={**os.environ, **env}, text=True, stdin=subprocess.DEVNULL,
-                          capture_output=True, timeout=60)
+    return warm.run(["heatmap", *arguments], cwd=cwd, env={**os.environ, **env}, timeout=60)
 
 
 HEAD = "placement,app,partner,speedup_compact\n"
@@ -517,8 +515,8 @@ def test_no_refused_pair_ever_shares_a_node_and_every_job_runs(
         now += draw_.choice([0, 5, 20])
         jobs.append(Submission(Job(number, draw_.choice(["bt.S.x", "cg.S.x", "other"]),
                                    draw_.randint(1, 8), 60.0, now), draw_.randint(5, 50)))
-    simulate(jobs, nodes=4, sockets=2, cores=4, backfill=backfilling, policy="strip",
-             speedups=MEASURED, min_throughput=least, out=tmp_path)
+    simulate(jobs, Machine.of(4, sockets=2, cores=4), Rules(backfill=backfilling, policy="strip", min_throughput=least),
+             measured=Measurements(speedups=MEASURED), record=Recording(out=tmp_path))
     rows = list(read_jobs(tmp_path / "jobs.csv"))
     assert len(rows) == 80
     nodes = {row.id: {node for node, _ in parse_cores(row.cores)} for row in rows}

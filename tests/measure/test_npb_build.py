@@ -3,6 +3,7 @@ of the official suite: arguments of differing types, BOZ constants where they ar
 """
 
 from __future__ import annotations
+import warm
 
 import io
 import os
@@ -162,9 +163,7 @@ def suite(root: Path, version: str = "3.4") -> Path:
 
 
 def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "vrm.cli", "npb", "build", *arguments], cwd=cwd,
-                          env={**mpirun_environment(), **env}, text=True, timeout=120,
-                          stdin=subprocess.DEVNULL, capture_output=True)
+    return warm.run(["npb", "build", *arguments], cwd=cwd, env={**mpirun_environment(), **env}, timeout=120)
 
 
 def run(program: Path) -> str:

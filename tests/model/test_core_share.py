@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Booking, Cluster, Job, Node, bits, core_share
-from vrm.model.cluster import AnyPlacement
-from vrm.model.core_share import NOBODY, Borrowed, Loan
+from vrm.model.core_share import NOBODY, Loan
 from vrm.model.job import Request
-from vrm.model.placement import CorePlacement
-from vrm.model.placement_forms import of_record, of_values, to_record, to_values
+from vrm.model.placement import CorePlacement, Placement
+from vrm.model.placement_forms import moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
 from vrm.scheduling.offers import NoOffer, borrowed, offer, offers
 
@@ -116,7 +115,7 @@ def test_equal_nodes_are_put_together(policy: str, sockets: List[Tuple[int, ...]
         return
     groups = core_share.alike(placed, cluster.nodes, layout)
     assert sorted((node, group.ranks, group.cores) for group in groups for node in bits.members(group.nodes)
-                  ) == sorted(map(tuple, core_share.on_nodes(placed, cluster.nodes, layout)))
+                  ) == sorted(map(tuple, placed.on_nodes(cluster.nodes)))
     assert all(sockets[node] == group.sockets for group in groups for node in bits.members(group.nodes))
     assert core_share.cores_of(placed, cluster.nodes, layout) == core_share.held(groups, layout)
 
@@ -350,7 +349,7 @@ def test_a_copy_lends_on_its_own() -> None:
     assert again.loans.all == [loan] and again.bookings[1].shares[-1].lent == loan.cores
 
 
-def forms(placement: AnyPlacement, cluster: Cluster) -> List[AnyPlacement]:
+def forms(placement: Placement, cluster: Cluster) -> List[Placement]:
     return [of_record(to_record(placement), cluster.layout),
             of_values(to_values(placement), cluster.layout)]
 
@@ -361,10 +360,27 @@ def test_a_borrowed_placement_survives_its_forms() -> None:
     placement = borrowed(hybrid(2, 2, 2), cluster, [(1, offer(cluster, 1).cores)])
     assert placement is not None
     for found in forms(placement, cluster):
-        assert isinstance(found, Borrowed)
+        assert found.lease is not None
         assert (found.taken, found.procs, found.width, found.lent) == (
             placement.taken, placement.procs, placement.width, placement.lent)
     assert bits.count(placement.taken) == 4 and placement.nodes == [0, 1]
+    other = Cluster(reversed(cluster.nodes))
+    there = moved(placement.but(frequency=2.5), (cluster.nodes, cluster.layout), (other.nodes, other.layout))
+    assert there is not None and (there.frequency, there.procs, there.width) == (2.5, 2, 2)
+    assert [lender for lender, _ in there.lent] == [1]
+    back = moved(there, (other.nodes, other.layout), (cluster.nodes, cluster.layout))
+    assert back is not None and (back.taken, back.lent) == (placement.taken, placement.lent)
+
+
+def test_a_placement_stays_as_it_was_when_its_ranks_get_more_cores() -> None:
+    cluster = Cluster.regular(1, 1, 4)
+    placement = core_share.on_lent(cluster.layout, 0b11, 2, 1, ((7, 0b11),))
+    wide = core_share.grow(placement, 0b1111, 2, 5.0)
+    again = core_share.grow(wide.but(room=(1, 1, 0)), 0b1111, 2, 8.0)
+    assert (placement.cores, placement.grown, wide.cores, wide.lent) == (2, (), 4, placement.lent)
+    assert wide.at_start is placement and again.at_start is placement and again.size == 1
+    assert [(begin, end, then.cores) for begin, end, then in core_share.periods(again, 1.0, 9.0)] == [
+        (1.0, 5.0, 2), (5.0, 8.0, 4), (8.0, 9.0, 4)]
 
 
 def test_a_guest_takes_its_own_amounts_and_its_own_nodes() -> None:

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Heatmap, Infeasible, Job, Node
+from vrm.model import Cluster, CorePlacement, Heatmap, Infeasible, Job, Node, Placement
 from vrm.model.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
 from vrm.results.places import PlacementText, parse_cores
 from vrm.scheduling import make_policy
-from vrm.results.places import PlaceText
 
 
 @st.composite
-def placements(draw: Any) -> Tuple[Cluster, Job, AnyPlacement]:
+def placements(draw: Any) -> Tuple[Cluster, Job, Placement]:
     """A job on a cluster on which others came and went before it."""
     nodes = [Node(f"n{number}", tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))),
                   {"gpu": draw(st.integers(0, 3))} if draw(st.booleans()) else {})
@@ -58,10 +57,11 @@ def spelt(cores: str) -> Dict[str, List[Tuple[int, int]]]:
 
 @settings(deadline=None)
 @given(placements())
-def test_a_placement_comes_back(case: Tuple[Cluster, Job, AnyPlacement]) -> None:
+def test_a_placement_comes_back(case: Tuple[Cluster, Job, Placement]) -> None:
     cluster, job, placement = case
     slots = list(placement.slots(cluster.nodes))
     other = Cluster(cluster.nodes)
+    bare = Job(job.id, job.app, job.procs, 10.0)
     record = json.loads(json.dumps(to_record(placement)))
     assert fault(record, job, [(node.name, list(node.sockets)) for node in cluster.nodes]) == ""
     values = marshal.loads(marshal.dumps(to_values(placement)))
@@ -69,30 +69,30 @@ def test_a_placement_comes_back(case: Tuple[Cluster, Job, AnyPlacement]) -> None
     for back in (of_record(record, other.layout), of_values(values, other.layout)):
         assert type(back) is type(placement) and list(back.slots(other.nodes)) == slots
         assert to_record(back) == record and to_values(back) == values
-        assert not back.clashes(other)
-        back.take(other)
+        assert not other.clashes(back)
+        other.take(bare, back)
         if job.exclusive:
-            assert not other.empty & placement.node_set and back.clashes(other)
+            assert not other.empty & placement.node_set and other.clashes(back)
             assert other.free_cores & other.layout.cores_of(placement.node_set) == 0
-        back.give(other)
+        other.give(bare, back)
         assert other.free_cores == other.layout.all and back.size == placement.size
 
 
 @settings(deadline=None)
 @given(placements())
-def test_a_placement_is_written_for_people(case: Tuple[Cluster, Job, AnyPlacement]) -> None:
+def test_a_placement_is_written_for_people(case: Tuple[Cluster, Job, Placement]) -> None:
     cluster, job, placement = case
     wanted: Dict[str, List[Tuple[int, int]]] = {}
     for slot in placement.slots(cluster.nodes):
         wanted.setdefault(cluster.nodes[slot.node].name, []).extend(
             (slot.socket, core) for core in slot.cores)
-    plain, quick = PlacementText(cluster.nodes), PlaceText(cluster.nodes)
-    nodes, cores = quick.columns(placement)
-    for text in (plain.cores(placement), cores):
+    writer = PlacementText(cluster.nodes)
+    nodes, cores = writer.columns(placement)
+    for text in (writer.cores(placement), cores):
         assert {name: sorted(each) for name, each in spelt(text).items()} == {
             name: sorted(each) for name, each in wanted.items()}
         assert list(spelt(text)) == list(wanted)
-    assert nodes == quick.nodes(placement) == plain.nodes(placement)
+    assert nodes == writer.nodes(placement)
 
 
 def test_the_form_in_files_is_that_of_before() -> None:
@@ -115,6 +115,13 @@ def test_the_form_in_files_is_that_of_before() -> None:
         "spare": '{"share":"half","claims":["0x7","0x7"],' + half,
         "strip": '{"share":"half","claims":["0x7","0x0"],' + half,
         "pack": '{"taken":"0x3ff","procs":5,"width":2}'}
+
+
+def test_policies_of_users_make_placements_as_before() -> None:
+    layout = Cluster.regular(2, 1, 4).layout
+    lanes, cores = Placement("whole", (0b10, 0b10), (0b10,), 3), CorePlacement(layout, 0b11000, 2)
+    assert (lanes.room, lanes.size, lanes.nodes) == ((2, 2, 0), 1, [1])
+    assert (cores.room, cores.size, cores.nodes, cores.taken) == ((0, 0, 0b11000), 2, [0, 1], 0b11000)
 
 
 @pytest.mark.parametrize("change, wrong", [

@@ -137,7 +137,7 @@ def wheelhouse(folder: Path) -> Path:
             continue  # for another Python
         waiting += [text for text in known.requires or () if "extra ==" not in text]
         if name != "vrm":
-            tags = re.findall(r"^Tag: (.*)$", known.read_text("WHEEL") or "", re.M)
+            tags = sorted(re.findall(r"^Tag: (.*)$", known.read_text("WHEEL") or "", re.M), key=lambda tag: tag[:3] == "py2")
             files = {str(path): path.read_binary() for path in known.files or ()
                      if ".." not in path.parts and "__pycache__" not in path.parts and ".dist-info" not in path.parts[0]
                      and "tests" not in path.parts}
@@ -172,7 +172,7 @@ def test_a_session_from_nothing_to_results(cluster: Cluster, tmp_path: Path) -> 
                 "'Sockets: 1' 'Cores: 1' 'Log: logs' > vrm.yaml; : > queue")
     wrong = cluster.on("queue", host="cluster:elsewhere")
     assert wrong.returncode == 2 and "to make it: ssh cluster mkdir -p elsewhere" in wrong.stderr
-    manager = cluster.testbed.popen("login", [*CLI, "cluster:work", "run"], cluster.env, cwd=cluster.home,
+    manager = cluster.testbed.popen("login", [*CLI, "cluster:work", "run", "--wait"], cluster.env, cwd=cluster.home,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         wait_until(lambda: cluster.ssh("cat work/logs/state 2>/dev/null || true"), "the manager runs")

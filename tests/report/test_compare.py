@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_simulator(tmp_path: Path, capsys: Any) -> None
     directories = []
     for algorithm, backfill in (("fcfs", "none"), ("wfp3", "easy")):
         directories.append(tmp_path / f"{algorithm}-{backfill}")
-        assert main(["simulate", "lublin:32:200", "--algorithm", algorithm, "--backfill", backfill,
+        assert main(["simulate", "lublin:32:200", "--policy", "compact", "--algorithm", algorithm, "--backfill", backfill,
                      "--out", str(directories[-1])]) == 0
     capsys.readouterr()
     runs = found(capsys, *directories)["runs"]

@@ -79,7 +79,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 def test_data_for_programs() -> None:
     found = facts(job(5, 900, 1500), made())
     assert found["start"] == NOW + 900 and found["status"] == "waiting" and found["calibrated"]
-    assert list(found) == ["id", "app", "ranks", "status", "start", "p10", "p90", "end", "end_p10",
+    assert list(found) == ["id", "app", "name", "ranks", "status", "start", "p10", "p90", "end", "end_p10",
                            "end_p90", "latest", "nodes", "chance", "reason", "time", "members",
                            "calibrated"]
     assert [each["id"] for each in chosen(made(job(5, 9, 10), job(3, 2, 4), job(4, 1, 8)), [5, 3])] == [

@@ -12,7 +12,8 @@ from vrm.report import holdings
 from vrm.report.tables import state_json, state_table
 from vrm.report.cells import ASCII, plain_text
 from vrm.report.top import render
-from vrm.results.jobs import HEADER, JobRow
+from vrm.results.job_columns import HEADER
+from vrm.results.jobs import JobRow
 from vrm.results.state import parsed
 
 NOW = 1_795_000_000.0
@@ -50,8 +51,8 @@ def test_the_table_names_the_job_on_each_gpu() -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table if "|" in line]
     assert cells == [
         ["Node", "Memory", "Ssd", "GPU 0", "GPU 1", "Features"],
-        ["n0", "46/62 GiB", "", "solve.x (1)", "train.x (0)", ""],
-        ["n1", "46/62 GiB", "", "2: .", "3: train.x (0)", ""],
+        ["n0", "46/62 GiB", "", "#1 solve.x", "#0 train.x", ""],
+        ["n1", "46/62 GiB", "", "2: .", "3: #0 train.x", ""],
         ["n2", "62/62 GiB", "1/2", "", "", "ib"],
         ["n3", "62/62 GiB", "", "", "", ""]]
     assert lines[-1] == "Licences free: ansys 3 of 4"

@@ -1,4 +1,4 @@
-"""jobs.csv as columns: the same jobs, and the same messages, as line by line."""
+"""jobs.csv as columns: the same jobs, and the same messages, as line by line, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vrm.report import job_table
 from vrm.report.job_table import JobTable
-from vrm.results.jobs import HEADER, SIMULATED, JobFileError, JobRow, JobWriter, read_jobs
+from vrm.results.job_columns import HEADER, SIMULATED, JobFileError, Layout, read_last
+from vrm.results.jobs import JobRow, JobWriter, read_jobs, rows_of
 
 TEXT = st.text(alphabet='ab,"\\\n\r\0é ', max_size=6)
 TIME = st.one_of(st.integers(-5, 10 ** 9), st.floats(0, 1e6).map(lambda value: round(value, 3)))
@@ -66,11 +66,49 @@ def test_the_table_names_the_lines_that_the_list_names(tmp_path: Path, header: s
                                                        lines: List[str], torn: bool) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(header + "".join(lines) + "7,a" * torn, newline="\n")
-    assert seen(lambda: JobTable.read(path).rows) == seen(lambda: read_jobs(path))
+    assert seen(lambda: JobTable.read(path).rows) == seen(lambda: read_jobs(path)) == alone(path, header, lines)
+    good = [row for line in lines for row in one(path, header, line)]
+    path.write_text(header + "".join(lines) + "7,a" * torn, newline="\n")
+    assert [row for values in read_last(path, 9) for row in rows_of(values)] == good
 
 
-def test_a_simulation_is_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def one(path: Path, header: str, line: str) -> List[JobRow]:
+    """The row of a line; none of a wrong one."""
+    path.write_text(header + line, newline="\n")
+    try:
+        return list(read_jobs(path))
+    except JobFileError:
+        return []
+
+
+def alone(path: Path, header: str, lines: List[str]) -> Any:
+    """What is to be seen of a list: of each line what it says in a file of its own."""
+    path.write_text(header, newline="\n")
+    found = seen(lambda: read_jobs(path))
+    for number, line in enumerate(lines, 2):
+        path.write_text(header + line, newline="\n")
+        row = seen(lambda: read_jobs(path))
+        if isinstance(row, str):
+            return found if isinstance(found, str) else row.replace(":2: ", f":{number}: ", 1)
+        found += row
+    return found
+
+
+def test_a_list_is_read_many_lines_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "jobs.csv"
-    path.write_text(SIMULATED + '1,a,2,0,1,2,9,completed,,,0,0,"n[0,2]",n0:0/0;n2:0/0,unbound,\n')
-    monkeypatch.setattr(job_table, "read_jobs", lambda path: pytest.fail("line by line"))
-    assert JobTable.read(path).rows[0].nodes == "n[0,2]"
+    path.write_text(SIMULATED + '1,a,2,0,1,2,9,completed,,,0,0,"n[0,2]",n0:0/0;n2:0/0,unbound,\n' * 3000)
+    monkeypatch.setattr(Layout, "careful", lambda *lines: pytest.fail("line by line"))
+    assert {row.nodes for row in JobTable.read(path).rows} == {"n[0,2]"}
+    assert sum(1 for _ in read_jobs(path)) == 3000
+
+
+def test_a_wrong_line_far_behind_is_named_after_those_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    line = '{},a,2,0,1,2,9,completed,,,0,0,"n[0,2]",n0:0/0;n2:0/0,unbound,\n'
+    lines = [line.format(number) for number in range(5000)]
+    lines[4000] = "4000,a,0,0,1,2,9,completed\n"
+    path.write_text(SIMULATED + "".join(lines))
+    rows = read_jobs(path)
+    assert [next(rows).id for _ in range(4000)] == list(range(4000))
+    with pytest.raises(JobFileError, match="jobs.csv:4002: procs: `0` is no number of ranks"):
+        next(rows)

@@ -24,7 +24,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.cli import main
 from vrm.report.formats import Column, Table, latex
 from vrm.report.job_table import JobTable
-from vrm.report.study import Run, StudyError
+from vrm.report.study import StudyRun, StudyError
 from vrm.report.study_files import read_study
 from vrm.report.study_findings import findings
 from vrm.report.study_tables import tables
@@ -203,7 +203,7 @@ def test_companions_against_a_count_of_seconds(jobs: List[Tuple[int, int, int, i
     rows = [JobRow(number, f"app{number}.x", 1, 0, begin, begin + length, 9, "completed",
                    cores=";".join(f"n{node}:0/0" for node in {one, other}))
             for number, (begin, length, one, other) in enumerate(jobs)]
-    run = Run(Path("x"), "x", "", 1, JobTable.of(rows), (None, None, None), None)
+    run = StudyRun(Path("x"), "x", "", 1, JobTable.of(rows), (None, None, None), None)
     for row, (begin, length, *nodes) in zip(rows, jobs):
         wanted: Counter = Counter()
         together = 0

@@ -110,7 +110,7 @@ def test_whiskers_are_promised_only_where_some_are_drawn(tmp_path: Path) -> None
 def test_simulations_of_several_workloads_are_queues(tmp_path: Path) -> None:
     for workload in ("lublin:8:30", "lublin:16:30"):
         for order in ("fcfs", "sjf"):
-            assert main(["simulate", workload, "--algorithm", order, "--backfill", "easy", "--json",
+            assert main(["simulate", workload, "--algorithm", order, "--backfill", "easy", "--policy", "compact", "--json",
                          "--out", str(tmp_path / f"{order}-{workload.replace(':', '-')}")]) == 0
     found = read_study([str(tmp_path)])
     assert found.queues == ["lublin:16:30", "lublin:8:30"] == found.averaged
@@ -185,7 +185,7 @@ def test_many_nodes_share_lines() -> None:
 def long_run(tmp_path_factory: Any) -> Path:
     """2,000 jobs on 32 cores."""
     out = tmp_path_factory.mktemp("long") / "run"
-    assert main(["simulate", "lublin:32:2000", "--backfill", "easy", "--json", "--out",
+    assert main(["simulate", "lublin:32:2000", "--backfill", "easy", "--policy", "compact", "--json", "--out",
                  str(out)]) == 0
     return out
 

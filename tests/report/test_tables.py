@@ -17,6 +17,7 @@ import sys
 import termios
 import threading
 import time
+from typing import Any, Dict, List
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables
 from vrm.results.state import JOB
-from vrm.report.tables import queue_json, queue_table, state_json, state_table, watch
+from vrm.report.tables import queue_table, state_json, state_table, watch
 from vrm.scheduling import make_policy
 
 # A busy machine is no failure, and what the fixtures give may be used again and again.
@@ -97,16 +98,16 @@ def test_queue_table():
 def test_state_table():
     assert lines(state_table(snapshot(NODES, JOBS), NOW)) == [
         HEAD,
-        "+------+--------+-------+--------+--------+--------+--------+--------+",
-        "| Node | Socket | Taken | Status | Core 0 | Core 1 | Core 2 | Core 3 |",
-        "+------+--------+-------+--------+--------+--------+--------+--------+",
-        "| n0   | 0      | 4/4   | Full   | ft.B.x | ft.B.x | lu.B.x | lu.B.x |",
-        "| n0   | 1      | 2/4   | Slots  | ft.B.x | ft.B.x | .      | .      |",
-        "| n1   | 0      | 2/4   | Slots  | ft.B.x | ft.B.x | .      | .      |",
-        "| n1   | 1      | 0/4   | Empty  | .      | .      | .      | .      |",
-        "| n2   | 0      | 0/4   | Down   | .      | .      | .      | .      |",
-        "| n2   | 1      | 0/4   | Down   | .      | .      | .      | .      |",
-        "+------+--------+-------+--------+--------+--------+--------+--------+",
+        "+------+--------+-------+--------+-----------+-----------+-----------+-----------+",
+        "| Node | Socket | Taken | Status | Core 0    | Core 1    | Core 2    | Core 3    |",
+        "+------+--------+-------+--------+-----------+-----------+-----------+-----------+",
+        "| n0   | 0      | 4/4   | Full   | #0 ft.B.x | #0 ft.B.x | #1 lu.B.x | #1 lu.B.x |",
+        "| n0   | 1      | 2/4   | Slots  | #0 ft.B.x | #0 ft.B.x | .         | .         |",
+        "| n1   | 0      | 2/4   | Slots  | #0 ft.B.x | #0 ft.B.x | .         | .         |",
+        "| n1   | 1      | 0/4   | Empty  | .         | .         | .         | .         |",
+        "| n2   | 0      | 0/4   | Down   | .         | .         | .         | .         |",
+        "| n2   | 1      | 0/4   | Down   | .         | .         | .         | .         |",
+        "+------+--------+-------+--------+-----------+-----------+-----------+-----------+",
     ]
 
 
@@ -126,9 +127,9 @@ def test_no_jobs_and_no_nodes():
 def test_sockets_of_different_sizes():
     text = state_table(snapshot([("a", True, [[0] * 3]), ("b", True, [[None], [0, 0]])], JOBS), NOW)
     assert lines(text)[4:-1] == [
-        "| a    | 0      | 3/3   | Full   | ft.B.x | ft.B.x | ft.B.x |",
-        "| b    | 0      | 0/1   | Empty  | .      |        |        |",
-        "| b    | 1      | 2/2   | Full   | ft.B.x | ft.B.x |        |",
+        "| a    | 0      | 3/3   | Full   | #0 ft.B.x | #0 ft.B.x | #0 ft.B.x |",
+        "| b    | 0      | 0/1   | Empty  | .         |           |           |",
+        "| b    | 1      | 2/2   | Full   | #0 ft.B.x | #0 ft.B.x |           |",
     ]
 
 
@@ -151,8 +152,8 @@ def test_a_cluster_of_the_policies():
     shown = [running(job.id, job.app, job.procs, NOW, 60.0) for job in jobs]
     text = state_table(snapshot(view, shown), NOW)
     assert lines(text)[4:-1] == [
-        "| n0   | 0      | 4/4   | Full   | ft.B.x | ft.B.x | is.B.x | is.B.x |",
-        "| n0   | 1      | 3/4   | Slots  | ft.B.x | ft.B.x | is.B.x | .      |",
+        "| n0   | 0      | 4/4   | Full   | #0 ft.B.x | #0 ft.B.x | #1 is.B.x | #1 is.B.x |",
+        "| n0   | 1      | 3/4   | Slots  | #0 ft.B.x | #0 ft.B.x | #1 is.B.x | .         |",
     ]
 
 
@@ -237,27 +238,27 @@ def test_names_cannot_write_to_the_terminal():
 def test_wide_sockets_are_folded_into_runs(width):
     nodes = [("cn01", True, [[0] * 16 + [1] * 16 + [None] * 32, [None] * 64])]
     assert lines(state_table(snapshot(nodes, JOBS), NOW, width))[-5:] == [
-        "| Node | Socket | Taken | Status | Cores                              |",
-        "+------+--------+-------+--------+------------------------------------+",
-        "| cn01 | 0      | 32/64 | Slots  | 0-15 ft.B.x, 16-31 lu.B.x, 32-63 . |",
-        "| cn01 | 1      | 0/64  | Empty  | 0-63 .                             |",
-        "+------+--------+-------+--------+------------------------------------+",
+        "| Node | Socket | Taken | Status | Cores                                    |",
+        "+------+--------+-------+--------+------------------------------------------+",
+        "| cn01 | 0      | 32/64 | Slots  | 0-15 #0 ft.B.x, 16-31 #1 lu.B.x, 32-63 . |",
+        "| cn01 | 1      | 0/64  | Empty  | 0-63 .                                   |",
+        "+------+--------+-------+--------+------------------------------------------+",
     ]
 
 
 def test_runs_are_of_jobs_not_of_applications():
     jobs = [running(0, "ft.B.x", 1, NOW, 60.0), running(1, "ft.B.x", 1, NOW, 60.0)]
     text = state_table(snapshot([("n0", True, [[0] * 10 + [1] * 10])], jobs), NOW, 80)
-    assert "| 0-9 ft.B.x, 10-19 ft.B.x |" in text
+    assert "| 0-9 #0 ft.B.x, 10-19 #1 ft.B.x |" in text
 
 
 def test_runs_that_do_not_fit_go_on_below():
     nodes = [("n0", True, [[0, 1] * 3 + [None] * 58])]
-    assert lines(state_table(snapshot(nodes, JOBS), NOW, 60))[-5:-1] == [
-        "| n0   | 0      | 6/64  | Slots  | 0 ft.B.x, 1 lu.B.x, |",
-        "|      |        |       |        | 2 ft.B.x, 3 lu.B.x, |",
-        "|      |        |       |        | 4 ft.B.x, 5 lu.B.x, |",
-        "|      |        |       |        | 6-63 .              |",
+    assert lines(state_table(snapshot(nodes, JOBS), NOW, 66))[-5:-1] == [
+        "| n0   | 0      | 6/64  | Slots  | 0 #0 ft.B.x, 1 #1 lu.B.x, |",
+        "|      |        |       |        | 2 #0 ft.B.x, 3 #1 lu.B.x, |",
+        "|      |        |       |        | 4 #0 ft.B.x, 5 #1 lu.B.x, |",
+        "|      |        |       |        | 6-63 .                    |",
     ]
 
 
@@ -282,13 +283,13 @@ def test_no_line_is_wider_than_the_terminal(width, slots, app):
     if "Cores" in compact and len(app) < 15:
         cells = [cell.split("|")[5] for cell in lines(compact) if cell.startswith(("| n0   | 0", "|      |"))]
         assert unfold(" ".join(cells).replace(",", " "))[:len(slots)] == [
-            {0: app, 1: "is.B.x", 7: "job7", None: "."}[slot] for slot in slots]
+            {0: f"#0{app}", 1: "#1is.B.x", 7: "job7", None: "."}[slot] for slot in slots]
 
 
 def unfold(text):
-    """The application on each core, from the runs of the compact form."""
+    """The job on each core, from the runs of the compact form."""
     apps = []
-    for numbers, app in re.findall(r"(\d+(?:-\d+)?) (job 7|\S+)", text):
+    for numbers, app in re.findall(r"(?<![\d#])(\d+(?:-\d+)?) (job 7|#\d \S+|\.)", text):
         first, _, last = numbers.partition("-")
         apps += [app.replace(" ", "")] * (int(last or first) - int(first) + 1)
     return apps
@@ -312,11 +313,11 @@ def test_thousands_of_nodes_share_lines():
     nodes = many((3, [[0, 0]], True), (700, [[None, None]], True), (1, [[None, None]], False),
                  (2, [[1, None]], True), (4000, [[None, None]], True))
     assert lines(state_table(snapshot(nodes, JOBS), NOW))[4:-1] == [
-        "| n0-n2      | 0      | 2/2   | Full   | ft.B.x | ft.B.x |",
-        "| n3-n702    | 0      | 0/2   | Empty  | .      | .      |",
-        "| n703       | 0      | 0/2   | Down   | .      | .      |",
-        "| n704-n705  | 0      | 1/2   | Slots  | lu.B.x | .      |",
-        "| n706-n4705 | 0      | 0/2   | Empty  | .      | .      |",
+        "| n0-n2      | 0      | 2/2   | Full   | #0 ft.B.x | #0 ft.B.x |",
+        "| n3-n702    | 0      | 0/2   | Empty  | .         | .         |",
+        "| n703       | 0      | 0/2   | Down   | .         | .         |",
+        "| n704-n705  | 0      | 1/2   | Slots  | #1 lu.B.x | .         |",
+        "| n706-n4705 | 0      | 0/2   | Empty  | .         | .         |",
     ]
 
 
@@ -350,6 +351,12 @@ def test_waiting_jobs_can_be_limited():
 
 
 # --------------------------------------------------------------------------------------- as JSON
+
+
+def queue_json(*arguments: Any) -> Dict[str, Any]:
+    """The data, with a list of all jobs."""
+    data = tables.queue_json(*arguments)
+    return {**data, "jobs": list(data["jobs"])}
 
 
 def test_queue_json():
@@ -542,6 +549,33 @@ def test_why_a_job_waits(facts, shown):
     job = {**next(job for job in JOBS if job["state"] == "queued"), **facts}
     line = queue_table(snapshot(NODES, [job]), NOW).splitlines()[4]
     assert line.split("|")[4].strip() == shown
+
+
+@pytest.mark.parametrize("made", [tables.APART, tables.APART + 1])
+def test_many_waiting_jobs_of_an_array_share_a_row(made: int) -> None:
+    """Each has its own row where they are few, or where that is asked for; all are counted, and all are in the JSON."""
+    job = {**ARRAY, "ids": f"3-{made + 2}", "indices": f"0-{2 * made - 2}:2"}
+    state = snapshot(NODES, [JOBS[0], job, queued(1000, "other.x", 1, 5.0)], format=2)
+
+    def cells(**how: Any) -> List[List[str]]:
+        return [[cell.strip() for cell in line.split("|")[1:-1]]
+                for line in queue_table(state, NOW, **how).splitlines() if line.startswith("|")][2:]
+
+    apart = cells(each=True)
+    assert [row[0] for row in apart] == [*(str(number) for number in range(3, made + 3)), "1000"]
+    assert [row[2] for row in apart[:2]] == ["sweep[0]", "sweep[2]"]
+    assert cells() == apart if made == tables.APART else [[row[0], *row[2:4]] for row in cells()] == [
+        [job["ids"], f"sweep[{job['indices']}]", "-i %i -o 'a b'"], ["1000", "", ""]]
+    assert len(cells(limit=1)) == 1
+    for how in ({}, {"each": True}, {"limit": 1}):
+        assert f"1 running, {made + 1} waiting" in queue_table(state, NOW, **how)
+    assert [job["id"] for job in queue_json(state, NOW)["jobs"]] == [JOBS[0]["id"], *range(3, made + 3), 1000]
+
+
+def test_a_row_of_many_jobs_names_the_first_of_long_lists() -> None:
+    job = {**ARRAY, "ids": ",".join(map(str, range(3, 90, 4))), "indices": "1,5,6,9-27"}
+    row = queue_table(snapshot(NODES, [job], format=2), NOW).splitlines()[4].split("|")
+    assert (row[1].strip(), row[3].strip()) == ("3,7,11,...", "sweep[1,5,6,...]")
 
 
 ARRAY = queued(None, "part.x", 2, 60.0, name="sweep", args="-i %i -o 'a b'", why="behind job 2",

@@ -10,7 +10,7 @@ from vrm.model import Cluster, Job, Node
 from vrm.model.job import Request
 from vrm.results.efficiency import Efficiency, Held
 from vrm.scheduling import make_policy
-from vrm.simulation import simulate
+from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 
 NODES = [Node("a", (16,), {"memory": 16, "gpu": 2}), Node("b", (16,), {"memory": 16, "mic": 2})]
@@ -85,9 +85,9 @@ def test_a_simulation_tells_efficiency_and_load(wanted, order):
     jobs = [Submission(Job(number, "x", procs, float(run), float(submit), resources=resources),
                        float(run)) for number, (procs, run, submit, resources)
             in enumerate(sorted(wanted, key=lambda each: each[2]))]
-    outcome = simulate(jobs, nodes=NODES, policy="pack", backfill="easy", node_order=order,
-                       efficiency=True)
-    plain = simulate(jobs, nodes=NODES, policy="pack", backfill="easy", node_order=order)
+    outcome = simulate(jobs, Machine(NODES), Rules(policy="pack", backfill="easy", node_order=order),
+                       record=Recording(efficiency=True))
+    plain = simulate(jobs, Machine(NODES), Rules(policy="pack", backfill="easy", node_order=order))
     assert "load" not in plain.summary and plain.summary["start_hash"] == outcome.summary["start_hash"]
     ran = len(list(outcome.jobs))
     assert outcome.summary["allocation_efficiency"]["count"] == ran

@@ -32,6 +32,14 @@ def test_rows_of_a_list() -> None:
     assert drawn_of(rows) == [Drawn(2, 12, 30.0, 1.8), Drawn(2, 12, 20.0)]
 
 
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan"), -1.0, 1e300])
+def test_what_is_no_power_is_not_known(wrong: float) -> None:
+    rows = [JobRow(1, "a", 1, 0, 2, 12, 60, "completed", power=wrong, energy=wrong, frequency=wrong),
+            JobRow(2, "a", 1, 0, 2, 12, 60, "completed", power=20.0)]
+    assert drawn_of(rows) == [Drawn(2, 12, 0.0), Drawn(2, 12, 20.0)]
+    assert energy_of(drawn_of(rows))["jobs_of_unknown_power"] == 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(1, 999)), max_size=12))
 def test_the_power_is_the_sum_at_each_moment(spans: "list[tuple[int, int, int]]") -> None:
     jobs = [Drawn(begin, begin + length, watts / 7) for begin, length, watts in spans]
@@ -72,7 +80,7 @@ def test_energy_in_tables(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    common = ("q", "--machine", "m.yaml", "--energy", "db.yaml")
+    common = ("q", "--machine", "m.yaml", "--energy", "db.yaml", "--policy", "compact")
     # 100 W for 60 s, 70 W for 60 s, and the last on p2: 50 W for 90 s.
     said = vrm("simulate", *common, "--backfill", "eamc", "--out", "eamc")
     assert "energy" in said and "0.015 MJ" in said

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from ClusterShell.NodeSet import NodeSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.results.jobs import (COLUMNS, HEADER, MORE, SIMULATED, JobFileError, JobRow, JobWriter,
-                              job_line, read_jobs)
+from vrm.results.job_columns import (HEADER, MORE, NAMES, SIMULATED, JobFileError, cell, pattern, seconds_texts)
+from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.results.places import CoreRange, PlacementText, parse_cores
 from vrm.scheduling import make_policy
 
@@ -114,8 +115,19 @@ def first_columns(row, left_out=LEFT_OUT):
     return row.line[:-left_out - 1] + "\n"
 
 
-def test_line_without_a_row_is_the_same():
-    assert job_line(*dataclasses.astuple(ROW)[:16]) == first_columns(ROW)
+def test_the_short_line_has_the_columns_of_a_simulation():
+    assert ROW.short_line == first_columns(ROW)
+
+
+def test_a_pattern_gives_the_line_of_a_row():
+    cells = [cell(value) for value in dataclasses.astuple(ROW)[:16]]
+    assert pattern() % tuple(cells) + "\n" == ROW.short_line
+    assert pattern(id="3", reason="") % tuple(cells[1:15]) + "\n" == ROW.short_line
+
+
+@given(st.lists(TIMES | st.integers(0, 10**9).map(float), min_size=1))
+def test_times_in_an_array_are_written_as_one_by_one(times):
+    assert list(map(str, seconds_texts(np.array(times)))) == list(map(cell, times))
 
 
 # ------------------------------------------------------------------------ files of older versions
@@ -128,8 +140,8 @@ OLD = JobRow(0, "old", 1, 0, 0, 1, 9, "completed", reason='a, "b"')
 @pytest.mark.parametrize("torn", ["", "1,a,1,0"])
 def test_a_file_of_an_older_version_is_continued(tmp_path, torn, columns):
     path = tmp_path / "jobs.csv"
-    header = ",".join(COLUMNS[:columns]) + "\n"
-    path.write_text(header + first_columns(OLD, len(COLUMNS) - columns) + torn)
+    header = ",".join(NAMES[:columns]) + "\n"
+    path.write_text(header + first_columns(OLD, len(NAMES) - columns) + torn)
     path.chmod(0o640)
     with JobWriter(path) as writer:
         assert path.read_text() == HEADER + OLD.line
@@ -312,7 +324,7 @@ def test_a_missing_file_is_an_oserror(tmp_path):
 
 
 def test_columns_are_the_fields():
-    assert list(COLUMNS) == [field.name for field in dataclasses.fields(JobRow)]
+    assert list(NAMES) == [field.name for field in dataclasses.fields(JobRow)]
 
 
 # ----------------------------------------------------------------------------------- placements

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from plain_metrics import (Fairness, fairness, load, loss_of_capacity, per_processor_bounded_slowdown, queue_length,
-                           slowdown, summary, throughput, trim)
+from plain_metrics import (Fairness, bounded_slowdown, columns_of, fairness, load, loss_of_capacity,
+                           per_processor_bounded_slowdown, queue_length, slowdown, summary, throughput, trim,
+                           turnaround, utilisation)
 from vrm.model import JobState
 from vrm.results import metrics
 from vrm.results.jobs import JobRow
-from vrm.results.metrics import (bounded_slowdown, closing_line, distribution, jain_index, makespan,
-                                 percentile, running, span, turnaround, utilisation, waiting)
+from vrm.results.metrics import (closing_line, idle_while_waiting, idle_words, jain_index, makespan, running, span,
+                                 waiting)
+from vrm.results.summary import Distribution, distribution
 
 # A busy machine is no failure.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -109,11 +111,9 @@ def test_distribution_is_that_of_the_standard_library(values):
 
 
 def test_small_distributions():
-    assert distribution([7]) == metrics.Distribution(1, 7, 7, 7, 7)
-    assert distribution([]) == metrics.Distribution(0, None, None, None, None)
+    assert distribution([7]) == Distribution(1, 7, 7, 7, 7)
+    assert distribution([]) == Distribution(0, None, None, None, None)
     assert distribution(range(1, 22)).p95 == 20
-    with pytest.raises(ValueError):
-        percentile([], 0.5)
 
 
 # --------------------------------------------------------------------------------- the machine
@@ -165,6 +165,9 @@ def test_machine_against_a_loop_over_seconds(jobs, first, length):
         waited += len(queue)
         lengths.append(len(queue))
     assert utilisation(jobs, 4, window) == pytest.approx(used / (4 * length))
+    columns = columns_of(done)
+    assert columns.core_seconds(*window) == pytest.approx(used)
+    assert columns.utilisation(4) == pytest.approx(utilisation(jobs, 4))
     assert loss_of_capacity(jobs, 4, window) == pytest.approx(lost / (4 * length))
     found = queue_length(jobs, window)
     if done:
@@ -327,6 +330,29 @@ def test_closing_line(backfilling, name):
 def test_closing_line_of_whole_seconds_and_none():
     assert closing_line("FCFS", "none", [row(0, 10, 30)]) == "FCFS(0): (10.0, 20.0, 30.0)"
     assert closing_line("FCFS", "none", [REFUSED]) == "FCFS(0): no job completed"
+
+
+@UNTIMED
+@given(schedules(), st.integers(0, 30), st.integers(1, 60))
+def test_idle_while_jobs_waited_is_the_loss_of_capacity(jobs, first, length):
+    assert idle_while_waiting(jobs, 4) == pytest.approx(loss_of_capacity(jobs, 4))
+    window = first, first + length
+    assert idle_while_waiting(jobs, 4, window) == pytest.approx(loss_of_capacity(jobs, 4, window))
+
+
+def test_a_job_that_waits_for_another_does_not_count_as_waiting():
+    after = row(0, 60, 120)
+    assert idle_while_waiting([row(0, 0, 60), after], 2) == 0.25
+    after.after = "0"
+    assert idle_while_waiting([row(0, 0, 60), after], 2) == 0.0
+
+
+def test_much_idle_time_is_said_with_what_to_type():
+    assert idle_words(0.2, "compact", "vrm") == ""
+    assert idle_words(0.44, "pack", "vrm -c a.yaml") == (
+        "44 % of the core time was idle while jobs waited: `vrm -c a.yaml advise` compares other rules")
+    assert idle_words(0.44, "compact", "vrm").endswith(
+        ": `Policy: pack` lets jobs share nodes, `vrm advise --placements compact,pack` compares")
 
 
 def test_closing_line_of_a_finished_enum():

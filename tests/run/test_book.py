@@ -169,7 +169,7 @@ class Books(RuleBasedStateMachine):
                     assert entry.early == (self.begins(number) > self.now)
                     assert not entry.early or self.book.next_begin <= entry.begin == self.begins(number)
         assert self.book.waiting == len(self.waiting())
-        assert self.book.held == [i for i in self.book.parked if self.held[i]]
+        assert list(self.book.held) == [i for i in self.book.parked if self.held[i]]
 
 
 Books.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import types
 from pathlib import Path
 
 import pytest
 
 from conftest import Site, wait_until
+from executor import Managed
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.system import files
@@ -151,7 +151,7 @@ def test_no_command_file_stops_a_run(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"})
     site.program("ok.x", "exit 0\n")
     site.lines(end=False)
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(site.state, "the manager runs")
     commands, replies = site.log / "commands", site.log / "replies"
     for number, text in enumerate([
@@ -180,13 +180,13 @@ def test_no_command_file_stops_a_run(site: Site) -> None:
     assert {"000", "001", "003", "012"} <= replies
 
 
-def test_a_command_at_which_vrm_fails_is_met_once(run: RunDirectory, monkeypatch) -> None:
+def test_a_command_at_which_vrm_fails_is_met_once(tmp_path: Path, monkeypatch) -> None:
     """Whatever a defect of vrm's makes of a command, the next manager does not meet it again."""
-    from vrm.live.manager.orders import Orders
+    managed = Managed(tmp_path / "run")
+    run = managed.run
     (run.commands / "1").write_text('{"do":"stop"}')
-    desk = types.SimpleNamespace(run_directory=run, tell=lambda kind, text: None)
-    orders = Orders(desk, None, None, None, None)
-    orders.obey = lambda *_: 1 / 0
+    monkeypatch.setattr(managed.manager.orders, "obey", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        orders.try_to_obey("1", {"do": "stop"})
+        managed.manager.orders.look(0.0, True)
+    managed.close()
     assert not os.listdir(run.commands) and len(os.listdir(run.directory / "refused")) == 1

@@ -20,7 +20,8 @@ from vrm.model.placement_forms import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of
-from vrm.run import codec, journal as journals
+from vrm.run import codec, journal as journals, journal_check
+from vrm.run.past import EVENTS, Past, replay
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
@@ -91,14 +92,14 @@ def test_an_array_whose_jobs_wait_for_each_other_is_there_or_not_at_all(tmp_path
         again.append("finished")
         again.close()
         assert journals.made_by(cut_off, "call") == ([3, 4, 5] if whole else [])
-        past = journals.replay(journals.read(cut_off))
+        past = replay(journals.read(cut_off))
         assert past.finished and past.state.next_id == (6 if whole else 3)
     assert [past.details[job_id].after for job_id in (3, 4, 5)] == [
         (Dependency.on(0), *each) for each in own]
     assert [past.details[job_id].index for job_id in (3, 4, 5)] == [0, 1, 2]
     wrong = {"event": "job", **codec.job_record(JOB, Details(), [0, 1, 2], own[:2])}
     with pytest.raises(journals.JournalError, match="journal:2: job 3: own is not of 3 jobs"):
-        journals.replay([RUN, wrong])
+        replay([RUN, wrong])
 
 
 def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
@@ -180,12 +181,12 @@ def test_the_past_of_a_run() -> None:
     records += [start(0), start(1), end(0, "completed"), start(2), {"event": "back", "id": 2},
                 {"event": "intent", "id": 1, "reason": "cancel"},
                 end(4, "refused")]
-    past = journals.replay(records)
+    past = replay(records)
     assert [job.id for job in past.waiting] == [2, 3]
     assert [job.id for job, _ in past.running] == [1]
     assert sorted(past.ended) == [0, 4] and past.state.intents == {1: ("cancel", 0.0)}
     assert past.state.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
-    assert journals.replay([*records, {"event": "finished"}]).finished
+    assert replay([*records, {"event": "finished"}]).finished
     assert past.jobs[3] == jobs[3]
 
 
@@ -194,7 +195,7 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
               payload=Program(("-o", "$HOME"), {"A": "x y"}, "/some where"))
     details = Details((Dependency.on(1), Dependency.on(2, ANY)), 3, None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details)}))
-    past = journals.replay([RUN, record])
+    past = replay([RUN, record])
     assert past.jobs == {4: job} and past.details == {4: details} and past.state.next_id == 5
     assert codec.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
                                                "exclusive", "cores"}  # as ever, where it is plain
@@ -202,7 +203,7 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
 
 def test_an_array_is_one_record_and_many_jobs() -> None:
     record = codec.job_record(JOB.but(payload=Program(("%i",))), PLAIN, (2, 4, 6))
-    past = journals.replay([RUN, {"event": "job", **record, "position": [1, 2, 3, ""]},
+    past = replay([RUN, {"event": "job", **record, "position": [1, 2, 3, ""]},
                             end(4, "completed")])
     assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
     assert past.jobs[5].payload.own(6) == Program(("6",), {"VRM_ARRAY_INDEX": "6"})
@@ -217,12 +218,12 @@ def test_jobs_that_wait_again_and_are_held() -> None:
                {"event": "again", "id": 0, "retry": False}, start(1), end(1, "failed"),
                {"event": "again", "id": 1, "retry": True, "command": "c2"},
                {**RUN, "allocation": "slurm 2"}]
-    past = journals.replay(records)
+    past = replay(records)
     assert [job.id for job in past.waiting] == [0, 1, 2] and past.again == {0, 1}
     assert past.state.intents == {} and past.ended == {}
     assert [past.state.entry(job_id).tries for job_id in (0, 1)] == [0, 1]
     assert past.state.entry(2).held and past.commands == ["c1", "c2"]
-    past = journals.replay([*records, {"event": "release", "id": 2}, start(1)])
+    past = replay([*records, {"event": "release", "id": 2}, start(1)])
     assert not past.state.entry(2).held and past.again == {0}
     assert past.run_of[1]["allocation"] == "slurm 2" and past.run == "r"
 
@@ -317,31 +318,145 @@ def test_what_a_crash_leaves_behind_the_records_is_cut(tmp_path: Path, tail: byt
     assert [record["event"] for record in journals.read(path)][-1] == "finished"
 
 
+def test_what_was_read_of_a_journal_is_not_read_again_to_continue_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = written(path, run_of_three())
+    path.write_bytes(data + b'{"event":"en')
+    reader = journals.JournalReader(path)
+    assert len(list(reader)) == 7 and reader.mark.offset == len(data)
+    path.write_bytes(b"?" + data[1:] + b'{"event":"en')  # nobody looks at it
+    journal = journals.Journal(path, reader.mark)
+    journal.append("finished", time=9.0)
+    journal.close()
+    path.write_bytes(data + path.read_bytes()[len(data):])
+    assert [record["event"] for record in journals.read(path)][-2:] == ["start", "finished"]
+
+
+@pytest.mark.parametrize("more", [5, 1000])  # records in the place of the zeros, and more than these
+def test_what_is_written_while_a_journal_is_read_is_no_damage(tmp_path: Path, more: int) -> None:
+    """The zeros kept ahead were read, and then there are records in their place."""
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    for number in range(3):
+        journal.append("hold", id=number)
+    journal.sync()
+    lines = journals._lines(path, journals._opened(path))
+    next(lines)  # the reader has all of the file by now, and has not looked at it
+    for number in range(3, more):
+        journal.append("hold", id=number, comment="x" * 99)
+    journal.sync()
+    assert [json.loads(line)["id"] for line, _ in lines] == list(range(1, more))
+    journal.close()
+
+
+def test_zeros_that_were_read_while_the_record_came_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    lines = written(path, run_of_three()).splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"\0" * len(lines[1]), *lines[2:]]))
+    with journals._opened(path) as file:
+        file.peek()  # type: ignore[attr-defined]
+        with open(path, "r+b") as other:  # the same file
+            other.write(b"".join(lines))
+        assert [line for line, _ in journals._lines(path, file)] == lines
+
+
+@pytest.mark.parametrize("damaged", [[b'{"event":"hold","id":[1'], [b"7"], [b'{"event":"hold"}{"event":"hold"'],
+                                     [b'{"event":"hold","id":{"a":1', b'"id":2']])
+def test_records_that_are_decoded_together_are_found_one_by_one_where_one_is_none(
+        tmp_path: Path, damaged: List[bytes]) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    for number in range(journals.BATCH + 5):
+        journal.append("hold", id=number)
+        for line in damaged if number == journals.BATCH + 2 else ():  # with right checksums
+            journal._sum = journals.crc32(line, journal._sum)
+            journal._pending.append(line + journals._SUM % journal._sum)
+    journal.close()
+    seen = []
+    with pytest.raises(journals.JournalError, match=rf"journal:{journals.BATCH + 4}: not a journal record"):
+        for record in journals.records(path):
+            seen.append(record["id"])
+    assert seen == list(range(journals.BATCH + 3))
+
+
+def test_placements_are_looked_at_where_somebody_needs_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    odd = {**start(0), "placement": {**start(0)["placement"], "taken": "0x3"}}  # two cores, of one rank
+    jobs = run_of_three()[1:4]
+    written(path, [RUN, *jobs, start(1), odd, start(2)])
+    with pytest.raises(journals.JournalError, match="journal:6: placement: its cores are wrong"):
+        replay(journals.read(path), path)
+    written(path, [RUN, *jobs, odd, start(1), end(0, "completed")])
+    past = replay(journals.read(path), path)
+    assert [job.id for job, _ in past.running] == [1] and past.placement_fault(0) and not past.placement_fault(1)
+    lend = {"event": "lend", "number": 1, "id": 0, "to": None, "cores": "0x1", "time": 3.0, "until": None}
+    written(path, [RUN, *jobs, odd, lend, end(0, "completed")])
+    with pytest.raises(journals.JournalError, match="journal:6: placement: its cores are wrong"):
+        replay(journals.read(path), path)
+    path.write_bytes(plain([RUN, *jobs, odd, end(0, "completed")]))
+    with pytest.raises(journals.JournalError, match="journal:5: placement: its cores are wrong"):
+        replay(journals.read(path), path)  # there is no checksum
+    follower = Past()
+    with pytest.raises(journals.JournalError, match="journal:5: placement: its cores are wrong"):
+        for number, record in enumerate([RUN, *jobs, odd], 1):
+            follower.take({**record, "sum": ""}, number)  # what is read while the run goes on
+
+
+def test_jobs_of_which_the_same_is_said_share_it_and_what_is_wrong_is_wrong_again() -> None:
+    alike = [{"event": "job", **codec.job_record(Job(i, "alike.x", 2, 7.0, 10.0 + i), Details(name="n"))} for i in range(3)]
+    past = replay([RUN, *alike])
+    first, second = past.jobs[0], past.jobs[1]
+    assert [job.submit for job in past.jobs.values()] == [10.0, 11.0, 12.0] and sorted(past.jobs) == [0, 1, 2]
+    assert first.request is second.request and past.details[0] is past.details[1] and past.state.names["n"] == [0, 1, 2]
+    for change, word in (({"procs": True}, "procs"), ({"id": 3.0}, "id"), ({"submit": "1"}, "submit"), ({"array": 5}, "array"),
+                         ({"line": "x"}, "line"), ({"estimate": None}, "estimate"), ({"exclusive": 0}, "exclusive")):
+        for _ in range(2):
+            with pytest.raises(journals.JournalError, match=f"journal:5: job: {word} is wrong"):
+                replay([RUN, *alike, {**alike[2], "id": 3, **change}])
+
+
+@pytest.mark.parametrize("event", [start(0), {**end(0, "failed"), "ran": [1.0, 2.5], "exit_code": 3}])
+def test_starts_and_ends_are_checked_value_by_value(event: Dict[str, Any]) -> None:
+    usual = {**event, "sum": "00000000"}
+    assert journal_check.fault(usual) == "" == journal_check.fault({**usual, "command": "c"})
+    for name in usual:
+        for value in (None, True, -1, 10 ** 9 + 1, 1e16, float("nan"), "running", "x", [], [1.0], [1.0, "2"], {}):
+            other = {**usual, name: value}
+            if name == "event":
+                continue
+            odd = {**other, "command": "c"}
+            assert journal_check.fault(other) == journal_check.fault(odd), other
+            if name in journal_check.WANTED[event["event"]]:
+                right = journal_check.WANTED[event["event"]][name](value)
+                assert journal_check.fault(other) == ("" if right else f"{event['event']}: {name} is wrong"), other
+    assert "is missing" in journal_check.fault({key: value for key, value in usual.items() if key != "time"})
+
+
 def test_a_journal_of_0_1_0_is_read_and_continued(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     old = plain(run_of_three())
     path.write_bytes(old + b"\0" * 100)
-    past = journals.replay(journals.read(path))
+    past = replay(journals.read(path))
     assert past.format == 1 and [job.id for job, _ in past.running] == [1]
     journal = journals.Journal(path)
     journal.append("run", run="r", format=2)
     journal.append(**end(1, "completed"))
     journal.close()
-    past = journals.replay(journals.read(path))
+    past = replay(journals.read(path))
     assert past.format == 1 and sorted(past.ended) == [0, 1]  # it began with 0.1.0
     data = path.read_bytes()
     assert data.startswith(old)
     path.write_bytes(data.replace(b"11.0", b"12.0"))  # the older records are in the chain, too
     with pytest.raises(journals.JournalError):
         journals.read(path)
-    assert journals.replay(run_of_three()).format == 1
+    assert replay(run_of_three()).format == 1
     written(path, run_of_three())
-    assert journals.replay(journals.read(path)).format == 2
+    assert replay(journals.read(path)).format == 2
 
 
 @pytest.mark.parametrize("at, change, words", [
     (0, None, "no manager's record"),
-    (0, {"format": 3}, "newer vrm"),
+    (0, {"format": journals.FORMAT + 1}, "newer vrm"),
     (0, {"nodes": [["n0", [0]]]}, "nodes"),
     (0, {"run": "../x"}, "run"),
     (1, None, "job 0, which never came"),
@@ -384,7 +499,7 @@ def test_records_that_make_no_sense_are_damage(tmp_path: Path, at: int, change: 
     path = tmp_path / "journal"
     path.write_bytes(plain(records))
     with pytest.raises(journals.JournalError, match=rf"journal:\d+: .*{words}"):
-        journals.replay(journals.read(path), path)
+        replay(journals.read(path), path)
 
 
 def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> None:
@@ -392,7 +507,7 @@ def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> No
     journal = journals.Journal(path)
     journal.append("run", run="a")
     journal.sync()
-    follower = journals.Follower(path)
+    follower = journals.JournalFollower(path)
     follower.read_new()
     for number in range(3000):  # more than is kept free behind the records
         journal.append("job", id=number, text="x" * 50)
@@ -414,10 +529,10 @@ def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> No
 def test_changed_rules_are_in_force_while_the_configuration_says_what_it_said_then() -> None:
     was, then = Rules(backfill="easy"), Rules(algorithm="SAF", backfill="easy", queues=NO_QUEUES)
     record = {"event": "rules", "time": 1.0, "reason": "", "was": was.record(), "rules": then.record()}
-    past = journals.replay([RUN, record])
-    assert past.in_force(was) == then and past.in_force(Rules()) == Rules()
-    assert journals.replay([RUN]).in_force(was) == was
-    again = journals.replay([RUN, record, {**record, "rules": was.record()}])
+    past = replay([RUN, record])
+    assert past.in_force(was) == then and past.in_force(Rules(backfill="none")) == Rules(backfill="none")
+    assert replay([RUN]).in_force(was) == was
+    again = replay([RUN, record, {**record, "rules": was.record()}])
     assert again.in_force(was) == was
 
 
@@ -427,15 +542,19 @@ def test_damaged_rules_are_damage(change: Dict[str, Any]) -> None:
     record = {"event": "rules", "time": 1.0, "reason": "", "was": Rules().record(),
               "rules": Rules().record(), **change}
     with pytest.raises(journals.JournalError, match="journal:2: rules: "):
-        journals.replay([RUN, record])
+        replay([RUN, record])
 
 
 def test_whatever_a_shell_can_pass_on_is_read_again() -> None:
     """A job that was submitted with line ends and escapes in its words must not spoil the journal."""
     words, variables = ("two\nlines", "\x1b[1m", "q\"u'o *", ""), {"A": "one\ntwo\t", "B": ""}
     job, details = made({"app": "a", "procs": 1, "walltime": 5.0, "arguments": words, "variables": variables}, 0, 1.0)
-    past = journals.Past()
+    past = Past()
     past.take(RUN, 1)
     past.take(json.loads(json.dumps({"event": "job", **codec.job_record(job, details)})), 2)
     assert (past.jobs[0].payload.arguments, past.jobs[0].payload.variables) == (words, variables)
     assert fields_of(job, details)["args"] == "'two?lines' '?[1m' 'q\"u'\"'\"'o *' ''"
+
+
+def test_every_event_has_its_values_and_what_it_changes() -> None:
+    assert set(journal_check.WANTED) == set(EVENTS)

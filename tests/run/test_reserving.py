@@ -13,9 +13,10 @@ from vrm.commands import reserve as command
 from vrm.commands.shared import CannotRun
 from vrm.model import Cluster, Job
 from vrm.model.job import Details
-from vrm.model.reservation import Reservation, ReservationError, Wanted
+from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
 from vrm.run import codec, journal
 from vrm.run.book import LifeError
+from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -34,27 +35,27 @@ def busy() -> State:
     run.state.submit([Job(0, "a.x", 1, 600.0)])
     run.step(0.0)
     run.state.submit([Job(1, "b.x", 3, 900.0)])
-    run.state.reserve(Wanted(3600, 7200, nodes=("n2",), name="a"), 0.0)
+    run.state.reserve(ReservationRequest(3600, 7200, nodes=("n2",), name="a"), 0.0)
     return run.state
 
 
 @pytest.mark.parametrize("wanted, said", [
-    (Wanted(0, 100, 4), "4 nodes are asked for, and the run has 3"),
-    (Wanted(10, 3000, 3), "2 of 3 nodes are free of other jobs and reservations then: node n0, for one, "
+    (ReservationRequest(0, 100, 4), "4 nodes are asked for, and the run has 3"),
+    (ReservationRequest(10, 3000, 3), "2 of 3 nodes are free of other jobs and reservations then: node n0, for one, "
                           "has job 0 until 600 s by its walltime"),
-    (Wanted(5000, 9000, nodes=("n1", "n2")), "node n2 is in reservation a from 3600 s to 7200 s"),
-    (Wanted(10, 20, nodes=("n9",)), "no node is called n9; the nodes are n0 to n2"),
-    (Wanted(10, 20, 3, nodes=("n1",)), "3 node(s) are asked for and 1 are named"),
-    (Wanted(10, 20), "how many nodes are to be reserved, or which?"),
-    (Wanted(-500, 20, 1), "the begin, -500 s, is in the past: it is 0 s"),
-    (Wanted(200, 100, 1), "a reservation ends after it begins, and this one would begin at 200 s"),
-    (Wanted(10, 20, 1, name="a"), "there is a reservation a already"),
-    (Wanted(10, 20, 1, name="3 x"), "`3 x` is no name"),
-    (Wanted(10, 2000, 2, jobs=(1,)), "job 1 needs 3 nodes, and reservation r2 has 2"),
-    (Wanted(700, 800, 3, jobs=(1,)), "job 1 may run for 900 s, and reservation r2 lasts 100 s"),
-    (Wanted(10, 20, 1, jobs=(7,)), "there is no job 7"),
-    (Wanted(10, 20, 1, jobs=(0,)), "job 0 does not wait: it is running")])
-def test_what_stands_against_a_reservation(wanted: Wanted, said: str) -> None:
+    (ReservationRequest(5000, 9000, nodes=("n1", "n2")), "node n2 is in reservation a from 3600 s to 7200 s"),
+    (ReservationRequest(10, 20, nodes=("n9",)), "no node is called n9; the nodes are n0 to n2"),
+    (ReservationRequest(10, 20, 3, nodes=("n1",)), "3 node(s) are asked for and 1 are named"),
+    (ReservationRequest(10, 20), "how many nodes are to be reserved, or which?"),
+    (ReservationRequest(-500, 20, 1), "the begin, -500 s, is in the past: it is 0 s"),
+    (ReservationRequest(200, 100, 1), "a reservation ends after it begins, and this one would begin at 200 s"),
+    (ReservationRequest(10, 20, 1, name="a"), "there is a reservation a already"),
+    (ReservationRequest(10, 20, 1, name="3 x"), "`3 x` is no name"),
+    (ReservationRequest(10, 2000, 2, jobs=(1,)), "job 1 needs 3 nodes, and reservation r2 has 2"),
+    (ReservationRequest(700, 800, 3, jobs=(1,)), "job 1 may run for 900 s, and reservation r2 lasts 100 s"),
+    (ReservationRequest(10, 20, 1, jobs=(7,)), "there is no job 7"),
+    (ReservationRequest(10, 20, 1, jobs=(0,)), "job 0 does not wait: it is running")])
+def test_what_stands_against_a_reservation(wanted: ReservationRequest, said: str) -> None:
     state = busy()
     before = dict(state.reservations), dict(state.queue.bound), state.cluster.calendar
     with pytest.raises(ReservationError) as error:
@@ -67,19 +68,19 @@ def test_nodes_that_are_down_are_not_chosen() -> None:
     state = busy()
     state.node_down(1)
     with pytest.raises(ReservationError, match="node n1 is down"):
-        state.reserve(Wanted(10, 20, nodes=("n1",)), 0.0)
-    assert state.reserve(Wanted(700, 800, 2), 0.0).nodes == ("n0", "n2")
+        state.reserve(ReservationRequest(10, 20, nodes=("n1",)), 0.0)
+    assert state.reserve(ReservationRequest(700, 800, 2), 0.0).nodes == ("n0", "n2")
 
 
 def test_a_begin_that_has_just_passed_is_now() -> None:
-    assert busy().reserve(Wanted(-5, 100, 1), 0.0).begin == 0
+    assert busy().reserve(ReservationRequest(-5, 100, 1), 0.0).begin == 0
 
 
 def test_a_job_is_bound_to_one_reservation() -> None:
     state = busy()
-    state.reserve(Wanted(8000, 9000, 3, name="b", jobs=(1,)), 0.0)
+    state.reserve(ReservationRequest(8000, 9000, 3, name="b", jobs=(1,)), 0.0)
     with pytest.raises(ReservationError, match="job 1 is bound to reservation b already"):
-        state.reserve(Wanted(10000, 12000, 3, jobs=(1,)), 0.0)
+        state.reserve(ReservationRequest(10000, 12000, 3, jobs=(1,)), 0.0)
     with pytest.raises(LifeError, match="there is no reservation c; there are a, b"):
         state.submit([Job(2, "c.x", 1, 9.0)], Details(more={"reservation": "c"}))
 
@@ -91,19 +92,19 @@ def test_a_journal_tells_of_reservations() -> None:
     run.state.log = lambda event, **values: records.append({"event": event, **values})
     state = run.state
     state.submit([Job(0, "a.x", 2, 50.0)])
-    state.reserve(Wanted(100, 200, 2, name="demo"), 0.0)
-    state.reserve(Wanted(300, 400, 3, name="gone"), 0.0)
+    state.reserve(ReservationRequest(100, 200, 2, name="demo"), 0.0)
+    state.reserve(ReservationRequest(300, 400, 3, name="gone"), 0.0)
     state.submit([Job(1, "a.x", 2, 50.0), Job(2, "a.x", 2, 50.0)],
                  Details(more={"reservation": "demo"}), indices=(0, 1))
     run.step(0.0)
     state.unreserve(2, 5.0, "cancelled")
-    past = journal.replay(records).state
+    past = replay(records).state
     assert past.reservations == state.reservations and past.queue.bound == {1: 1, 2: 1}
-    assert past.next_reservation == state.next_reservation == 3
+    assert past.reservations.next_id == state.reservations.next_id == 3
     for broken in ({"event": "unreserve", "reservation": 2, "time": 1.0, "reason": ""},
                    {**records[2], "time": 9.0}, {**records[2], "reservation": 7, "jobs_bound": [-1]}):
         with pytest.raises(journal.JournalError):
-            journal.replay([*records, broken])
+            replay([*records, broken])
     # Another state of the same jobs, as forecasts make it, goes on as this one does.
     twin = run.copy()
     for each in (run, twin):
@@ -121,7 +122,7 @@ def _step(run: Run, now: float) -> List[Any]:
 
 def test_jobs_that_were_not_started_compete_again_when_it_is_over() -> None:
     run = run_of()
-    run.state.reserve(Wanted(0, 100, 4, name="demo"), 0.0)
+    run.state.reserve(ReservationRequest(0, 100, 4, name="demo"), 0.0)
     run.state.submit([Job(0, "a.x", 4, 80.0)], Details(more={"reservation": "demo"}))
     run.state.submit([Job(1, "a.x", 4, 80.0)], Details(more={"reservation": "demo"}))
     assert [start.job.id for start in _step(run, 0.0)] == [0]
@@ -132,7 +133,7 @@ def test_jobs_that_were_not_started_compete_again_when_it_is_over() -> None:
 
 def test_a_reservation_that_is_opened_late_is_as_long_for_its_jobs() -> None:
     run = run_of()
-    run.state.reserve(Wanted(100, 200, 4, name="demo"), 0.0)
+    run.state.reserve(ReservationRequest(100, 200, 4, name="demo"), 0.0)
     run.state.submit([Job(0, "a.x", 4, 100.0)], Details(more={"reservation": "demo"}))
     assert [start.job.id for start in _step(run, 100.25)] == [0]
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.placement_forms import to_record
-from vrm.run import codec, journal
+from vrm.run import codec
 from vrm.run.book import LifeError
+from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -106,7 +107,7 @@ def drive(run: Run, data: st.DataObject) -> List[Dict[str, Any]]:
 def taken_up(records: List[Dict[str, Any]], fresh: Run) -> Run:
     """The run that the events make, on the machine of a fresh one."""
     state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
-    past = journal.replay(records, state=state)
+    past = replay(records, state=state)
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], state.cluster)
         state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job
-from vrm.model.reservation import Wanted
+from vrm.model.reservation import ReservationRequest
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Rules, Submission, Timetable, simulate
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results
 
@@ -37,8 +37,8 @@ class Case(NamedTuple):
     jobs: List[Submission]
     reservations: List[Tuple[float, float, FrozenSet[int], Tuple[int, ...]]]
 
-    def wanted(self) -> List[Wanted]:
-        return [Wanted(begin, end, nodes=tuple(f"n{node}" for node in sorted(nodes)), jobs=jobs)
+    def wanted(self) -> List[ReservationRequest]:
+        return [ReservationRequest(begin, end, nodes=tuple(f"n{node}" for node in sorted(nodes)), jobs=jobs)
                 for begin, end, nodes, jobs in self.reservations]
 
 
@@ -191,8 +191,9 @@ def simulated(case: Case, backfilling: str, policy: str = "compact", sockets: in
         def nodes_changed(self) -> None:
             """Nothing."""
 
-    simulate(case.jobs, nodes=case.nodes, sockets=sockets, cores=cores, backfill=backfilling,
-             policy=policy, reservations=case.wanted(), watchers=[Watching()])
+    simulate(case.jobs, Machine.of(case.nodes, sockets=sockets, cores=cores),
+             Rules(backfill=backfilling, policy=policy), timetable=Timetable(reservations=case.wanted()),
+             record=Recording(watchers=[Watching()]))
     return found
 
 

@@ -11,7 +11,7 @@ from reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_
                        regular_nodes, switches, workloads)
 from vrm.model import Cluster, Job, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.backfilling import reserve
+from vrm.scheduling.shadow import Shadow
 
 
 def run(moments):
@@ -233,17 +233,17 @@ def test_a_head_without_reservation_holds_nobody_back():
     queue.add(head)
     queue.add(Job(2, "ft", 1, 1000))
     assert [start.job.id for start in scheduler.step(0, queue, cluster)] == [2]
-    assert reserve(head, 0, cluster, policy).time == math.inf
+    assert Shadow(head, 0, cluster, policy).time == math.inf
     cluster.set_up(1, True)
     assert scheduler.step(5, queue, cluster) == []
-    assert reserve(head, 5, cluster, policy).time == 1000
+    assert Shadow(head, 5, cluster, policy).time == 1000
 
 
 def test_reserving_changes_nothing():
     scheduler, cluster, reference = pair(single_cores(2), "compact", backfilling="easy")
     for moment in play(scheduler, cluster, reference, [Task(Job(1, "ft", 2, 10), 10)]):
         before = cluster.busy0, cluster.busy1, cluster.generation, list(cluster.ends)
-        reserve(Job(2, "ft", 2, 5), moment.now, cluster, scheduler.policy)
+        Shadow(Job(2, "ft", 2, 5), moment.now, cluster, scheduler.policy)
         assert before == (cluster.busy0, cluster.busy1, cluster.generation, list(cluster.ends))
 
 

@@ -10,10 +10,11 @@ from energy_facts import CLASSES, programs
 from vrm.model import Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
-from vrm.scheduling.backfilling import make_backfilling
+from vrm.scheduling.dispatchers import make_backfilling
 from vrm.scheduling.eamc import GOALS
 from vrm.scheduling.registry import PolicyError
-from vrm.simulation.library import simulate
+from vrm.api import Machine, Measurements, Rules, simulate
+from vrm.simulation.arguments import by_name
 from vrm.simulation.outcome import Outcome
 from vrm.workload.submission import Submission
 
@@ -30,8 +31,9 @@ def job(number: int, app: str, nodes: int, run: float = 100.0, submit: float = 0
 
 
 def run(variant: str, jobs: List[Submission], each: int = 2, more: str = "", **how: Any) -> Outcome:
-    return simulate(jobs, nodes=machine(each), backfill=f"eamc variant={variant} {more}",
-                    energy=programs(), **how)
+    return simulate(jobs,
+                    **by_name(dict(nodes=machine(each), policy="compact", backfill=f"eamc variant={variant} {more}",
+                                   energy=programs(), **how)))
 
 
 class Watched:
@@ -134,15 +136,16 @@ def test_unknown_programs_run_at_the_default_wherever_there_is_room() -> None:
 
 def test_a_wide_job_goes_where_it_fits_at_all() -> None:
     nodes = machine(2) + [Node("p2-9", (4,), features=frozenset({"class:p2"}), power=CLASSES["p2"])]
-    found = simulate([job(1, "lu.C", 3)], nodes=nodes, backfill="eamc", energy=programs())
+    found = simulate([job(1, "lu.C", 3)], Machine(nodes), Rules(policy="compact", backfill="eamc"),
+                     measured=Measurements(energy=programs()))
     assert [row.id for row in found.results.rows()] == [1]
 
 
 def test_on_other_machines_and_dispatchers_time_counts_too() -> None:
     slow = PowerClass("slow", idle=5)
     known = Programs({"a": {"fast": Measured(10, 100), "slow": Measured(30, 50)}})
-    found = simulate([Submission(Job(1, "a", 1, 100.0), 10.0)], nodes=[Node("n", (1,), power=slow)],
-                     backfill="easy", energy=known)
+    found = simulate([Submission(Job(1, "a", 1, 100.0), 10.0)], Machine([Node("n", (1,), power=slow)]),
+                     Rules(policy="compact", backfill="easy"), measured=Measurements(energy=known))
     assert found.summary["energy"] == 50 * 30 and found.summary["makespan"] == 30
 
 

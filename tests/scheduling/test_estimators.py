@@ -10,7 +10,7 @@ import pytest
 
 from vrm.model.job import Job
 from vrm.scheduling.estimators import (CORRECTIONS, ESTIMATORS, LEAST, MEMORY, QUANTILE, STEPS,
-                                       make_correction, make_estimator, prefix, quantile)
+                                       make_correction, make_estimator, prefix)
 from vrm.scheduling.registry import PolicyError
 
 Ended = List[Tuple[Job, float]]
@@ -98,18 +98,6 @@ def test_what_is_expected_is_that_of_the_plain_definition(name: str, plain: Any,
         estimator.learn(job, run)
         ended.append((job, run))
     assert differing > 100
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_a_quantile_lies_between_the_values_beside_it(seed: int) -> None:
-    draw = random.Random(seed)
-    values = [draw.random() for _ in range(draw.randint(1, 12))]
-    share = draw.random()
-    found = quantile(values, share)
-    assert min(values) <= found <= max(values)
-    below = sum(value < found for value in values)
-    assert below <= share * (len(values) - 1) + 1
-    assert quantile(values, 0) == min(values) and quantile(values, 1) == max(values)
 
 
 def test_a_copy_learns_for_itself() -> None:

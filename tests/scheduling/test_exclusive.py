@@ -14,7 +14,7 @@ from reference import Place, Reference, places_of, regular_nodes
 from vrm.model import Cluster, Job, Node
 from vrm.model.cluster import Watcher
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Rules, Submission, simulate
 
 
 class Held(NamedTuple):
@@ -136,7 +136,7 @@ def test_plans_equal_their_definition(backfill: str, depth: float, kept: bool,
                                       case: Tuple[List[Node], List[Submission]]) -> None:
     nodes, jobs = case
     found = Starts(nodes)
-    simulate(list(jobs), nodes=nodes, policy="pack", backfill=backfill, watchers=[found])
+    simulate(list(jobs), Machine(nodes), Rules(policy="pack", backfill=backfill), record=Recording(watchers=[found]))
     assert found.starts == plain(jobs, nodes, depth, kept)
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Booking, Cluster, Job
-from vrm.model.reservation import Calendar, Reservation, Span, Wanted
+from vrm.model.reservation import Calendar, Reservation, Span, ReservationRequest
 from vrm.scheduling import make_policy
 from vrm.scheduling.offers import borrowed, offer, reserved
 from vrm.scheduling.slowdown import SlowdownDriven
-from vrm.simulation import Watcher, simulate
+from vrm.api import Machine, Recording, Rules, Timetable, Watcher, simulate
 from vrm.workload.submission import Submission
 
 Rows = List[Tuple[int, int, int, float]]
@@ -39,9 +39,10 @@ class Placed(Watcher):
         self.nodes[booking.job.id] = tuple(booking.placement.nodes)
 
 
-def ran(rows: Rows, wanted: List[Wanted], placed: Optional[Placed] = None) -> Dict[int, Any]:
-    outcome = simulate(submissions(rows), nodes=4, sockets=2, cores=2, backfill=SlowdownDriven(math.inf, always=True),
-                       reservations=wanted, watchers=[placed] if placed else [])
+def ran(rows: Rows, wanted: List[ReservationRequest], placed: Optional[Placed] = None) -> Dict[int, Any]:
+    outcome = simulate(submissions(rows), Machine.of(4, sockets=2, cores=2),
+                       Rules(backfill=SlowdownDriven(math.inf, always=True)), timetable=Timetable(reservations=wanted),
+                       record=Recording(watchers=[placed] if placed else []))
     return {row.id: row for row in outcome.jobs}
 
 
@@ -58,7 +59,7 @@ def test_nobody_is_on_reserved_nodes(rows: Rows, spans: List[Tuple[int, int, int
     wanted, begin, closed = [], 0.0, []
     for later, length, nodes in spans:
         begin += later
-        wanted.append(Wanted(begin, begin + length, nodes=tuple(f"n{node}" for node in range(nodes))))
+        wanted.append(ReservationRequest(begin, begin + length, nodes=tuple(f"n{node}" for node in range(nodes))))
         closed.append((begin, begin + length, nodes))
         begin += length
     placed = Placed()
@@ -72,7 +73,7 @@ def test_who_would_reach_into_one_does_not_borrow_and_nobody_lends_to_it() -> No
     free = ran(rows, [])
     assert (free[1].start, free[1].end, free[0].end) == (10, 90, 240)
     # The lender would end at 240 at the latest; the borrower has left long before.
-    late, early = [Wanted(240, 300, number=1)], [Wanted(239, 300, number=1)]
+    late, early = [ReservationRequest(240, 300, number=1)], [ReservationRequest(239, 300, number=1)]
     assert ran(rows, late)[1].start == 10
     assert ran(rows, early)[1].start == 300 and ran(rows, early)[0].end == 200
 

@@ -12,7 +12,7 @@ from vrm.model import Cluster, Infeasible, Job, Node
 from vrm.model.queues import Queues
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.ordering import Prb
-from vrm.simulation import simulate
+from vrm.api import Machine, Rules, simulate
 from vrm.workload.submission import Submission
 
 DISPATCHERS = ["none", "easy", "list", "conservative", "easy-kept", "2", "conservative-recomputed"]
@@ -213,7 +213,7 @@ def test_what_a_queue_never_allows_is_refused(job: Job, message: str) -> None:
 def test_a_simulation_refuses_what_queues_refuse_and_counts_it() -> None:
     jobs = [Submission(Job(1, "a", 1, 60.0, queue="debug"), 10.0),
             Submission(Job(2, "a", 1, 60.0, queue="debgu"), 10.0)]
-    outcome = simulate(jobs, nodes=1, cores=2, policy="pack", queues={"debug": {"max_running": 1}})
+    outcome = simulate(jobs, Machine.of(1, cores=2), Rules(policy="pack", queues={"debug": {"max_running": 1}}))
     assert outcome.summary["refusals"] == {"unknown queue `debgu`; did you mean debug?": 1}
 
 
@@ -223,7 +223,7 @@ def test_a_simulation_refuses_what_queues_refuse_and_counts_it() -> None:
 def test_what_are_no_queues_is_one_line(queues: Any) -> None:
     from vrm.scheduling import PolicyError
     with pytest.raises(PolicyError, match="^queues: "):
-        simulate([], nodes=1, queues=queues)
+        simulate([], Machine.of(1), Rules(queues=queues))
 
 
 # -------------------------------------------------------------------------------- properties
@@ -249,8 +249,8 @@ def test_limits_hold_at_every_moment_and_all_jobs_end(
                        float(min(run, estimate)))
             for number, (procs, run, estimate, submit, queue, user) in enumerate(
                 sorted(wanted, key=lambda each: each[3]))]
-    outcome = simulate(jobs, nodes=2, cores=4, policy="pack", algorithm=ordering, backfill=backfill,
-                       queues=queues)
+    outcome = simulate(jobs, Machine.of(2, cores=4),
+                       Rules(policy="pack", algorithm=ordering, backfill=backfill, queues=queues))
     rows = {row.id: row for row in outcome.jobs}
     assert len(rows) == len(jobs)
     for row in rows.values():

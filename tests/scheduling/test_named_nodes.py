@@ -10,14 +10,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from vrm.model import Booking, Cluster, Infeasible, Job, Node
-from vrm.model.core_share import Borrowed
 from vrm.model.job import Request
-from vrm.model.placement import CorePlacement
+from vrm.model.placement import CorePlacement, Placement
 from vrm.scheduling import make_policy
 from vrm.scheduling.custom import placement_of
 from vrm.scheduling.offers import borrowed, offer
 from vrm.scheduling.spread import spread
-from vrm.simulation import Submission, Watcher, simulate
+from vrm.api import Machine, Recording, Rules, Submission, Timetable, Watcher, simulate
 from vrm.simulation.engine import Outage
 
 NODES = [Node(f"n{i}.site", (2, 2), features=frozenset({"fast"} if i % 2 else ())) for i in range(5)]
@@ -47,7 +46,7 @@ class LastFirst:
             raise Infeasible("no room")
         return len(placement.nodes)
 
-    def place(self, job: Job, view: Any) -> Optional[CorePlacement]:
+    def place(self, job: Job, view: Any) -> Optional[Placement]:
         free, chosen = view.free_cores & sum(view.layout.node_cores(at) for at, node in enumerate(view.nodes)
                                              if job.features <= node.features), 0
         for _ in range(job.procs):
@@ -88,7 +87,8 @@ def workloads(draw: Any) -> List[Submission]:
 @given(data=st.data())
 def test_no_job_is_where_it_would_not_be(backfill: str, policies: List[Any], data: st.DataObject) -> None:
     tasks, seen = data.draw(workloads()), Seen()
-    outcome = simulate(tasks, nodes=NODES, backfill=backfill, policy=data.draw(st.sampled_from(policies)), watchers=[seen])
+    outcome = simulate(tasks, Machine(NODES), Rules(backfill=backfill, policy=data.draw(st.sampled_from(policies))),
+                       record=Recording(watchers=[seen]))
     assert {row.id for row in outcome.jobs} == {job.id for _, job, _ in seen.starts}
     assert len(outcome.jobs) + outcome.summary["refused"] == len(tasks)
     for _, job, on in seen.starts:
@@ -146,7 +146,7 @@ def test_borrowed_cores_are_on_the_named_nodes() -> None:
 
     def on(**names: Any) -> Optional[List[int]]:
         found = borrowed(Job(9, "b.x", 2, 1.0, request=Request.of(2, **names)), cluster, lent)
-        assert found is None or isinstance(found, Borrowed)
+        assert found is None or found.lease is not None
         return None if found is None else list(found.nodes)
     assert on() == [0] and on(exclude=["n0"]) == [1] and on(nodelist=["n2"]) == [2]
     assert on(nodelist=["n0", "n2"]) == [0, 2] and on(nodelist=["n4"]) is None
@@ -157,7 +157,7 @@ def test_a_lost_node_is_waited_for() -> None:
     jobs = [Job(0, "a.x", 4, 10.0, request=Request.of(4, nodelist=["n1"])),
             Job(1, "a.x", 4, 10.0, request=Request.of(4, exclude=["n1"])), Job(2, "a.x", 4, 10.0)]
     seen = Seen()
-    simulate([Submission(job, 10.0) for job in jobs], nodes=NODES, backfill="easy", policy="pack",
-             outages=[Outage(1, 0.0, 50.0)], watchers=[seen])
+    simulate([Submission(job, 10.0) for job in jobs], Machine(NODES), Rules(backfill="easy", policy="pack"),
+             timetable=Timetable(outages=[Outage(1, 0.0, 50.0)]), record=Recording(watchers=[seen]))
     assert [(start, job.id, on) for start, job, on in seen.starts] == [
         (0.0, 1, {"n0"}), (0.0, 2, {"n2"}), (50.0, 0, {"n1"})]

@@ -240,8 +240,8 @@ def test_of_similar_jobs_the_larger_takes_all_that_the_smaller_takes(data, polic
         for (other_kind, other_size), larger in placed:
             if kind == other_kind and size <= other_size:
                 smaller, all_of_it = Cluster(nodes).copy(), Cluster(nodes).copy()
-                placement.take(smaller)
-                larger.take(all_of_it)
+                smaller.take(Job(0, "a", 1, 1), placement)
+                all_of_it.take(Job(0, "a", 1, 1), larger)
                 assert smaller.busy0 & ~all_of_it.busy0 == smaller.busy1 & ~all_of_it.busy1 == 0
                 assert smaller.busy_cores & ~all_of_it.busy_cores == 0
 

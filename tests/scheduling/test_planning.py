@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Job, Node
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.plan import (Effort, Problem, Task, broken, easy_plan, first_plan, latest_end,
+from vrm.scheduling.plan import (Effort, PlanningProblem, PlanningTask, broken, easy_plan, first_plan, latest_end,
                                  shifted, solve)
 from vrm.scheduling.planning import Planning, problem_of
-from vrm.simulation import simulate
+from vrm.api import Machine, Rules, simulate
 from vrm.workload.submission import Submission
 
 pytest.importorskip("ortools")
@@ -27,7 +27,7 @@ QUICK = Effort(0.02)
 
 
 @st.composite
-def problems(draw: Any, most: int = 7) -> Problem:
+def problems(draw: Any, most: int = 7) -> PlanningProblem:
     kinds = draw(st.integers(1, 3))
     capacity = tuple(draw(st.lists(st.integers(1, 6), min_size=kinds, max_size=kinds)))
 
@@ -39,10 +39,10 @@ def problems(draw: Any, most: int = 7) -> Problem:
         held = wants(free)
         free = [some - each for some, each in zip(free, held)]
         running.append((draw(st.integers(1, 9)), held))
-    tasks = tuple(Task(draw(st.integers(1, 9)), wants(capacity), draw(st.sampled_from([1, 4, 1000])))
+    tasks = tuple(PlanningTask(draw(st.integers(1, 9)), wants(capacity), draw(st.sampled_from([1, 4, 1000])))
                   for _ in range(draw(st.integers(1, most))))
     horizon = sum(task.seconds for task in tasks) + sum(seconds for seconds, _ in running)
-    return Problem(capacity, tuple(running), tasks, horizon)
+    return PlanningProblem(capacity, tuple(running), tasks, horizon)
 
 
 # --------------------------------------------------------------------------------------- plans
@@ -55,7 +55,7 @@ def test_the_latest_end_is_that_of_one_job_after_the_other() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(problem=problems())
-def test_plans_hold_every_constraint_and_none_is_worse_than_that_of_easy(problem: Problem) -> None:
+def test_plans_hold_every_constraint_and_none_is_worse_than_that_of_easy(problem: PlanningProblem) -> None:
     known = easy_plan(problem)
     assert broken(problem, known) == ""
     found = solve(problem, QUICK)
@@ -67,11 +67,11 @@ def test_plans_hold_every_constraint_and_none_is_worse_than_that_of_easy(problem
     assert cold is not None and broken(problem, cold) == ""
 
 
-def plain_easy(problem: Problem) -> List[int]:
+def plain_easy(problem: PlanningProblem) -> List[int]:
     """EASY in plain loops over seconds."""
     spans = [(0, seconds, wants) for seconds, wants in problem.running]
 
-    def fits(task: Task, start: int, more: Sequence[Any] = ()) -> bool:
+    def fits(task: PlanningTask, start: int, more: Sequence[Any] = ()) -> bool:
         return all(sum(wants[name] for begin, end, wants in [*spans, *more] if begin <= second < end)
                    + task.wants[name] <= most
                    for second in range(start, start + task.seconds)
@@ -98,13 +98,13 @@ def plain_easy(problem: Problem) -> List[int]:
 
 @settings(max_examples=150, deadline=None)
 @given(problem=problems())
-def test_the_plan_of_easy_is_that_of_its_definition(problem: Problem) -> None:
+def test_the_plan_of_easy_is_that_of_its_definition(problem: PlanningProblem) -> None:
     assert easy_plan(problem) == plain_easy(problem)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(5))
-def test_small_problems_are_solved_to_the_best_plan(problem: Problem) -> None:
+def test_small_problems_are_solved_to_the_best_plan(problem: PlanningProblem) -> None:
     """The best plan is among those that place the tasks one after the other, each as early as it
     can be, in some order."""
     best = min(problem.cost(shifted(problem, order))
@@ -114,18 +114,18 @@ def test_small_problems_are_solved_to_the_best_plan(problem: Problem) -> None:
 
 
 def test_the_task_whose_wait_costs_more_is_first() -> None:
-    problem = Problem((2,), (), (Task(10, (2,), 1000), Task(10, (2,), 6000)), 20)
+    problem = PlanningProblem((2,), (), (PlanningTask(10, (2,), 1000), PlanningTask(10, (2,), 6000)), 20)
     assert solve(problem, QUICK) == [10, 0]
-    shorter = Problem((2,), (), (Task(10, (2,), 1000), Task(3, (2,), 1000)), 13)
+    shorter = PlanningProblem((2,), (), (PlanningTask(10, (2,), 1000), PlanningTask(3, (2,), 1000)), 13)
     assert solve(shorter, QUICK) == [3, 0]
 
 
 def test_equal_searches_find_equal_plans() -> None:
-    tasks = tuple(Task(7 + 13 * at % 29, (1 + 5 * at % 7, at % 3), 1000 + 500 * (at % 4))
+    tasks = tuple(PlanningTask(7 + 13 * at % 29, (1 + 5 * at % 7, at % 3), 1000 + 500 * (at % 4))
                   for at in range(60))
-    problem = Problem((8, 3), ((5, (3, 1)),), tasks, sum(task.seconds for task in tasks) + 5)
+    problem = PlanningProblem((8, 3), ((5, (3, 1)),), tasks, sum(task.seconds for task in tasks) + 5)
     first = solve(problem, Effort(0.1))
-    assert first == solve(problem, Effort(0.1)) == solve(Problem.read(problem.record()), Effort(0.1))
+    assert first == solve(problem, Effort(0.1)) == solve(PlanningProblem.read(problem.record()), Effort(0.1))
     assert problem.cost(first or []) < problem.cost(easy_plan(problem))
 
 
@@ -138,7 +138,7 @@ def test_without_a_plan_to_begin_with_the_search_gets_more_time_until_there_is_o
         tries.append(self.parameters.max_deterministic_time)
         return cp_model.UNKNOWN
 
-    problem = Problem((2,), (), (Task(10, (2,), 1), Task(10, (1,), 1)), 20)
+    problem = PlanningProblem((2,), (), (PlanningTask(10, (2,), 1), PlanningTask(10, (1,), 1)), 20)
     monkeypatch.setattr(cp_model.CpSolver, "solve", give_up)
     assert solve(problem, Effort(1.0, 10.0, warm=False)) is None
     assert tries == [1, 2, 4, 8, 10]
@@ -160,7 +160,7 @@ def test_without_a_plan_to_begin_with_the_search_gets_more_time_until_there_is_o
 
 
 def problem(jobs: Sequence[Job], cluster: Cluster, policy: str = "pack", queues: Queues = NO_QUEUES,
-            others: float = 0.0, now: float = 0.0) -> Problem:
+            others: float = 0.0, now: float = 0.0) -> PlanningProblem:
     return problem_of(now, jobs, others, cluster, make_policy(policy, cluster), queues)
 
 
@@ -244,17 +244,17 @@ def test_every_job_runs_and_the_same_twice(text: str, policy: str, order: str,
     jobs = [Submission(Job(number, "x", procs, float(estimate), float(submit)), float(run))
             for number, (procs, run, estimate, submit) in enumerate(
                 sorted(wanted, key=lambda each: each[3]))]
-    runs = [simulate(jobs, nodes=2, sockets=2, cores=4, policy=policy, algorithm="PRB", backfill=text,
-                     node_order=order) for _ in range(2)]
+    runs = [simulate(jobs, Machine.of(2, sockets=2, cores=4),
+                     Rules(policy=policy, algorithm="PRB", backfill=text, node_order=order)) for _ in range(2)]
     assert [[(row.id, row.start) for row in run.jobs] for run in runs][0] == [
         (row.id, row.start) for row in runs[1].jobs]
     assert len(list(runs[0].jobs)) + sum(runs[0].summary["refusals"].values()) == len(jobs)
 
 
 def test_what_a_step_has_decided_is_not_planned_again() -> None:
-    asked: List[Problem] = []
+    asked: List[PlanningProblem] = []
 
-    def solver(problem: Problem) -> Optional[List[int]]:
+    def solver(problem: PlanningProblem) -> Optional[List[int]]:
         asked.append(problem)
         return easy_plan(problem)
 
@@ -278,10 +278,10 @@ class Elsewhere:
     """Makes plans when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: List[Problem] = []
+        self.asked: List[PlanningProblem] = []
         self.plan: Optional[List[int]] = None
 
-    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+    def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
         self.asked.append(problem)
         self.plan = None
 
@@ -362,7 +362,7 @@ def test_without_or_tools_there_is_one_line_that_says_what_to_type(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PolicyError) as error:
         make_backfilling("cp")
-    assert str(error.value) == "backfilling cp needs OR-tools: pip install 'vrm[cp]'"
+    assert str(error.value) == "backfilling cp needs OR-tools: pip install 'ortools>=9.11,<10'"
 
 
 @pytest.mark.parametrize("text, message", [

@@ -16,7 +16,7 @@ from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.profile import PoolProfile, Slot
 from vrm.simulation.engine import Outage
-from vrm.simulation.library import simulate
+from vrm.api import Machine, Measurements, Recording, Rules, Timetable, simulate
 from vrm.workload.submission import Submission
 
 NODES = tuple(Node(f"n{at}", (2, 2), {"memory": 8.0, "gpu": float(at % 2)}, power=PowerClass("p", idle=5, busy=20))
@@ -65,7 +65,7 @@ class Seen(Watcher):
         self.starts: List[Tuple[Any, ...]] = []
 
     def booked(self, booking: Any) -> None:
-        self.starts.append((booking.job.id, booking.start, booking.placement.claims,
+        self.starts.append((booking.job.id, booking.start, booking.placement.room,
                             tuple(booking.placement.slots(NODES))))
 
 
@@ -102,7 +102,9 @@ def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs
     for kind in (PoolProfile, Plain):
         watcher = Seen()
         with mock.patch("vrm.scheduling.reservations.PoolProfile", kind):
-            simulate(list(jobs), nodes=NODES, policy=policy, backfill=backfill, algorithm=order, power_cap=cap,
-                     energy=PROGRAMS, watchers=[watcher], outages=outages)
+            simulate(list(jobs), Machine(NODES),
+                     Rules(policy=policy, backfill=backfill, algorithm=order, power_cap=cap),
+                     measured=Measurements(energy=PROGRAMS), timetable=Timetable(outages=outages),
+                     record=Recording(watchers=[watcher]))
         found.append(watcher.starts)
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ from vrm.model import Cluster, Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.power import Cap
 from vrm.scheduling.registry import PolicyError
-from vrm.simulation.library import simulate
+from vrm.api import Machine, Measurements, Rules, Selection, simulate
 from vrm.workload.submission import Submission
 
 NODES, STEPS = 4, Tuple[Tuple[float, float], ...]
@@ -125,8 +125,9 @@ def simulated(loads: List[Load], steps: STEPS, backfill: str) -> Dict[int, float
     jobs = [Submission(Job(at, "a", load.nodes, load.walltime, load.submit, watts=load.watts), load.run)
             for at, load in enumerate(loads)]
     nodes = [Node(f"n{at}", (1,), power=PowerClass("p")) for at in range(NODES)]
-    found = simulate(jobs, nodes=nodes, backfill=backfill, power_cap=str(Cap(steps)),
-                     keep_estimates=True, energy=Programs({"other": {"p": Measured(1, 1)}}))
+    found = simulate(jobs, Machine(nodes), Rules(policy="compact", backfill=backfill, power_cap=str(Cap(steps))),
+                     selection=Selection(keep_estimates=True),
+                     measured=Measurements(energy=Programs({"other": {"p": Measured(1, 1)}})))
     return {row.id: row.start for row in found.results.rows()}
 
 
@@ -190,7 +191,8 @@ def test_what_draws_more_than_is_ever_left_is_refused() -> None:
     jobs = [Submission(Job(1, "known", 4, 9.0), 5.0), Submission(Job(2, "other", 8, 9.0), 5.0),
             Submission(Job(3, "said", 4, 9.0, watts=81), 5.0), Submission(Job(4, "half", 2, 9.0), 5.0)]
     programs = Programs({"known": {"p": Measured(5, 90)}})
-    found = simulate(jobs, nodes=nodes, power_cap="100", energy=programs)
+    found = simulate(jobs, Machine(nodes), Rules(policy="compact", power_cap="100"),
+                     measured=Measurements(energy=programs))
     # 20 W are those of idle nodes; 80 are left: known adds 80, other 2 x 50, and half a node as a whole.
     assert [row.id for row in found.results.rows()] == [1, 4]
     assert found.results.refusals == {
@@ -200,7 +202,8 @@ def test_what_draws_more_than_is_ever_left_is_refused() -> None:
 
 
 def test_what_a_job_draws_must_be_known() -> None:
-    found = simulate([Submission(Job(1, "cg.B.x", 1, 9.0), 5.0)], nodes=2, power_cap="100")
+    found = simulate([Submission(Job(1, "cg.B.x", 1, 9.0), 5.0)], Machine.of(2),
+                     Rules(policy="compact", power_cap="100"))
     (reason,) = found.results.refusals
     assert reason.startswith("PowerCap: what cg.B.x draws is not known; say watts=N in its line, or Busy")
 
@@ -213,15 +216,15 @@ def test_what_a_job_draws_must_be_known() -> None:
 def test_caps_that_cannot_be(cap: str, said: str) -> None:
     nodes = [Node(f"n{at}", (1,), power=PowerClass("p", idle=20)) for at in range(2)]
     with pytest.raises(PolicyError) as caught:
-        simulate([Submission(Job(1, "a", 1, 9.0, watts=1), 5.0)], nodes=nodes, power_cap=cap)
+        simulate([Submission(Job(1, "a", 1, 9.0, watts=1), 5.0)], Machine(nodes), Rules(power_cap=cap))
     assert str(caught.value).startswith(said)
 
 
 def test_a_copy_of_a_cluster_keeps_its_own_budget() -> None:
     cluster = Cluster.regular(2, 1, 1)
     from vrm.model.rules import Rules
-    from vrm.scheduling.of_rules import scheduler_of
-    scheduler = scheduler_of(Rules(power_cap="100"), cluster)
+    from vrm.scheduling.compose import compose
+    scheduler = compose(Rules(power_cap="100", policy="compact"), cluster)
     job = Job(1, "a", 1, 10.0, watts=70)
     placement = scheduler.policy.place(job, cluster)
     assert placement is not None

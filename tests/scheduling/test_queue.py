@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from vrm.model import Cluster, Job
 from vrm.results.jobs import read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.queue import JobQueue
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Submission, simulate
 
 JOBS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.sampled_from([0, 0, 0, 1, -2])),
                 min_size=1, max_size=90)
@@ -47,7 +48,15 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
         assert list(waiting.fitting(1, room)) == [
             j for j in wanted[1:] if j.id % 3 + 1 <= room]
     longest = {1: 10.0, 3: 30.0}
-    assert waiting.within(longest) == [j for j in wanted if j.expected <= longest.get(j.id % 3 + 1, 0)]
+    short = [j for j in wanted if j.expected <= longest.get(j.id % 3 + 1, 0)]
+    assert waiting.within(longest, dict.fromkeys((1, 2, 3), math.inf), 1.0, 1.0, 0) == short
+    assert all(waiting.place(job) == at for at, job in enumerate(wanted))
+    left = {1: 25.0, 2: 9.0, 3: 40.0}
+    paying = [j for j in short if j.expected * (1 + 0.1 * (j.id % 3 + 1) * max(0, wanted.index(j) - 1))
+              <= left[j.id % 3 + 1]]
+    found = waiting.within(longest, left, 1.0, 0.1, 1)
+    assert [job for job in found if job in paying] == paying and all(job in short for job in found)
+    assert found == paying or not ordering.static
     queue.remove_started(wanted[:2])
     assert list(queue.in_order(now)) == wanted[2:]
 
@@ -81,6 +90,19 @@ def test_every_job_starts_once_and_reservations_hold_whatever_the_priorities(
 
 def test_the_simulator_obeys_priorities(tmp_path) -> None:
     jobs = [Job(i, "a.x", 1, 10.0, 0.0, priority=i % 3) for i in range(9)]
-    simulate([Submission(job, 10.0) for job in jobs], nodes=1, sockets=1, cores=1, out=tmp_path)
+    simulate([Submission(job, 10.0) for job in jobs], Machine.of(1, sockets=1, cores=1), record=Recording(out=tmp_path))
     rows = sorted(read_jobs(tmp_path / "jobs.csv"), key=lambda row: row.start)
     assert [row.id for row in rows] == [2, 5, 8, 1, 4, 7, 0, 3, 6]
+
+
+@pytest.mark.parametrize("ordering", ["FCFS", "SJF", "WFP3"])
+def test_the_first_priority_may_come_with_a_change(ordering: str) -> None:
+    """It was not compared, and the next job that was taken out took another one's place."""
+    queue = JobQueue(make_ordering(ordering), lambda job: 1)
+    for number in (1, 2, 3):
+        queue.add(Job(number, "a", 1, 10.0 + number))
+    queue.replace(Job(3, "a", 1, 13.0, priority=5))
+    assert [job.id for job in queue.in_order(1.0)][0] == 3
+    queue.add(Job(4, "a", 1, 1.0, priority=1))
+    queue.remove(3)
+    assert [job.id for job in queue.in_order(1.0)][0] == 4 and sorted(queue.jobs) == [1, 2, 4]

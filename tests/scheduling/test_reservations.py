@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.reservations import Reserving
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Rules, Submission, simulate
 from vrm.simulation.compiled import compiled
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
@@ -106,23 +106,27 @@ def plain(jobs: List[Submission], total: int, depth: float, kept: bool,
     return starts
 
 
-@st.composite
-def workloads(draw: Any, most: int = 6) -> List[Submission]:
+_GAP = st.sampled_from([0, 0, 1, 1, 2, 5])
+_APP = st.sampled_from(["bt.A", "cg.A"])
+_FACTS = {most: st.lists(st.tuples(_GAP, st.integers(1, 15), st.integers(0, 14), _APP, st.integers(1, most)),
+                         min_size=1, max_size=20) for most in (6, 12)}
+
+
+def workloads(most: int = 6) -> st.SearchStrategy[List[Submission]]:
     """Random jobs that often end early."""
-    number = draw(st.integers(1, 20))
-    time, found = 0, []
-    for index in range(1, number + 1):
-        time += draw(st.sampled_from([0, 0, 1, 1, 2, 5]))
-        estimate = draw(st.integers(1, 15))
-        run = draw(st.integers(1, estimate))
-        found.append(Submission(Job(index, draw(st.sampled_from(["bt.A", "cg.A"])),
-                                    draw(st.integers(1, most)), estimate, time), run))
-    return found
+    def made(facts: List[Any]) -> List[Submission]:
+        time, found = 0, []
+        for index, (gap, estimate, less, app, procs) in enumerate(facts, 1):
+            time += gap
+            found.append(Submission(Job(index, app, procs, estimate, time), max(1, estimate - less)))
+        return found
+
+    return _FACTS[most].map(made)
 
 
 def starts(jobs: List[Submission], backfill: Any, **choices: Any) -> Dict[int, float]:
     return {row.id: row.start for row in
-            simulate(jobs, nodes=6, backfill=backfill, **choices).jobs}
+            simulate(jobs, Machine.of(6), Rules(backfill=backfill, **choices)).jobs}
 
 
 @pytest.mark.parametrize("algorithm", ["FCFS", "SJF", "WFP3"])
@@ -226,6 +230,22 @@ def test_a_cancelled_job_gives_its_reservation_back() -> None:
     queue.remove(2)
     assert scheduler.step(1, queue, cluster) == []
     assert scheduler.reservations(1, queue, cluster) == {3: 10}
+
+
+def test_no_start_is_later_since_another_job_was_cancelled() -> None:
+    cluster = Cluster.regular(1, 1, 1)
+    scheduler = Scheduler(make_ordering("SJF"), make_backfilling("conservative"),
+                          make_policy("compact", cluster))
+    queue = scheduler.new_queue()
+    for job in (Job(1, "a", 1, 10), Job(2, "a", 1, 20), Job(3, "a", 1, 30)):
+        queue.add(job)
+        scheduler.step(0, queue, cluster)
+    queue.add(Job(4, "a", 1, 5))  # shorter, but the others have their starts already
+    scheduler.step(0, queue, cluster)
+    assert scheduler.reservations(0, queue, cluster) == {2: 10, 3: 30, 4: 60}
+    queue.remove(3)
+    scheduler.step(1, queue, cluster)
+    assert scheduler.reservations(1, queue, cluster) == {2: 10, 4: 30}
 
 
 def test_nodes_that_go_down_and_come_back() -> None:

@@ -19,7 +19,7 @@ from vrm.config.policies import make_scheduler
 from vrm.model import Booking, Cluster, Job, Placement
 from vrm.results.jobs import read_jobs
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Rules, Submission, simulate
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results
 
@@ -103,8 +103,8 @@ def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: List[Task], 
     def run(offset: float) -> List[Tuple[int, float, float]]:
         subs = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit + offset), run)
                 for job, run in tasks]
-        rows = simulate(subs, nodes=3, sockets=2, cores=4, policy="pack", backfill="easy",
-                        interval=interval, starts_per_interval=1).jobs
+        rows = simulate(subs, Machine.of(3, sockets=2, cores=4),
+                        Rules(policy="pack", backfill="easy", interval=interval, starts_per_interval=1)).jobs
         return [(row.id, round(row.start - offset, 3), round(row.end - offset, 3)) for row in rows]
     assert run(moved + 0.3) == run(0.0)
 
@@ -128,7 +128,7 @@ def test_plans_of_reservations_live_with_an_interval(tasks: List[Task], policy: 
 def test_a_tick_at_which_nothing_waits_is_not_made_up_for() -> None:
     """Jobs at 0 and 14: the ticks are 0, 10, 20; the second starts at 20, not at 14."""
     jobs = [Submission(Job(number, "a", 1, 1, submit), 1) for number, submit in enumerate((0, 14))]
-    rows = simulate(jobs, nodes=2, interval=10, starts_per_interval=1).jobs
+    rows = simulate(jobs, Machine.of(2), Rules(interval=10, starts_per_interval=1)).jobs
     assert [row.start for row in rows] == [0, 20]
 
 
@@ -138,8 +138,8 @@ def test_a_head_that_starts_ends_the_turn_and_backfilled_jobs_do_not_count() -> 
     sizes = [1, 2, 4, 1, 1]
     jobs = [Submission(Job(number, "a", procs, 15, 0), 100 if number < 2 else 15)
             for number, procs in enumerate(sizes)]
-    rows = {row.id: row.start for row in simulate(jobs, nodes=5, backfill="list", interval=10,
-                                                  starts_per_interval=1).jobs}
+    rows = {row.id: row.start for row in simulate(jobs, Machine.of(5),
+                                                  Rules(backfill="list", interval=10, starts_per_interval=1)).jobs}
     assert rows == {0: 0, 1: 10, 2: 110, 3: 20, 4: 20}
 
 
@@ -184,7 +184,7 @@ class Never:
 def test_a_policy_that_never_places_ends_the_simulation(interval: float) -> None:
     jobs = [Submission(Job(number, "a", 1, 5, 4 * number), 5) for number in range(3)]
     with pytest.raises(PolicyError, match="3 job.* wait for ever"):
-        simulate(jobs, nodes=2, policy=lambda cluster, heatmap: Never(), interval=interval)
+        simulate(jobs, Machine.of(2), Rules(policy=lambda cluster, heatmap: Never(), interval=interval))
 
 
 @pytest.mark.parametrize("interval, starts, backfilling, message", [
@@ -200,7 +200,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, interval: float, starts:
     with pytest.raises(ConfigError, match=f"vrm.yaml:4: Scheduling.StartsPerInterval: .*{message}"):
         make_scheduler(load(path), Cluster.regular(1, 1, 1))
     with pytest.raises(PolicyError, match=message):
-        simulate([], nodes=1, backfill=backfilling, interval=interval, starts_per_interval=starts)
+        simulate([], Machine.of(1), Rules(backfill=backfilling, interval=interval, starts_per_interval=starts))
 
 
 def test_the_keys_reach_the_scheduler(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from vrm.model.node import Device
 from vrm.model.rooms import Ledger
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.spread import spread
-from vrm.simulation import Submission, simulate
+from vrm.api import Rules, Submission, simulate
 
 # ------------------------------------------------------------- conservative, by trying all moments
 
@@ -154,8 +154,8 @@ def test_a_reservation_is_protected_where_it_is_known_not_to_be() -> None:
     for memory in ({}, {"resources": {"memory": 1}}):
         asked = [Job(job.id, "a", job.procs, job.walltime, job.submit, **memory) for job in jobs_]
         outcome = simulate([Submission(job, job.walltime) for job in asked],
-                           nodes=[Node(f"n{i}", (1,), {"memory": 1.5}) for i in range(2)],
-                           policy="pack", backfill="easy")
+                           Machine([Node(f"n{i}", (1,), {"memory": 1.5}) for i in range(2)]),
+                           Rules(policy="pack", backfill="easy"))
         assert {job.id: job.start for job in outcome.jobs} == {1: 10, 2: 110, 3: 160}
 
 
@@ -188,7 +188,7 @@ def test_no_two_jobs_hold_a_device_and_each_has_the_nearest(facts: Any, wishes: 
                 cluster.release(gone)
                 del held[gone]
             continue
-        cluster.book(job, placement, 0.0)
+        placement = cluster.book(job, placement, 0.0).placement
         request = job.request
         held[number] = placement.devices
         for node, slots in itertools.groupby(placement.slots(nodes), key=lambda slot: slot.node):
@@ -225,14 +225,12 @@ def test_devices_that_somebody_holds_cannot_be_given_again() -> None:
     for number in range(2):
         placement = policy.place(job.but(id=number), cluster)
         assert placement is not None
-        cluster.book(job.but(id=number), placement, 0.0)
-        assert placement.devices == {0: {"gpu": (number,)}}
-    placement.devices = {0: {"gpu": (0,)}}
+        booking = cluster.book(job.but(id=number), placement, 0.0)
+        assert booking.placement.devices == {0: {"gpu": (number,)}} and not placement.devices
     twin = policy.place(Job(2, "a", 1, 9.0), cluster)
     assert twin is not None
-    twin.devices = {0: {"gpu": (1,)}}
     with pytest.raises(ValueError, match="gpu 1 of node 0 is held"):
-        cluster.book(job.but(id=2), twin, 0.0)
+        cluster.book(job.but(id=2), twin.but(devices={0: {"gpu": (1,)}}), 0.0)
 
 
 # ------------------------------------------------------------------------------------------ spread
@@ -332,16 +330,16 @@ def test_a_policy_of_ones_own_that_gives_what_is_not_there_is_reported(asked: An
         **{"tasks": 1, **asked})) for number in range(2)]
     machine = [Node("n0", (4,), {"gpu": 3, "memory": 5}), Node("n1", (4,))]
     with pytest.raises(PolicyError, match=re.escape(said)):
-        simulate([Submission(job, 10.0) for job in jobs_], nodes=machine,
-                 policy=lambda cluster, heatmap: Careless())
+        simulate([Submission(job, 10.0) for job in jobs_], Machine(machine),
+                 Rules(policy=lambda cluster, heatmap: Careless()))
 
 
 def test_jobs_under_a_policy_of_ones_own_wait_for_licences() -> None:
     jobs_ = [Job(number, "a", 1, 10.0, request=Request.of(1, licences={"ansys": wanted}))
              for number, wanted in enumerate((2, 1, 3))]
     outcome = simulate([Submission(job, 10.0) for job in jobs_],
-                       machine=Machine((Node("n0", (4,)),), {"ansys": 2}),
-                       policy=lambda cluster, heatmap: Careless(), backfill="easy")
+                       rules=Rules(policy=lambda cluster, heatmap: Careless(), backfill="easy"),
+                       machine=Machine((Node("n0", (4,)),), {"ansys": 2}))
     assert {job.id: job.start for job in outcome.jobs} == {0: 0, 1: 10}
     assert outcome.summary["refusals"] == {
         "the job wants 3 licence(s) of ansys, the run has 2": 1}

@@ -114,6 +114,44 @@ def test_a_manager_that_is_killed_is_started_again(place: Path) -> None:
         assert session._restarts == 1
 
 
+def test_restarts_count_since_the_last_progress(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vrm.session.RESTARTS", 1)
+    with Session(**KEYS) as session:
+        for number in range(1, 4):
+            job = session.submit("./waits")
+            wait_until(job.running, "it runs")
+            assert session._process is not None
+            session._process.send_signal(signal.SIGKILL)
+            wait_until(lambda: session._restarts == number, "there is another manager")
+            (place / "go").touch()
+            assert job.result(LIMIT).text == "went\n"
+            (place / "go").unlink()
+
+
+def test_what_a_session_has_given_up_does_not_run_later(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what had started: that is said, and the next session has its end."""
+    monkeypatch.setattr("vrm.session.RESTARTS", 0)
+    with Session(**KEYS) as session:
+        runs = session.submit("./waits", exclusive=True)
+        waits = session.submit("./waits", 2, nodes="2-2")
+        wait_until(lambda: runs.running() and waits.id == 1, "one runs")
+        assert session._process is not None
+        with session._lock:  # what is sent now nobody takes
+            session._process.send_signal(signal.SIGSTOP)
+        late = session.submit("./tells")
+        session._process.send_signal(signal.SIGKILL)
+        for job, text in ((runs, "job 0 has started and goes on"), (waits, "the manager has ended"),
+                          (late, "the manager has ended")):
+            with pytest.raises(SessionError, match=text):
+                job.result(LIMIT)
+        assert len(list((session.settings.directory / "commands").iterdir())) == 1  # for the one that waits
+    with Session(**KEYS) as session:
+        (place / "go").touch()
+        assert session.submit("./tells").result(LIMIT).id == 2
+    rows = {row.id: row.status for row in read_jobs(session.settings.directory / "jobs.csv")}
+    assert rows == {0: "completed", 1: "cancelled", 2: "completed"}
+
+
 def test_small_jobs_share_nodes_and_an_exclusive_one_does_not(place: Path) -> None:
     """Nobody has said where: it is pack. A manager that goes on keeps the nodes of an exclusive job for it."""
     with Session(**KEYS) as session:
@@ -146,7 +184,7 @@ def test_a_running_manager_is_used_and_left_alone(place: Path, site: Site) -> No
     site.config(Emulate=True, Nodes=1, Sockets=1, Cores=2, Launcher={"Kind": "direct"})
     site.program("one", "echo one\n")
     site.lines(end=False)
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
     with Session(site.config_file) as session:
         assert not session.own and session.submit("one").result(LIMIT).text == "one\n"

@@ -13,7 +13,7 @@ import pytest
 from vrm.model import Job
 from vrm.scheduling import compressing
 from vrm.scheduling.compressing import Compress
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Rules, Submission, simulate
 from vrm.simulation.compiled import compiled
 
 
@@ -52,7 +52,7 @@ def test_the_plans_are_the_same(algorithm: str) -> None:
         found = []
         for compress in (compressing.compress, counted):
             compressing._taken[:] = [compress]
-            outcome = simulate(drawn(seed), nodes=31, algorithm=algorithm, backfill="conservative")
+            outcome = simulate(drawn(seed), Machine.of(31), Rules(algorithm=algorithm, backfill="conservative"))
             found.append([(job.id, job.start) for job in outcome.jobs])
         assert found[0] == found[1]
     assert len(used) > 100 and max(used) > 100

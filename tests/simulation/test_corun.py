@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Measurements, Rules, Submission, simulate
+from vrm.simulation.arguments import by_name
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
-from vrm.simulation.inputs import read_heatmap
 from vrm.simulation.results import Results
 from vrm.workload.heatmap_files import read
 
@@ -30,7 +30,7 @@ def job(number: int, app: str, procs: int, work: float, submit: float = 0.0) -> 
 
 def ends(jobs: List[Submission], nodes: int = 1, **choices: Any) -> Dict[int, float]:
     choices.setdefault("speedups", PAIRS)
-    outcome = simulate(jobs, nodes=nodes, sockets=2, cores=2, policy="strip", **choices)
+    outcome = simulate(jobs, **by_name(dict(nodes=nodes, sockets=2, cores=2, policy="strip", **choices)))
     return {row.id: row.end for row in outcome.jobs}
 
 
@@ -62,7 +62,8 @@ def test_work_done_is_kept_when_neighbours_change() -> None:
 
 def test_kills_follow_the_clock_not_the_work() -> None:
     jobs = [Submission(Job(1, "bt.A", 2, 100), 90), Submission(Job(2, "bt.A", 2, 100), 70)]
-    outcome = simulate(jobs, nodes=1, sockets=2, cores=2, policy="strip", speedups=PAIRS, kill=True)
+    outcome = simulate(jobs, Machine.of(1, sockets=2, cores=2), Rules(policy="strip", kill=True),
+                       measured=Measurements(speedups=PAIRS))
     assert {row.id: row.end for row in outcome.jobs} == {2: 87.5, 1: pytest.approx(87.5 + 20 / 1.25)
                                                          if 87.5 + 20 / 1.25 < 100 else 100}
     assert outcome.summary["timeout"] == 1
@@ -71,9 +72,11 @@ def test_kills_follow_the_clock_not_the_work() -> None:
 def test_under_other_policies_speeds_stay_at_1() -> None:
     jobs = [job(1, "bt.A", 2, 100), job(2, "bt.A", 2, 100)]
     for policy in ("compact", "pack"):
-        outcome = simulate(jobs, nodes=2, sockets=2, cores=2, policy=policy, speedups=PAIRS)
+        outcome = simulate(jobs, Machine.of(2, sockets=2, cores=2), Rules(policy=policy),
+                           measured=Measurements(speedups=PAIRS))
         assert {row.end for row in outcome.jobs} == {100}
-    spare = simulate(jobs, nodes=2, sockets=2, cores=2, policy="spare", speedups=PAIRS)
+    spare = simulate(jobs, Machine.of(2, sockets=2, cores=2), Rules(policy="spare"),
+                     measured=Measurements(speedups=PAIRS))
     assert {row.end for row in spare.jobs} == {80}
 
 
@@ -128,10 +131,10 @@ def test_a_table(tmp_path: Path) -> None:
     own = read(path).speedups
     assert own.beside("bt.D.x", 8, "cg.D.x", 8) == 0.75 and own.alone("bt.D.x", 8) == 2
     assert read(path, "partner").speedups.beside("cg.D.x", 8, "bt.D.x", 8) == 0.75
-    heatmap, speedups = read_heatmap(path)
+    heatmap, speedups = Measurements(path).pairs(0)
     assert speedups is not None and heatmap.rank("cg", "cg") < heatmap.rank("cg", "bt")
     path.write_text("bt cg bt\ncg bt cg\n")
-    heatmap, speedups = read_heatmap(path)
+    heatmap, speedups = Measurements(path).pairs(0)
     assert speedups is None and heatmap.rank("bt", "cg") == 1
 
 

@@ -20,10 +20,10 @@ from vrm.results.places import PlacementText
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.reservations import Reserving
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Rules, Submission, simulate
+from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
-from vrm.results.places import PlaceText
 
 Row = Tuple[float, int, float]  # submit, procs, run time
 
@@ -36,7 +36,7 @@ def workload(rows: Sequence[Row], estimate: Optional[float] = None) -> List[Subm
 
 def starts(submissions: Sequence[Submission], nodes: int, **choices: Any) -> Dict[int, float]:
     """Start of each job on one-core nodes."""
-    return {row.id: row.start for row in simulate(submissions, nodes=nodes, **choices).jobs}
+    return {row.id: row.start for row in simulate(submissions, **by_name(dict(nodes=nodes, **choices))).jobs}
 
 
 # ------------------------------------------------------------------------------- test vectors
@@ -59,8 +59,7 @@ FIVE = workload([(0, 2, 4), (0, 1, 9), (0, 3, 2), (0, 2, 5), (0, 1, 7), (0, 2, 6
 def test_vectors_of_five_processors(backfill: str, expected: Dict[int, float],
                                     machine: Tuple[int, int, int, str]) -> None:
     nodes, sockets, cores, policy = machine
-    outcome = simulate(FIVE, nodes=nodes, sockets=sockets, cores=cores, policy=policy,
-                       backfill=backfill)
+    outcome = simulate(FIVE, Machine.of(nodes, sockets, cores), Rules(policy=policy, backfill=backfill))
     found = {row.id: row.start for row in outcome.jobs}
     assert found == {1: 0, 2: 0, **expected}
 
@@ -75,8 +74,10 @@ class Uncounted:
 
 
 def test_reservations_of_cores_take_the_lowest_first(tmp_path: Any) -> None:
-    simulate(FIVE, nodes=1, cores=5, backfill=Reserving(1, kept=False), out=tmp_path,
-             policy=lambda cluster, heatmap: Uncounted(make_policy("pack", cluster)))
+    simulate(FIVE, Machine.of(1, cores=5),
+             Rules(backfill=Reserving(1, kept=False),
+                   policy=lambda cluster, heatmap: Uncounted(make_policy("pack", cluster))),
+             record=Recording(out=tmp_path))
     cores = {row.id: row.cores for row in read_jobs(tmp_path / "jobs.csv")}
     assert cores == {1: "n0:0/0-1", 2: "n0:0/2", 3: "n0:0/0-1+0/3", 4: "n0:0/0-1",
                      5: "n0:0/4", 6: "n0:0/3-4"}
@@ -146,7 +147,7 @@ def test_waiting_times_in_utilities_are_real() -> None:
 
 
 def test_makespan_counts_from_the_first_submission_at_time_0_too() -> None:
-    assert simulate(workload([(0, 1, 7)]), nodes=1).summary["makespan"] == 7
+    assert simulate(workload([(0, 1, 7)]), Machine.of(1)).summary["makespan"] == 7
 
 
 def test_rows_without_waiting_time_or_memory_are_kept(tmp_path: Any) -> None:
@@ -161,7 +162,7 @@ def test_rows_without_waiting_time_or_memory_are_kept(tmp_path: Any) -> None:
 
 def test_jobs_are_killed_at_their_wall_time_when_asked() -> None:
     jobs = [Submission(Job(1, "a", 1, 10, 0), 25), Submission(Job(2, "a", 1, 10, 1), 10)]
-    kept, killed = simulate(jobs, nodes=1), simulate(jobs, nodes=1, kill=True)
+    kept, killed = simulate(jobs, Machine.of(1)), simulate(jobs, Machine.of(1), Rules(kill=True))
     assert [(row.start, row.end) for row in kept.jobs] == [(0, 25), (25, 35)]
     assert [(row.start, row.end) for row in killed.jobs] == [(0, 10), (10, 20)]
     assert killed.summary["timeout"] == 1 and killed.summary["completed"] == 1
@@ -173,12 +174,12 @@ def test_jobs_are_killed_at_their_wall_time_when_asked() -> None:
 def test_jobs_that_outrun_their_estimate_hold_nobody_for_ever(backfill: str) -> None:
     jobs = [Submission(Job(number, "a", 1 + number % 3, 5, number), 5 + 7 * (number % 4))
             for number in range(1, 40)]
-    outcome = simulate(jobs, nodes=4, backfill=backfill)
+    outcome = simulate(jobs, Machine.of(4), Rules(backfill=backfill))
     assert outcome.summary["completed"] == 39
 
 
 def test_impossible_jobs_are_counted_with_the_reason_and_the_run_goes_on() -> None:
-    outcome = simulate(workload([(0, 3, 5), (1, 9, 5), (2, 1, 5)]), nodes=4)
+    outcome = simulate(workload([(0, 3, 5), (1, 9, 5), (2, 1, 5)]), Machine.of(4), Rules(policy="compact"))
     assert outcome.summary["refused"] == 1 and outcome.summary["completed"] == 2
     (reason,) = outcome.summary["refusals"]
     assert "9 ranks do not fit on 4 node(s)" in reason
@@ -192,18 +193,22 @@ MACHINES = [(6, 1, 1, "compact"), (3, 2, 2, "compact"), (3, 2, 2, "spare"), (3, 
             (3, 2, 2, "pack")]
 
 
-@st.composite
-def workloads(draw: Any, most_procs: int = 6) -> List[Submission]:
+_GAP = st.sampled_from([0, 0, 1, 2, 5, 9])
+_FACTS = {most: st.lists(st.tuples(_GAP, st.integers(1, 12), st.sampled_from([1, 1, 2, 3]),
+                                   st.sampled_from(["bt.A", "cg.A"]), st.integers(1, most)), min_size=1, max_size=25)
+          for most in (4, 6, 8, 12)}
+
+
+def workloads(most_procs: int = 6) -> st.SearchStrategy[List[Submission]]:
     """Random jobs, with estimates at or above the run times, many of them at one moment."""
-    number = draw(st.integers(1, 25))
-    time, found = 0, []
-    for index in range(1, number + 1):
-        time += draw(st.sampled_from([0, 0, 1, 2, 5, 9]))
-        run = draw(st.integers(1, 12))
-        estimate = run * draw(st.sampled_from([1, 1, 2, 3]))
-        found.append(Submission(Job(index, draw(st.sampled_from(["bt.A", "cg.A"])),
-                                    draw(st.integers(1, most_procs)), estimate, time), run))
-    return found
+    def made(facts: List[Any]) -> List[Submission]:
+        time, found = 0, []
+        for index, (gap, run, factor, app, procs) in enumerate(facts, 1):
+            time += gap
+            found.append(Submission(Job(index, app, procs, run * factor, time), run))
+        return found
+
+    return _FACTS[most_procs].map(made)
 
 
 class Watch(Results):
@@ -283,14 +288,19 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
                 state[job.id] = "timeout" if run > job.estimate else "completed"
             if job.submit == now:
                 state[job.id] = "refused" if job.procs > procs else "waiting"
+        drop_late(jobs, now - 1, state)  # it would end after its deadline, though there may be room for it
         begun = True
         while begun:  # others may wait for a start
-            begun = start_in_plain_words(jobs, procs, overtake, now, state, start, ends)
-            for job, *_, details in [] if begun else jobs:
-                latest = job.submit + details.more.get("deadline", 999) - job.walltime
-                if state.get(job.id) == "waiting" and now >= latest:
-                    state[job.id], begun = "cancelled", True
+            begun = start_in_plain_words(jobs, procs, overtake, now, state, start, ends) or drop_late(jobs, now, state)
     return {job_id: (start.get(job_id), how) for job_id, how in state.items()}
+
+
+def drop_late(jobs: List[Submission], now: int, state: Dict[int, str]) -> bool:
+    """Cancel what had not started by `now` and should have, to end by its deadline; whether there was one."""
+    late = [job.id for job, *_, details in jobs if state.get(job.id) == "waiting"
+            and now >= job.submit + details.more.get("deadline", 999) - job.walltime]
+    state.update(dict.fromkeys(late, "cancelled"))
+    return bool(late)
 
 
 def start_in_plain_words(jobs: List[Submission], procs: int, overtake: bool, now: int, state: Dict[int, str],
@@ -369,13 +379,13 @@ def test_the_same_input_gives_the_same_bytes(jobs: List[Submission], backfill: s
 def test_places_are_written_as_the_live_manager_writes_them(policy: str,
                                                             jobs: List[Submission]) -> None:
     cluster = Cluster.regular(4, 2, 3)
-    texts, plain = PlaceText(cluster.nodes), PlacementText(cluster.nodes)
+    texts = PlacementText(cluster.nodes)
 
     class Compare(Results):
         def ended(self, booking: Any, *rest: Any) -> None:
             placement = booking.placement
             nodes, cores = texts.columns(placement)
-            assert nodes == plain.nodes(placement)
+            assert nodes == texts.nodes(placement)
             found: Dict[str, List[str]] = {}
             for slot in placement.slots(cluster.nodes):
                 found.setdefault(f"n{slot.node}", []).extend(
@@ -389,7 +399,7 @@ def test_places_are_written_as_the_live_manager_writes_them(policy: str,
                     spelt.setdefault(name, []).extend(
                         f"{socket}/{core}" for core in range(int(first), int(last or first) + 1))
             assert spelt == found
-            assert cores == plain.cores(placement)
+            assert cores == texts.cores(placement)
 
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("list"),
                           make_policy(policy, cluster))
@@ -436,7 +446,7 @@ def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Any) -> None:
         yield from workload([(0, 1, 5), (1, 1, 5), (2, 1, 50)])
         raise KeyboardInterrupt
 
-    outcome = simulate(jobs(), nodes=3, out=tmp_path)
+    outcome = simulate(jobs(), Machine.of(3), record=Recording(out=tmp_path))
     assert outcome.interrupted
     assert [row.id for row in read_jobs(tmp_path / "jobs.csv")] == [row.id for row in outcome.jobs]
 
@@ -484,19 +494,18 @@ def test_a_users_own_ordering_backfilling_and_placement() -> None:
 
     jobs = workload([(0, 3, 5), (1, 4, 5), (1, 3, 4), (1, 1, 9)])
     for backfill in (Lucky(), "easy", "conservative", "3-kept", "list", "none"):
-        outcome = simulate(jobs, nodes=4, algorithm=smallest_area, backfill=backfill,
-                           policy=from_the_top)
+        outcome = simulate(jobs, Machine.of(4), Rules(algorithm=smallest_area, backfill=backfill, policy=from_the_top))
         assert outcome.summary["completed"] == 4
         assert outcome.summary["algorithm"] == "smallest_area"
     found = {row.id: row.start for row in
-             simulate(jobs, nodes=4, backfill=Lucky(), policy=from_the_top).jobs}
+             simulate(jobs, Machine.of(4), Rules(backfill=Lucky(), policy=from_the_top)).jobs}
     assert found[4] == 1
 
 
 def test_a_machine_of_different_nodes() -> None:
     nodes = [Node("a0", (2, 2)), Node("a1", (4,)), Node("b0", (1,))]
-    outcome = simulate(workload([(0, 6, 5), (1, 1, 5), (1, 9, 5), (1, 10, 5)]), nodes=nodes,
-                       backfill="conservative")
+    outcome = simulate(workload([(0, 6, 5), (1, 1, 5), (1, 9, 5), (1, 10, 5)]), Machine(nodes),
+                       Rules(backfill="conservative"))
     assert outcome.summary["completed"] == 3 and outcome.summary["refused"] == 1
 
 
@@ -516,7 +525,7 @@ def test_what_the_library_cannot_use_is_told(choices, told):
     """And not simulated for ever."""
     second = Submission(Job(1, "a", 1, 9, choices.pop("submit", 5)), choices.pop("run", 1.0))
     with pytest.raises(ValueError, match=re.escape(told)):
-        simulate([Submission(Job(0, "a", 1, 9, 5), 1.0), second], nodes=1, **choices)
+        simulate([Submission(Job(0, "a", 1, 9, 5), 1.0), second], **by_name(dict(nodes=1, **choices)))
 
 
 # ----------------------------------------- a small workload with known results, kept in the tests
@@ -557,6 +566,6 @@ def small_workload() -> List[Submission]:
 @pytest.mark.slow
 def test_results_of_a_small_workload(policy: Tuple[str, str]) -> None:
     algorithm, backfill = policy
-    summary = simulate(small_workload(), nodes=16, algorithm=algorithm, backfill=backfill).summary
+    summary = simulate(small_workload(), Machine.of(16), Rules(algorithm=algorithm, backfill=backfill)).summary
     assert (summary["start_hash"], round(summary["average_wait"], 4),
             round(summary["average_bounded_slowdown"], 4)) == SMALL[policy]

@@ -14,13 +14,16 @@ from typing import Any, Dict, List, Optional, Tuple
 import pytest
 
 from vrm.model import Cluster, Job, Node
+from vrm.model.job import Dependency
+from vrm.model.rules import Rules
 from vrm.results.jobs import read_jobs
 from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.estimators import STEPS, make_estimator
+from vrm.scheduling.estimators import LAST, MARGIN, STEPS, make_estimator
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.starvation import SLIP
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Submission, Timetable, simulate
+from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Outage, Simulator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,19 +58,21 @@ class Plain:
     corrections, then submissions, then one step."""
 
     def __init__(self, jobs: List[Submission], processors: int, estimates: str, correction: str,
-                 shortest: bool, factor: float) -> None:
+                 shortest: bool, factor: float, reestimate: bool = False) -> None:
         self.jobs = {each.job.id: each for each in jobs}
         self.free = processors
         self.estimator = make_estimator(estimates)
         if estimates == "actual":
             self.estimator.runs = {each.job.id: each.run for each in jobs}  # type: ignore[attr-defined]
         self.correction, self.shortest, self.factor = correction, shortest, factor
+        self.reestimate = reestimate
         self.queue: List[int] = []
         self.expected: Dict[int, float] = {}
         self.start: Dict[int, float] = {}
         self.end_expected: Dict[int, float] = {}  # of running jobs
         self.corrections = 0
         self.promise: Tuple[int, float] = (-1, 0.0)
+        self.shares: Dict[Any, List[float]] = {}  # of their requests that jobs alike took
 
     def run(self) -> Dict[int, float]:
         coming = sorted(self.jobs.values(), key=lambda each: (each.job.submit, each.job.id))
@@ -79,9 +84,9 @@ class Plain:
             for i in sorted(i for i in self.end_expected if self.real_end(i) <= now):
                 del self.end_expected[i]
                 self.free += self.jobs[i].job.procs
-                self.estimator.learn(self.jobs[i].job, self.jobs[i].run)
+                self.learn(i)
                 for other in self.queue:
-                    if self.jobs[other].job.user == self.jobs[i].job.user:
+                    if self.reestimate and self.jobs[other].job.user == self.jobs[i].job.user:
                         self.expected[other] = self.estimator.expected(self.jobs[other].job)
             for i, end in list(self.end_expected.items()):
                 walltime = self.jobs[i].job.walltime
@@ -95,6 +100,77 @@ class Plain:
                 self.queue.append(job.id)
             self.step(now)
         return self.start
+
+    def run_published(self) -> Dict[int, float]:
+        """The order of published schedules: each submission of an instant, then each end in the order of
+        the starts, has a step; corrections have none; expected times are whole seconds."""
+        coming = sorted(self.jobs.values(), key=lambda each: (each.job.submit, each.job.id))
+        ends: List[Tuple[float, int, int]] = []
+        while coming or ends:
+            now = min([each.job.submit for each in coming[:1]] + [end for end, _, _ in ends]
+                      + [end for i, end in self.end_expected.items() if end < self.real_end(i)])
+            for i, end in list(self.end_expected.items()):
+                if end <= now and self.real_end(i) <= now:
+                    self.leave(i)
+                elif end <= now:
+                    job = self.jobs[i].job
+                    self.end_expected[i] = self.start[i] + corrected(
+                        self.correction, self.expected[i], now - self.start[i] + 1e-6, job.walltime)
+                    self.corrections += 1
+            if coming and coming[0].job.submit <= now:
+                job = coming.pop(0).job
+                self.expected[job.id] = math.floor(self.estimator.expected(job))
+                self.queue.append(job.id)
+            elif ends and ends[0][0] <= now:
+                i = ends.pop(0)[2]
+                self.leave(i)
+                self.learn(i)
+            else:
+                continue
+            before = set(self.start)
+            self.step(now)
+            for number, i in enumerate(self.start):
+                if i not in before:
+                    ends.append((self.real_end(i), number, i))
+            ends.sort()
+        return self.start
+
+    def learn(self, job_id: int) -> None:
+        self.estimator.learn(self.jobs[job_id].job, self.jobs[job_id].run)
+        job = self.jobs[job_id].job
+        for alike in (job.user, job.walltime), job.user, None:
+            self.shares.setdefault(alike, []).append(self.jobs[job_id].run / job.walltime)
+
+    def longest(self, job_id: int) -> float:
+        """How long it takes at the most, by the last jobs with the same user and request, else of the user, else of
+        all; a simulation without estimates learns nothing."""
+        job = self.jobs[job_id].job
+        if self.estimator.name == "requested":
+            return job.walltime
+        for alike in (job.user, job.walltime), job.user, None:
+            if alike in self.shares:
+                longest = MARGIN * max(self.shares[alike][-LAST:]) * job.walltime
+                return min(job.walltime, max(self.expected[job_id], longest))
+        return job.walltime
+
+    def end_of(self, job_id: int, kind: str, now: float) -> float:
+        """When a running job ends."""
+        start, walltime = self.start[job_id], self.jobs[job_id].job.walltime
+        if kind == "expected":
+            return self.end_expected[job_id]
+        seconds = walltime if kind == "walltime" else self.longest(job_id)
+        while start + seconds <= now and seconds < walltime:
+            seconds *= 2
+        return start + min(seconds, walltime)
+
+    def lasts(self, job_id: int, kind: str) -> float:
+        """How long a job takes that starts now."""
+        return {"expected": self.expected[job_id], "walltime": self.jobs[job_id].job.walltime,
+                "longest": self.longest(job_id)}[kind]
+
+    def leave(self, job_id: int) -> None:
+        if self.end_expected.pop(job_id, None) is not None:
+            self.free += self.jobs[job_id].job.procs
 
     def real_end(self, job_id: int) -> float:
         return self.start[job_id] + self.jobs[job_id].run
@@ -111,11 +187,9 @@ class Plain:
         self.start[job_id] = now
         self.end_expected[job_id] = now + self.expected[job_id]
 
-    def reservation(self, head: int, now: float, limits: bool, at: float = -1.0
-                    ) -> Tuple[float, int]:
+    def reservation(self, head: int, now: float, kind: str, at: float = -1.0) -> Tuple[float, int, str]:
         """When the head can start, and what it leaves over then (or at another time)."""
-        ends = {i: self.start[i] + self.jobs[i].job.walltime if limits else end
-                for i, end in self.end_expected.items()}
+        ends = {i: self.end_of(i, kind, now) for i in self.end_expected}
 
         def free(time: float) -> int:
             return self.free + sum(self.jobs[i].job.procs for i, end in ends.items()
@@ -124,7 +198,7 @@ class Plain:
         wanted = self.jobs[head].job.procs
         time = max(at, min(max(end, now) for end in ends.values()
                            if free(max(end, now)) >= wanted))
-        return time, free(time) - wanted
+        return time, free(time) - wanted, kind
 
     def step(self, now: float) -> None:
         old = {i for i in self.queue if self.starves(i, now)}
@@ -134,26 +208,25 @@ class Plain:
             return
         head, *later = self.queue
         if not self.factor:
-            held = [(*self.reservation(head, now, False), False)]
+            held = [self.reservation(head, now, "expected")]
         elif head in old:
-            held = [(*self.reservation(head, now, True), True)]
+            held = [self.reservation(head, now, "longest")]
         else:
-            prospect = self.reservation(head, now, True)[0]
+            prospect = self.reservation(head, now, "walltime")[0]
             if self.promise[0] != head:
                 self.promise = head, now + SLIP * (prospect - now)
-            held = [(*self.reservation(head, now, True, self.promise[1]), True),
-                    (*self.reservation(head, now, False), False)]
+            held = [self.reservation(head, now, "walltime", self.promise[1]),
+                    self.reservation(head, now, "expected")]
         later.sort(key=lambda i: (i not in old, self.expected[i] if self.shortest and i not in old
                                   else 0))
         for i in later:
             job = self.jobs[i].job
-            beyond = [now + (job.walltime if limits else self.expected[i]) > time
-                      for time, _, limits in held]
+            beyond = [now + self.lasts(i, kind) > time for time, _, kind in held]
             if job.procs > self.free or any(over and job.procs > spare
                                             for over, (_, spare, _) in zip(beyond, held)):
                 continue
-            held = [(time, spare - job.procs * over, limits)
-                    for over, (time, spare, limits) in zip(beyond, held)]
+            held = [(time, spare - job.procs * over, kind)
+                    for over, (time, spare, kind) in zip(beyond, held)]
             self.begin(i, now)
 
 
@@ -170,24 +243,63 @@ def test_starts_are_those_of_the_plain_simulator(estimates: str, correction: str
     corrections = 0
     for seed in range(4):
         jobs = workload(seed, 150, 16)
-        plain = Plain(jobs, 16, estimates, correction, order == "sjf", factor)
+        again = seed % 2 == 1
+        plain = Plain(jobs, 16, estimates, correction, order == "sjf", factor, again)
         wanted = plain.run()
         for policy in ("compact", "pack"):
-            found = simulate(jobs, nodes=16, backfill="easy", policy=policy, estimates=estimates,
-                             correction=correction, backfill_order=order, starvation=factor)
+            found = simulate(jobs, Machine.of(16),
+                             Rules(backfill="easy", policy=policy, estimates=estimates, correction=correction,
+                                   backfill_order=order, starvation=factor, reestimate=again))
             assert {row.id: row.start for row in found.jobs} == wanted, (seed, policy)
         if seed == 0:  # where nodes have resources, the same policies look at the nodes
             asking = [each._replace(job=Job(
                 each.job.id, "app", each.job.procs, each.job.walltime, each.job.submit,
                 user=each.job.user, resources={"ssd": 1})) for each in jobs]
             nodes = [Node(f"n{number}", (1,), resources={"ssd": 1}) for number in range(16)]
-            found = simulate(asking, nodes=nodes, backfill="easy", estimates=estimates,
-                             correction=correction, backfill_order=order, starvation=factor)
+            found = simulate(asking, Machine(nodes),
+                             Rules(backfill="easy", estimates=estimates, correction=correction, backfill_order=order,
+                                   starvation=factor))
             assert {row.id: row.start for row in found.jobs} == wanted
         corrections += plain.corrections
     assert (corrections > 50) == (estimates not in ("requested", "actual"))
 
 
+@pytest.mark.parametrize("estimates, correction", [
+    ("requested", "request"), ("actual", "request"), ("last-two", "request"), ("last-two", "stepwise"),
+    ("history", "doubling")])
+@pytest.mark.parametrize("order", ["queue", "sjf"])
+def test_starts_in_the_published_order_of_events(estimates: str, correction: str, order: str) -> None:
+    """Whatever the order of the lines of one instant."""
+    changed = 0
+    for seed in range(6):
+        jobs = workload(seed, 150, 16)
+        wanted = Plain(jobs, 16, estimates, correction, order == "sjf", 0.0).run_published()
+        lines = sorted(jobs, key=lambda each: (each.job.submit, -each.job.id))
+        how: Dict[str, Any] = {"nodes": 16, "backfill": "easy", "estimates": estimates,
+                               "correction": correction, "backfill_order": order}
+        for policy in ("compact", "pack"):
+            outcome = simulate(lines, **by_name(dict(events="published", policy=policy, **how)))
+            assert {row.id: row.start for row in outcome.jobs} == wanted, (seed, policy)
+            assert outcome.summary["event_order"] == "published"
+        changed += wanted != {row.id: row.start for row in simulate(lines, **by_name(how)).jobs}
+    assert changed or estimates == "actual"
+
+
+@pytest.mark.parametrize("backfill", ["easy", "none", "list", "conservative", "3", "2-kept"])
+def test_no_dispatcher_stumbles_over_the_published_order(backfill: str) -> None:
+    """With jobs that are ended at their walltime, lost nodes and jobs that depend on others."""
+    jobs = [each._replace(after=(Dependency.on(each.job.id - 7),) if each.job.id % 10 == 9 else ())
+            for each in workload(2, 120, 8)]
+    out = simulate(jobs, Machine.of(8),
+                   Rules(backfill=backfill, estimates="last-two", correction="stepwise", kill=True, events="published"),
+                   timetable=Timetable(outages=[Outage(2, 500.0, 4000.0), Outage(3, 900.0, 901.0)]))
+    assert sorted(row.id for row in out.jobs) == list(range(120))
+    assert max(out.columns()["wait"]) > 0
+
+
+def test_an_order_of_events_that_there_is_not_is_refused() -> None:
+    with pytest.raises(PolicyError, match="events: expected instant or published, got 'pyss'"):
+        simulate([], Machine.of(1), Rules(events="pyss"))
 
 
 @pytest.mark.parametrize("factor", [0.0, 3.0])
@@ -198,14 +310,15 @@ def test_no_dispatcher_stumbles_over_jobs_that_outlive_what_is_expected(backfill
     """Nothing is lost, nobody overlaps (the cluster would say so), whatever was planned."""
     if factor and backfill != "easy":
         with pytest.raises(PolicyError, match="Starvation works with the backfilling easy"):
-            simulate([], nodes=8, backfill=backfill, starvation=factor)
+            simulate([], Machine.of(8), Rules(backfill=backfill, starvation=factor))
         return
     for seed in range(3):
         jobs = workload(seed, 120, 8)
         for policy in ("compact", "strip", "pack"):
             for correction in ("request", "stepwise", "doubling"):
-                out = simulate(jobs, nodes=8, sockets=2, cores=1, backfill=backfill, policy=policy,
-                               estimates="last-two", correction=correction, starvation=factor)
+                out = simulate(jobs, Machine.of(8, sockets=2, cores=1),
+                               Rules(backfill=backfill, policy=policy, estimates="last-two", correction=correction,
+                                     starvation=factor))
                 assert sorted(row.id for row in out.jobs) == list(range(120))
 
 
@@ -217,8 +330,9 @@ def test_a_reservation_is_put_off_when_a_job_outlives_what_was_expected() -> Non
 
     jobs = [job(0, 0, 1, 200, 10), job(1, 0, 1, 200, 10), job(2, 20, 1, 200, 100),
             job(3, 21, 4, 200, 10), job(4, 25, 1, 60, 5), job(5, 31, 1, 60, 5)]
-    found = {row.id: row.start for row in simulate(
-        jobs, nodes=4, backfill="easy", estimates="last-two", correction="request").jobs}
+    found = {row.id: row.start for row in simulate(jobs, Machine.of(4),
+                                                   Rules(backfill="easy", estimates="last-two",
+                                                         correction="request")).jobs}
     # At 25 the head is expected at 30: a job of 10 s would put it off. At 30 it is expected at 220.
     assert found == {0: 0, 1: 0, 2: 20, 3: 120, 4: 30, 5: 31}
 
@@ -228,7 +342,7 @@ def test_limits_are_those_of_the_user() -> None:
             Submission(Job(1, "x", 1, 100.0, 0.0, user="u"), 10.0),
             Submission(Job(2, "x", 1, 100.0, 50.0, user="u"), 99.0),
             Submission(Job(3, "x", 1, 100.0, 50.0, user="u"), 101.0)]
-    rows = {row.id: row for row in simulate(jobs, nodes=2, kill=True, estimates="last-two").jobs}
+    rows = {row.id: row for row in simulate(jobs, Machine.of(2), Rules(kill=True, estimates="last-two")).jobs}
     assert [(rows[i].end - rows[i].start, rows[i].status) for i in range(4)] == [
         (10.0, "completed"), (10.0, "completed"), (99.0, "completed"), (100.0, "timeout")]
     assert rows[3].estimate == 100.0
@@ -236,10 +350,11 @@ def test_limits_are_those_of_the_user() -> None:
 
 def test_lost_nodes_and_an_end_go_with_estimates() -> None:
     jobs = workload(5, 80, 8)
-    out = simulate(jobs, nodes=8, backfill="easy", estimates="last-two", correction="doubling",
-                   outages=[Outage(2, 500.0, 4000.0), Outage(3, 900.0, 901.0)], starvation=5.0)
+    out = simulate(jobs, Machine.of(8),
+                   Rules(backfill="easy", estimates="last-two", correction="doubling", starvation=5.0),
+                   timetable=Timetable(outages=[Outage(2, 500.0, 4000.0), Outage(3, 900.0, 901.0)]))
     assert len(out.jobs) == 80
-    out = simulate(jobs, nodes=8, backfill="easy", estimates="history", end=3000.0)
+    out = simulate(jobs, Machine.of(8), Rules(backfill="easy", estimates="history"), timetable=Timetable(end=3000.0))
     assert 0 < len(out.jobs) < 80
 
 
@@ -262,7 +377,7 @@ def test_a_forecast_goes_on_with_what_was_learnt() -> None:
     def simulator(recorder: Any) -> Simulator:
         return Simulator(Scheduler(make_ordering("FCFS"), make_backfilling("easy", "sjf", 3.0),
                                    make_policy("compact", cluster)), cluster, recorder,
-                         end=1e9, expectations=make_expectations("last-two", "stepwise"))
+                         end=1e9, expectations=make_expectations(Rules(estimates="last-two", correction="stepwise")))
 
     whole = Noting()
     original = simulator(whole)
@@ -282,9 +397,9 @@ def test_a_forecast_goes_on_with_what_was_learnt() -> None:
 def test_an_order_of_backfilling_is_refused_where_it_means_nothing() -> None:
     for backfill in ("none", "conservative", "4"):
         with pytest.raises(PolicyError, match="works with the backfillings easy and list"):
-            simulate([], nodes=1, backfill=backfill, backfill_order="sjf")
+            simulate([], Machine.of(1), Rules(backfill=backfill, backfill_order="sjf"))
     with pytest.raises(PolicyError, match="unknown ordering `shortest`"):
-        simulate([], nodes=1, backfill="easy", backfill_order="shortest")
+        simulate([], Machine.of(1), Rules(backfill="easy", backfill_order="shortest"))
 
 
 def test_the_smallest_and_the_largest_area() -> None:
@@ -292,7 +407,7 @@ def test_the_smallest_and_the_largest_area() -> None:
     jobs = [Submission(Job(i, "x", procs, walltime, 0.0 if i == 0 else 1.0), walltime)
             for i, (procs, walltime) in enumerate([(2, 20.0), (1, 30.0), (2, 30.0), (1, 20.0)])]
     for algorithm, order in (("SAF", [0, 3, 1, 2]), ("laf", [0, 2, 1, 3])):
-        starts = {row.id: row.start for row in simulate(jobs, nodes=2, algorithm=algorithm).jobs}
+        starts = {row.id: row.start for row in simulate(jobs, Machine.of(2), Rules(algorithm=algorithm)).jobs}
         assert sorted(starts, key=lambda i: (starts[i], order.index(i))) == order
 
 
@@ -326,20 +441,13 @@ def published(path: Path, jobs: List[Submission], starts: Dict[int, float]) -> P
 
 
 def test_the_study_tells_the_order_of_ties_from_other_differences(tmp_path: Path) -> None:
-    """A schedule that its own tool makes is the same in that order to the last start."""
-    study = ROOT / "studies" / "predict"
-    made = subprocess.run([sys.executable, "-c", f"""
-import sys; sys.path[:0] = [{str(study)!r}, {str(Path(__file__).parent)!r}]
-from pathlib import Path
-import ties, test_estimates as here
-jobs = [each._replace(job=each.job.but(user=str(ord(each.job.user))))
-        for each in here.workload(4, 200, 16)]
-raw = here.workload(4, 200, 16)
-here.published(Path("a.easy.swf.gz"), raw, ties.starts(jobs, 16))
-here.published(Path("a.pp.swf.gz"), raw, ties.starts(jobs, 16, "sjf", "stepwise"))
-"""], cwd=tmp_path, text=True, capture_output=True, timeout=60, check=False)
-    assert made.returncode == 0, made.stderr
-    done = subprocess.run([sys.executable, str(study / "run.py"), "--easy", "a.easy.swf.gz",
+    """A schedule in the published order of events is the same to the last start."""
+    jobs = workload(4, 200, 16)
+    published(tmp_path / "a.easy.swf.gz", jobs,
+              Plain(jobs, 16, "requested", "request", False, 0.0).run_published())
+    published(tmp_path / "a.pp.swf.gz", jobs,
+              Plain(jobs, 16, "last-two", "stepwise", True, 0.0).run_published())
+    done = subprocess.run([sys.executable, str(ROOT / "studies" / "predict" / "run.py"), "--easy", "a.easy.swf.gz",
                            "--easyplusplus", "a.pp.swf.gz", "--out", "found"], cwd=tmp_path,
                           text=True, capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -347,3 +455,33 @@ here.published(Path("a.pp.swf.gz"), raw, ties.starts(jobs, 16, "sjf", "stepwise"
     assert [row[-1] for row in rows if row and row[0].startswith("a.") and len(row) == 7] == [
         "200", "200"]
     assert "history, guarded" in done.stdout and (tmp_path / "found" / "results.json").exists()
+
+
+def test_the_guard_counts_and_keeps_its_reservations(monkeypatch: Any) -> None:
+    """While nothing starts or ends, a job that is submitted costs a look at itself, not at sets of nodes."""
+    from vrm.scheduling import starvation
+    from vrm.scheduling.lanes import LanePolicy
+    made: List[Any] = []
+    reservation = starvation.Shadow
+    monkeypatch.setattr(starvation, "Shadow", lambda *of: made.append(of) or reservation(*of))
+    monkeypatch.setattr(LanePolicy, "fits", lambda *of: pytest.fail("it looks at sets of nodes"))
+    jobs = [Submission(Job(0, "x", 6, 1000.0, 0.0), 1000.0), Submission(Job(1, "x", 8, 1000.0, 1.0), 1000.0),
+            *[Submission(Job(2 + number, "x", 5, 1000.0, 2.0 + number), 10.0) for number in range(100)]]
+    outcome = simulate(jobs, Machine.of(8), Rules(backfill="easy", starvation=25.0))
+    assert [row.id for row in outcome.jobs][:2] == [0, 1]
+    assert len([now for _, now, *_ in made if now < 1000]) == 1  # the head has waited longer than the mean: one
+
+
+def test_a_head_that_starves_waits_for_what_jobs_take_and_not_for_their_walltimes() -> None:
+    """Who takes seconds starts before it though all ask for hours; what has outlived the longest of its kind is taken to
+    end soon all the same."""
+    def job(number: int, user: str, nodes: int, submit: float, run: float, walltime: float = 36000.0) -> Submission:
+        return Submission(Job(number, "x", nodes, walltime, submit, user=user), run)
+
+    jobs = [job(0, "long", 8, 0.0, 1000.0), job(1, "short", 8, 0.0, 10.0),  # from which the guard knows users
+            job(2, "long", 6, 1010.0, 9000.0), job(3, "wide", 8, 1010.0, 1.0),
+            *[job(4 + number, "short", 2, 5000.0 + number, 10.0) for number in range(3)]]
+    found = {row.id: row.start for row in simulate(jobs, Machine.of(8),
+                                                   Rules(backfill="easy", estimates="history", starvation=1.0)).jobs}
+    assert found[2] == 1010.0 and found[3] == 10010.0  # as soon as 2 has ended
+    assert [found[number] for number in (4, 5, 6)] == [5000.0, 5010.0, 5020.0]

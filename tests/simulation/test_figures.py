@@ -20,7 +20,7 @@ from vrm.report.compare import read_runs
 from vrm.report.study_files import read_study
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.scheduling import make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Measurements, Rules, Submission, simulate
 
 
 def run(*words: Any) -> int:
@@ -112,10 +112,9 @@ SIZES = loads(A_4=0.4, B_8=1.0)
 
 def ends(speedups: Speedups, *jobs: Tuple[str, int], least: float = 1.0) -> List[float]:
     """When jobs of 100 s of work that come together end, on one node of 16 cores under strip."""
-    outcome = simulate([Submission(Job(number, app, procs, 100.0), 100.0)
-                        for number, (app, procs) in enumerate(jobs)],
-                       nodes=1, sockets=2, cores=8, policy="strip", speedups=speedups,
-                       min_throughput=least)
+    outcome = simulate([Submission(Job(number, app, procs, 100.0), 100.0) for number, (app, procs) in enumerate(jobs)],
+                       Machine.of(1, sockets=2, cores=8), Rules(policy="strip", min_throughput=least),
+                       measured=Measurements(speedups=speedups))
     return [row.end for row in sorted(outcome.jobs)]
 
 

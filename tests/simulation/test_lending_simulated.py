@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+import plain_metrics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,16 +15,17 @@ from hypothesis import strategies as st
 from vrm.forecast.frozen import of_simulator
 from vrm.forecast.replay import replay
 from vrm.model import Booking, Cluster, Job, bits
-from vrm.model.core_share import Borrowed
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.backfilling import Easy, reserve, reserve_by_count
+from vrm.scheduling.backfilling import Easy
 from vrm.scheduling.dispatcher import Starts
 from vrm.scheduling.offers import borrowed, offers
 from vrm.scheduling.queue import Waiting
+from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.wrapping import Wrapped
 from vrm.simulation.corun import CoRunning
-from vrm.simulation.engine import Outage, Simulator, Unrecorded
+from vrm.simulation.engine import Outage, Recorder, Simulator
 from vrm.simulation.results import Results
-from vrm.simulation.outcome import Row
+from vrm.simulation.outcome import ResultRow
 from vrm.workload.submission import Submission
 
 
@@ -47,7 +49,7 @@ class Lender(Easy):
                     break
 
 
-class Seen(Unrecorded):
+class Seen(Recorder):
     """What was booked, and when jobs ended and how."""
 
     def __init__(self) -> None:
@@ -63,10 +65,9 @@ class Seen(Unrecorded):
 
     def released(self, booking: Booking) -> None:
         placement = booking.placement
-        if isinstance(placement, Borrowed):
-            widths = [each.width for each in placement.grown[1:]] + [placement.width]
-            self.grew[booking.job.id] = [(each.until, placement.procs * width) for each, width
-                                         in zip(placement.grown, widths)]
+        if placement.lease is not None:
+            cores = [then.cores for _, then in placement.grown[1:]] + [placement.cores]
+            self.grew[booking.job.id] = [(until, number) for (until, _), number in zip(placement.grown, cores)]
 
     def revised(self, booking: Booking, before: float) -> None:
         pass
@@ -133,7 +134,7 @@ def plain(seen: Seen, runs: Dict[int, float]) -> Dict[int, float]:
             job, placement = booking.job, booking.placement
             left[job.id] = runs[job.id]
             has[job.id] = placement.procs * placement.width
-            if isinstance(placement, Borrowed):
+            if placement.lease is not None:
                 for lender, cores in placement.lent:
                     has[lender] -= bits.count(cores)
                     lent.setdefault(job.id, []).append((lender, bits.count(cores)))
@@ -195,6 +196,13 @@ def test_a_borrower_that_outlives_its_lender_goes_on_and_a_lost_node_ends_both()
     assert len(seen.ends) == 3 and not cluster.loans
 
 
+class Uncounted(Wrapped):
+    """A policy of which counts say nothing."""
+
+    def exact(self, job: Job) -> bool:
+        return False
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(workloads, st.sampled_from(["compact", "strip", "pack"]))
@@ -203,7 +211,7 @@ def test_easy_reserves_what_is_free_when_lenders_have_ended(rows: List[Tuple[int
     """At each moment of a run with lends: the head's shadow time is the first end, of those expected,
     after which it fits, with the nodes that borrowers keep taken until they end."""
     cluster, scheduler = machine(policy)
-    simulator = Simulator(scheduler, cluster, Unrecorded(), rate=CoRunning(cluster))
+    simulator = Simulator(scheduler, cluster, Recorder(), rate=CoRunning(cluster))
     head = Job(99, "ep.A", 4, 10, cores=4)
     if policy == "strip":
         head = Job(99, "ep.A", 4, 10, cores=2)
@@ -219,16 +227,15 @@ def test_easy_reserves_what_is_free_when_lenders_have_ended(rows: List[Tuple[int
                 expected = end
                 break
         if cluster.bookings:
-            assert reserve(head, now, cluster, scheduler.policy).time == expected
-            if scheduler.policy.exact(head):
-                assert reserve_by_count(head, now, cluster, scheduler.policy).time == expected
+            assert Shadow(head, now, cluster, scheduler.policy).time == expected
+            assert Shadow(head, now, cluster, Uncounted(scheduler.policy)).time == expected
 
 
 def test_a_forecast_goes_on_with_the_lends_of_now() -> None:
     jobs = [Submission(Job(1, "ep.A", 4, 100, 0, cores=4), 100),
             Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 60)]
     cluster, scheduler = machine("compact")
-    simulator = Simulator(scheduler, cluster, Unrecorded(), rate=CoRunning(cluster))
+    simulator = Simulator(scheduler, cluster, Recorder(), rate=CoRunning(cluster))
     found = {}
     for now in simulator.moments(jobs):
         if now == 10:
@@ -244,7 +251,7 @@ def test_results_of_a_run_with_lends(tmp_path: Any) -> None:
                 Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 40)]
         Simulator(scheduler, cluster, results, rate=CoRunning(cluster)).run(results.noting(jobs))
         results.flush()
-        rows: List[Row] = list(results.rows())
+        rows: List[ResultRow] = list(results.rows())
     assert {row.id: row.end for row in rows} == {1: 140, 2: 90}
     assert make_backfilling("easy").lends is False
 
@@ -253,7 +260,7 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
     """A live run of two jobs, of which the first lent half of its cores to the second for 40 s: its replay
     has the same starts and ends, and the machine was full all the time."""
     from vrm.model.rules import Rules
-    from vrm.results import metrics
+    from vrm.report.job_table import JobTable
     from vrm.results.jobs import JobRow
     from vrm.simulation.recorded_lends import AskedLend
     from vrm.simulation.validation import validate
@@ -267,7 +274,8 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
     assert [(pair.id, pair.live_wait, pair.live_run, pair.simulated_wait, pair.simulated_run)
             for pair in found.jobs] == [
         (1, 0, 120, 0, pytest.approx(120)), (2, 5, 40, 5, pytest.approx(40))]
-    assert metrics.utilisation(rows, 16) == pytest.approx(1.0)
+    assert plain_metrics.utilisation(rows, 16) == pytest.approx(1.0)
+    assert JobTable.of(rows).ran.utilisation(16) == pytest.approx(1.0)
 
 
 def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
@@ -308,8 +316,7 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
     when job 3 has gone, not before. No core is counted twice."""
     from vrm.model.rules import Rules
     from vrm.report.job_table import JobTable
-    from vrm.report.study import Run
-    from vrm.results import metrics
+    from vrm.report.study import StudyRun
     from vrm.results.jobs import JobRow
     from vrm.simulation.recorded_lends import AskedLend
     from vrm.simulation.validation import validate
@@ -324,6 +331,6 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
                         lends=[AskedLend(4.0, 0, 2, 4), AskedLend(8.0, 0, 3, 2)])
     assert [pair.simulated_run for pair in replayed.jobs] == pytest.approx([20, 28, 22])
     used = 8 * 4 + 8 * 16 + 6 * 10 + 8 * 2  # 0; 0 with the others; 2 and 3; 2
-    run = Run(Path("."), "", "", 0, JobTable.of(rows), (None, None, None), 8)
-    assert metrics.utilisation(rows, 8) == pytest.approx(used / (8 * 32))
+    run = StudyRun(Path("."), "", "", 0, JobTable.of(rows), (None, None, None), 8)
+    assert plain_metrics.utilisation(rows, 8) == pytest.approx(used / (8 * 32))
     assert run.figures["utilisation"] == pytest.approx(100 * used / (8 * 32))

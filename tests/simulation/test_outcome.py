@@ -3,6 +3,7 @@ notebook; users seen by an ordering; and the examples of docs/simulation.md."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 
 from vrm.cli import main
 from vrm.model import Job
-from vrm.simulation import Outcome, Submission, Watcher, simulate
+from vrm.scheduling import PolicyError
+from vrm.api import Machine, Outcome, Recording, Rules, Submission, Watcher, simulate
+from vrm.simulation.inputs import WorkloadError
+from vrm.simulation.library import write_summary
 from vrm.workload.swf import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return simulate("lublin:32:300", backfill="easy")
+    return simulate("lublin:32:300", rules=Rules(backfill="easy"))
 
 
 def test_jobs_are_a_sequence(outcome: Outcome) -> None:
@@ -43,8 +47,42 @@ def test_columns(outcome: Outcome) -> None:
     assert found["wait"].mean() == pytest.approx(outcome.summary["average_wait"])
     assert found["run"].mean() == pytest.approx(outcome.summary["average_running"])
     assert found["user"] == [row.user for row in outcome.jobs]
-    empty = simulate([], nodes=1).columns()
+    empty = simulate([], Machine.of(1)).columns()
     assert set(empty) == set(found) and len(empty["wait"]) == 0
+
+
+def most_free(job: Job, view: Any, node: int) -> float:
+    """A node order of one's own."""
+    return -view.free_on(node)
+
+
+def raises(job: Job, now: float, nodes: int) -> float:
+    """An order of one's own."""
+    return 1 / (job.procs - job.procs)
+
+
+def test_a_summary_is_data_whatever_the_policies_are(tmp_path: Path) -> None:
+    outcome = simulate("lublin:8:40",
+                       rules=Rules(policy="pack", node_order=most_free, algorithm=lambda job, now, nodes: job.id,
+                                   backfill="easy"), record=Recording(out=tmp_path))
+    assert json.loads(json.dumps(outcome.summary))["node_order"] == "most_free"
+    write_summary(tmp_path, "lublin:8:40", outcome)
+    assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "<lambda>"
+
+
+@pytest.mark.parametrize("own, told", [
+    (raises, rf"`raises` failed at {re.escape(__file__)}:\d+: ZeroDivisionError"),
+    (lambda job, now, nodes: "first", rf"`<lambda>` at {re.escape(__file__)}:\d+ gives 'first' for job \d+; an "
+     "ordering gives a number")])
+def test_an_order_that_fails_is_reported_with_its_place(own: Any, told: str) -> None:
+    with pytest.raises(PolicyError, match=told):
+        simulate("lublin:8:40", rules=Rules(algorithm=own))
+
+
+def test_a_table_is_refused_with_what_to_write() -> None:
+    columns = iter(["job", "run"])  # what iteration over a DataFrame gives
+    with pytest.raises(WorkloadError, match="the workload has 'job', expected a vrm.simulation.Submission"):
+        simulate(columns, Machine.of(4))  # type: ignore[arg-type]
 
 
 def test_pandas(outcome: Outcome, monkeypatch: Any) -> None:
@@ -71,9 +109,22 @@ def test_pandas(outcome: Outcome, monkeypatch: Any) -> None:
     assert {"submit", "start", "end", "wait", "run", "user", "app", "processors"} <= set(table.data)
 
 
+def test_a_figure_shows_its_cores_and_its_queue(outcome: Outcome, monkeypatch: Any) -> None:
+    pytest.importorskip("matplotlib")
+    busy, waiting = outcome.plot().axes
+    moments = outcome.moments()
+    assert busy.dataLim.ymax == pytest.approx(outcome.cluster.cores)
+    line, = waiting.lines
+    assert list(line.get_ydata()) == list(moments["queued"])
+    assert list(3600 * line.get_xdata()) == pytest.approx(list(moments["time"]))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        outcome.plot()
+
+
 def test_a_notebook_shows_it() -> None:
-    found = simulate([Submission(Job(0, "a", 1, 5.0), 5.0)], nodes=1,
-                     algorithm=lambda job, now, nodes: 0.0)._repr_html_()
+    found = simulate([Submission(Job(0, "a", 1, 5.0), 5.0)], Machine.of(1),
+                     Rules(algorithm=lambda job, now, nodes: 0.0))._repr_html_()
     assert "&lt;lambda&gt;" in found and "<script" not in found
     assert "5.00 s" in found and "utilisation" in found
 
@@ -85,7 +136,7 @@ def test_a_trace_that_is_read_gives_the_same_schedule(tmp_path: Path, capsys: An
     trace = tmp_path / "t.swf.gz"
     assert main(["simulate", "lublin:32:300", "--backfill", "easy", "--swf", str(trace),
                  "--json"]) == 0
-    plain = simulate("lublin:32:300", backfill="easy")
+    plain = simulate("lublin:32:300", rules=Rules(backfill="easy"))
     found = Trace(trace)
     jobs = {one.job.id: one for one in found}
     assert found.processors == 32 and not found.dirt and len(jobs) == 300
@@ -93,7 +144,7 @@ def test_a_trace_that_is_read_gives_the_same_schedule(tmp_path: Path, capsys: An
         one = jobs[row.id]
         assert (one.job.submit, one.job.procs, one.run, one.job.estimate, one.job.user) == (
             row.submit, row.processors, row.end - row.start, row.estimate, row.user)
-    again = simulate(trace, backfill="easy")
+    again = simulate(trace, rules=Rules(backfill="easy"))
     assert again.summary["start_hash"] == plain.summary["start_hash"]
     second = tmp_path / "again.swf.gz"
     again.write_swf(second)
@@ -115,7 +166,7 @@ def test_every_job_that_ran_is_in_the_trace(rows: Any, kill: bool, tmp_path_fact
     jobs = [Submission(Job(number, app, procs, 30.0, submit, cores=cores, user=user), float(run))
             for number, (submit, procs, cores, run, app, user) in enumerate(
                 sorted(rows, key=lambda one: one[0]))]
-    found = simulate(jobs, nodes=1, cores=8, policy="pack", backfill="easy", kill=kill)
+    found = simulate(jobs, Machine.of(1, cores=8), Rules(policy="pack", backfill="easy", kill=kill))
     path = tmp_path_factory.mktemp("swf") / "t.swf"
     assert found.write_swf(path) == len(jobs)
     lines = [line.split() for line in path.read_text().splitlines() if not line.startswith(";")]
@@ -155,7 +206,7 @@ def test_an_ordering_sees_the_users_of_a_trace(tmp_path: Path) -> None:
             return -self.had.get(job.user, 0.0)
 
     fair = Fair()
-    found = simulate(trace, algorithm=fair, watchers=[fair])
+    found = simulate(trace, rules=Rules(algorithm=fair), record=Recording(watchers=[fair]))
     assert [row.id for row in found.jobs] == [1, 4, 2, 3] == fair.ends
     assert [row.user for row in found.jobs] == ["8", "9", "8", "8"]
     assert found.summary["algorithm"] == "Fair" and fair.had == {"8": 30.0, "9": 10.0}
@@ -169,12 +220,12 @@ def blocks(kind: str) -> List[str]:
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: Any,
                                     capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     code = blocks("python")
-    assert len(code) == 5
+    assert len(code) == 6
     names = {"__name__": "__main__"}
     exec(compile(code[number], f"docs/simulation.md, example {number + 1}", "exec"), names)
     assert capsys.readouterr().out
@@ -196,3 +247,9 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None
         "placement,app,procs,partner,partner_procs,speedup_compact\nstrip,bt.D,4,bt.D,4,0.9\n")
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
+
+
+def test_simulate_is_a_name_of_the_package() -> None:
+    import vrm
+    from vrm.api import simulate
+    assert vrm.simulate is simulate

@@ -13,7 +13,7 @@ from typing import Tuple
 
 import pytest
 
-from vrm.simulation import simulate
+from vrm.api import Rules, simulate
 
 DATA = Path(os.environ.get("VRM_REFERENCE_DATA",
                            Path(__file__).resolve().parents[3] / "shared" / "data")) / "swf"
@@ -39,7 +39,7 @@ def test_reference_table(row: Tuple[str, str, str, int, float, float, str]) -> N
     trace, algorithm, backfill, jobs, wait, slowdown, starts = row
     if not (DATA / trace).exists():
         pytest.skip(f"{trace} is not in {DATA} (name its folder in VRM_REFERENCE_DATA)")
-    found = simulate(DATA / trace, algorithm=algorithm, backfill=backfill).summary
+    found = simulate(DATA / trace, rules=Rules(algorithm=algorithm, backfill=backfill)).summary
     assert (found["jobs"], round(found["average_wait"], 4),
             round(found["average_bounded_slowdown"], 4), found["start_hash"]) \
         == (jobs, wait, slowdown, starts)

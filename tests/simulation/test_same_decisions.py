@@ -22,10 +22,12 @@ from vrm.results.forecast import Told
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
 from vrm.run import codec, journal
+from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Recording, Submission, simulate
+from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Simulator
 from vrm.workload import heatmap_files
 
@@ -64,12 +66,12 @@ class Ran:
     after: Tuple[Dependency, ...]
 
 
-def replay(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
+def replayed(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
     submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
                                   job.exclusive), job.end - job.start, job.after)
                    for job in jobs]
-    simulate(submissions, nodes=6, sockets=2, cores=2, out=out, places="full", **policies)
+    simulate(submissions, Machine.of(6, 2, 2), record=Recording(out, "full"), **by_name(policies))
     return {row.id: (int(row.start), row.nodes, row.cores) for row in read_jobs(out / "jobs.csv")}
 
 
@@ -120,7 +122,7 @@ def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, A
     cluster = Cluster.regular(6, 2, 2)
     scheduler = Scheduler(make_ordering(rules["algorithm"]), make_backfilling(rules["backfill"]),
                           make_policy(rules["policy"], cluster, rules["heatmap"]))
-    past = journal.replay(records, state=State(scheduler.new_queue(), cluster, frozen=True))
+    past = replay(records, state=State(scheduler.new_queue(), cluster, frozen=True))
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], cluster)
         past.state.adopt(Start(cluster.book(job, placement, start["time"]), start["backfilled"]))
@@ -188,7 +190,7 @@ def live_run(site: Site, policy: str, fields: Sequence[str] = (),
     site.lines(*lines)
     done = site.run("--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
-    past, rows = journal.replay(journal.read(site.log / "journal")), site.rows()
+    past, rows = replay(journal.read(site.log / "journal")), site.rows()
     assert sorted(past.ended) == sorted(rows) == list(range(len(jobs)))
     first = past.jobs[0].submit
     return [Ran(job.id, job.app, job.procs, millionths(job.estimate), job.exclusive,
@@ -203,7 +205,7 @@ def live_run(site: Site, policy: str, fields: Sequence[str] = (),
 def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorithm: str,
                                                 backfill: str) -> None:
     live, heatmap = live_run(site, policy, Algorithm=algorithm, Backfilling=backfill)
-    assert decided(live) == replay(live, site.root / "replay", algorithm=algorithm,
+    assert decided(live) == replayed(live, site.root / "replay", algorithm=algorithm,
                                    backfill=backfill, policy=policy, heatmap=str(heatmap))
     records = journal.read(site.log / "journal")
     first = next(record["submit"] for record in records if record["event"] == "job")
@@ -225,7 +227,7 @@ def test_dependencies_hold_in_both(site: Site) -> None:
     fields = ["", "", "", "after=0", "", "after=any:1,3", "after=1,2"]
     live, _ = live_run(site, "compact", fields, Algorithm="FCFS", Backfilling="easy")
     assert live[3].start >= live[0].end and live[5].start >= live[3].end
-    assert decided(live) == replay(live, site.root / "replay", backfill="easy")
+    assert decided(live) == replayed(live, site.root / "replay", backfill="easy", policy="compact")
 
 
 INTERVAL = 0.5
@@ -235,7 +237,7 @@ def test_they_decide_alike_at_ticks_of_an_interval(site: Site) -> None:
     live, heatmap = live_run(site, "strip", Algorithm="WFP3", Backfilling="easy",
                              Interval=INTERVAL, StartsPerInterval=1)
     tick = millionths(INTERVAL)
-    assert decided(live) == replay(live, site.root / "replay", algorithm="WFP3", backfill="easy",
+    assert decided(live) == replayed(live, site.root / "replay", algorithm="WFP3", backfill="easy",
                                    policy="strip", heatmap=str(heatmap), interval=tick,
                                    starts_per_interval=1)
     assert all(job.start % tick == 0 for job in live)

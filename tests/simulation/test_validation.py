@@ -20,7 +20,7 @@ from vrm.model.speedups import Speedups
 from vrm.report.validation import data, draw, table
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.validation import Error
-from vrm.simulation import Submission, simulate
+from vrm.api import Machine, Measurements, Recording, Submission, Timetable, simulate
 from vrm.model.rules import Rules
 from vrm.run.journal import Journal
 from vrm.simulation.validation import ValidationError, read_changes, read_rules, validate
@@ -131,8 +131,9 @@ def recorded(tmp_path: Path, speedups: Speedups) -> Tuple[List[JobRow], Rules]:
     jobs = [Submission(Job(number, f"{app}.A.x", procs, 50, 3 * number + 0.5), run)
             for number, (app, procs, run) in enumerate(
                 [("cg", 2, 10), ("ep", 4, 20), ("cg", 4, 14), ("ep", 2, 11), ("ep", 4, 20)])]
-    simulate(jobs, nodes=PAIR, policy="strip", backfill="easy", speedups=speedups,
-             heatmap=Heatmap.parse(["cg ep cg", "ep cg ep"]), out=tmp_path)
+    simulate(jobs, Machine(PAIR), Rules(policy="strip", backfill="easy"),
+             measured=Measurements(speedups=speedups, heatmap=Heatmap.parse(["cg ep cg", "ep cg ep"])),
+             record=Recording(out=tmp_path))
     return list(read_jobs(tmp_path / "jobs.csv")), rules
 
 
@@ -143,11 +144,11 @@ def test_neighbours_count_under_strip(tmp_path: Path) -> None:
     order = Heatmap.parse(["cg ep cg", "ep cg ep"])
     known = estimates_of({("cg.A.x", 2): 10, ("cg.A.x", 4): 14, ("ep.A.x", 2): 11,
                           ("ep.A.x", 4): 20})
-    exact = validate(rows, rules, PAIR, known, order, speedups)
+    exact = validate(rows, rules, PAIR, known, Measurements(order, speedups))
     assert exact.turnaround.mape < 1e-3 and abs(exact.makespan_error) < 1e-3
-    blind = validate(rows, rules, PAIR, known, order)
+    blind = validate(rows, rules, PAIR, known, Measurements(order))
     assert blind.running.mape > 0.05
-    again = validate(rows, rules, PAIR, None, order, speedups)
+    again = validate(rows, rules, PAIR, None, Measurements(order, speedups))
     assert again.turnaround.mape < 1e-3  # measured times have the neighbours in them
 
 
@@ -157,7 +158,8 @@ def test_a_run_whose_rules_changed_is_replayed_by_all_of_them(tmp_path: Path) ->
             for number, walltime in enumerate([50.0, 40.0, 10.0, 20.0, 60.0, 30.0])]
     node = (Node("n0", (4,)),)
     changes = [(15.0, Rules("LJF", "none", "pack")), (35.0, Rules("SJF", "conservative", "pack"))]
-    out = simulate(jobs, nodes=node, backfill="none", policy="pack", changes=changes, out=tmp_path)
+    out = simulate(jobs, Machine(node), Rules(backfill="none", policy="pack"), timetable=Timetable(changes=changes),
+                   record=Recording(out=tmp_path))
     assert sorted((row.start, row.id) for row in out.jobs) == [
         (0, 0), (10, 1), (20, 4), (30, 5), (40, 2), (50, 3)]
     rows = list(read_jobs(tmp_path / "jobs.csv"))

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from vrm.model import Job
-from vrm.simulation import simulate
+from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.results import BATCH, MANY
-from vrm.simulation.writers import Aside, JobLines
+from vrm.simulation.writers import WriterProcess, JobLines
 from vrm.workload.submission import Submission
 
 JOBS = BATCH * (MANY + 3) + 7
@@ -48,9 +48,9 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[int]]:
 def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: List[int],
                         policy: str, places: str) -> None:
     for name, possible in (("aside", True), ("here", False)):
-        monkeypatch.setattr(Aside, "possible", staticmethod(lambda answer=possible: answer))
-        simulate(many(), nodes=4, sockets=2, cores=4, policy=policy, places=places,
-                 out=tmp_path / name)
+        monkeypatch.setattr(WriterProcess, "possible", staticmethod(lambda answer=possible: answer))
+        simulate(many(), Machine.of(4, sockets=2, cores=4), Rules(policy=policy),
+                 record=Recording(places=places, out=tmp_path / name))
         assert len(forks) == 1
     text = (tmp_path / "aside" / "jobs.csv").read_bytes()
     assert text == (tmp_path / "here" / "jobs.csv").read_bytes()
@@ -59,13 +59,13 @@ def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: 
 
 
 def test_few_jobs_need_no_process(tmp_path: Path, forks: List[int]) -> None:
-    simulate(many(BATCH * MANY - 1), nodes=4, cores=4, out=tmp_path)
+    simulate(many(BATCH * MANY - 1), Machine.of(4, cores=4), record=Recording(out=tmp_path))
     assert not forks
 
 
 def test_a_full_disk_is_told(forks: List[int]) -> None:
     with open("/dev/full", "w", 1 << 16) as full:
-        aside = Aside(Quiet([], full, "none"))
+        aside = WriterProcess(Quiet([], full, "none"))
         with pytest.raises(OSError) as raised:
             for _ in range(1000):
                 aside.write(["x" * 10_000])
@@ -75,7 +75,7 @@ def test_a_full_disk_is_told(forks: List[int]) -> None:
 
 def test_a_run_that_fails_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                             forks: List[int]) -> None:
-    monkeypatch.setattr(Aside, "possible", staticmethod(lambda: True))
+    monkeypatch.setattr(WriterProcess, "possible", staticmethod(lambda: True))
 
     def failing() -> Iterator[Submission]:
         for number in range(JOBS):
@@ -83,7 +83,7 @@ def test_a_run_that_fails_leaves_no_process(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("the workload ends badly")
 
     with pytest.raises(RuntimeError, match="ends badly"):
-        simulate(failing(), nodes=4, cores=4, out=tmp_path)
+        simulate(failing(), Machine.of(4, cores=4), record=Recording(out=tmp_path))
     assert len(forks) == 1
 
 

@@ -333,16 +333,28 @@ def test_a_step_of_an_exclusive_job_takes_further_cores_where_those_of_its_tasks
     assert "More processors requested" in job.run("-n", "9", *show).stderr
 
 
+def test_a_step_names_its_own_job_and_leaves_nodes_out(job: Around) -> None:
+    show = ["sh", "-c", "echo $SLURMD_NODENAME"]
+    for words, found in ((["--jobid=7", "-n", "1", "--cpu_bind=none"], "n0\n"), (["--jobid", "7", "-n", "1", "-r", "1"], "n1\n"),
+                         (["--exclude=n0", "-n", "1"], "n1\n")):
+        done = job.run(*words, *show)
+        assert (done.stdout, done.stderr, done.returncode) == (found, "", 0), (words, done)
+
+
 def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
     wrong = {("-n", "9"): "More processors requested than permitted", ("-n", "x"): 'Invalid numeric value "x"',
              ("-n", "0"): "Invalid numeric value", ("-N", "3-2"): "invalid number of nodes",
              ("-N", "3", "-n", "3"): "the job has 4 on n0, 4 on n1", ("-t", "soon"): "Invalid --time",
-             ("--cpu-bind=map_cpu:0", "-n1"): "binds tasks to cores itself", ("--multi-prog",): "does not do",
+             ("--cpu-bind=rank_ldom", "-n1"): "binds tasks to cores itself", ("--multi-prog",): "No such file",
              ("--gpus=1", "-n1"): "1 GPUs each and 0 on each node; the job has 4 on n0 and 0 GPUs, 4 on n1 and 0 GPUs",
              ("--gpus=x",): "Invalid specification", ("--gres=ssd:1",): "share what the job has of ssd",
              ("--ntask-per-node=1",): "unrecognized option",
              ("-w", "n7"): "n7 is no node of job 7", ("-D", "/no/such"): "couldn't chdir",
              ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
+             ("--cpu_bind=map_cpu:x", "-n1"): "`x` is no CPU", ("--cpu-bind=mask_cpu:0", "-n1"): "no mask of CPUs", ("--signal=USR1@5",): "does not do --signal",
+             ("--container=x",): "does not do --container", ("--container-image=x",): "does not do --container-image",
+             ("-n1", "true", ":", "-n1"): "no heterogeneous", ("--het-group=0",): "no heterogeneous",
+             ("-r", "2"): "More processors requested",
              ("-y",): "invalid option"}
     for words, said in wrong.items():
         done = job.run(*words, *([] if words == ("-n",) else ["true"]))
@@ -353,6 +365,35 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
     assert not job.recorded()
     (job.steps / JOB).write_text("job 7\n")
     assert "is damaged" in job.run("true").stderr
+    (job.steps / JOB).unlink()
+    assert "the job has ended" in job.run("true").stderr
+
+
+def test_each_task_runs_the_program_that_a_file_says(job: Around) -> None:
+    (job.root / "progs").write_text("# tasks, program, arguments\n\n"
+                                    "0,2 echo 'one $HOME' %t-%o ''\n"
+                                    "3-5  sh -c 'echo \"$@\"; exit 3' - \\\n %o of %t\n"
+                                    "* sh -c 'echo rest $SLURM_PROCID $0 %o'\n")
+    done = job.run("-n", "8", "-l", "--multi-prog", "progs")
+    assert sorted(done.stdout.splitlines()) == [
+        "0: one $HOME 0-0 ", "1: rest 1 sh 0", "2: one $HOME 2-1 ", "3: 0 of 3", "4: 1 of 4", "5: 2 of 5",
+        "6: rest 6 sh 1", "7: rest 7 sh 2"], done
+    assert done.returncode == 3 and "n1: task 4: Exited with exit code 3" in done.stderr
+    assert [(step.name, step.tasks) for step in job.recorded()] == [("progs", 8)]
+    for text, said in (("0 true\n", "no record for task id 1"), ("0 true\n0-1 false\n", "line 2: task 0 has a program already"),
+                       ("0\n", "line 1: it names no program"), ("a true\n", "`a` is no list of tasks")):
+        (job.root / "progs").write_text(text)
+        done = job.run("-n", "2", "--multi-prog", "progs")
+        assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1, done
+
+
+def test_more_tasks_than_cores_are_spread_over_the_nodes(job: Around) -> None:
+    for how, counts in ((("-n", "20"), [10, 10]), (("-n", "9", "-c", "2"), [5, 4]), (("-n", "3"), [3]),
+                        (("-n", "9", "-N", "1"), [9]), (("-n", "9", "-m", "cyclic"), [5, 4])):
+        done = job.run(*how, "--overcommit", "sh", "-c", "echo $SLURMD_NODENAME")
+        assert sorted((done.stdout.split().count(name) for name in set(done.stdout.split())), reverse=True) == counts, done
+    assert job.run("-n", "9", "true", env={"SLURM_OVERCOMMIT": "1"}).returncode == 0
+    assert "More processors requested" in job.run("-O", "-n", "1", "-c", "5", "true").stderr
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
@@ -370,6 +411,18 @@ def test_tasks_are_bound_to_their_cores(job: Around) -> None:
     assert {here, there} == {str(first), str(second)}
     wide = job.run("-n", "2", "--cpu-bind=none", *show).stdout.split()[1::2]
     assert wide[0] == wide[1] and wide[0] in (f"{first}-{second}", f"{first},{second}")
+    for said, cpus in ((f"map_cpu:{second},{first}", [second, first]), (f"verbose,map_cpu:{second}", [second, second]),
+                       (f"map_cpu:{first}*2,0x{second:x}", [first, first]),
+                       (f"mask_cpu:{1 << second:#x},{1 << first:x}", [second, first])):
+        done = job.run("-n", "2", "-l", "--cpu-bind", said, *show)
+        assert [line.split()[-1] for line in sorted(done.stdout.splitlines())] == list(map(str, cpus)), done
+    done = job.run("-n", "1", f"--cpu-bind=map_cpu:{second + 1}", *show)
+    assert done.returncode == 1 and f"CPU {second + 1} of n0 is not this job's, which has {first},{second}" in done.stderr
+    # More tasks than cores.
+    done = job.run("-n", "5", "-O", "sh", "-c", "grep Cpus_allowed_list /proc/self/status; echo $SLURM_CPUS_ON_NODE")
+    assert sorted(done.stdout.split()) == sorted([str(first)] * 3 + [str(second)] * 2 + ["2"] * 5
+                                                 + ["Cpus_allowed_list:"] * 5), done
+    assert [(step.tasks, step.cores) for step in job.recorded()][-1] == (5, 2)
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")

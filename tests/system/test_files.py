@@ -18,7 +18,7 @@ from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.live.launch.base import head, tail
 from vrm.live.spawn.records import Marker, RecordError
-from vrm.results.jobs import COLUMNS
+from vrm.results.job_columns import NAMES
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
@@ -228,8 +228,8 @@ def test_odd_cells_of_jobs_csv(tmp_path: Path, command: List[str], cell: str,
     line = f"1,a.x,2,1,2,3,9,completed,0,,0,0,n0,n0:0/0-1,{cell},{cell}\n"
     for column in ("id", "cores", "procs", "end", "status", "app"):
         cells = line.split(",")
-        cells[COLUMNS.index(column)] = cell
-        (tmp_path / "jobs.csv").write_text(",".join(COLUMNS[:16]) + "\n" + ",".join(cells))
+        cells[NAMES.index(column)] = cell
+        (tmp_path / "jobs.csv").write_text(",".join(NAMES[:16]) + "\n" + ",".join(cells))
         assert main([*command, str(tmp_path)]) in (0, 2)
         printed = capsys.readouterr()
         assert "\x1b" not in printed.out + printed.err

@@ -141,7 +141,7 @@ def test_a_queue_that_others_may_write_is_refused_unless_allowed(site: Site) -> 
 
 def test_a_queue_that_becomes_foreign_while_it_is_read(site: Site) -> None:
     site.lines(end=False)
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(site.state, "the manager runs")
     other = site.root / "other"
     other.write_text("ok.x 1 9 0\nend\n")
@@ -300,5 +300,5 @@ def test_who_may_write_the_queue_cannot_start_other_programs(site: Site) -> None
     assert site.statuses() == {0: "refused", 1: "completed"} and not made.exists()
     assert "env=BASH_ENV" in site.rows()[0].reason and "vrm submit" in site.rows()[0].reason
     site.config(Launcher={"Kind": "direct"})
-    site.run()
+    site.run("--fresh")
     assert site.statuses() == {0: "completed", 1: "completed"} and made.exists()

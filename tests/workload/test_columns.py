@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vrm.workload import columns
 from vrm.workload.columns import Names
-from vrm.workload.swf import Rules, Trace, TraceError
+from vrm.workload.swf import Selection, Trace, TraceError
 
 NUMBERS = st.sampled_from(["1", "2", "3", "7", "9", "90", "0", "-1"])
 WHOLE = st.tuples(st.just(1), st.sampled_from([0, 0, 3]), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS,
@@ -73,7 +73,8 @@ def test_columns_have_what_rows_have(rows: List[Any], largest: Optional[int], si
         patch.setattr(columns, "BLOCK", size)
         path = Path(folder) / "trace.swf"
         path.write_text(text_of(rows))
-        assert found(Trace(path, Rules(largest=largest)), True) == found(Trace(path, Rules(largest=largest)), False)
+        trace = Trace(path, Selection(largest=largest))
+        assert found(trace, True) == found(Trace(path, Selection(largest=largest)), False)
 
 
 def test_whole_numbers_are_read_at_once(tmp_path: Path, monkeypatch: Any) -> None:

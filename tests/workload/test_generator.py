@@ -1,6 +1,7 @@
 """`vrm generate`: mixes are the same for a seed, as asked for, recorded, and go on after a kill."""
 
 from __future__ import annotations
+import warm
 
 import signal
 import subprocess
@@ -42,9 +43,7 @@ def read(queue: Path) -> List[QueueLine]:
 
 
 def vrm(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "vrm.cli", "generate", *arguments], cwd=cwd,
-                          text=True, stdin=subprocess.DEVNULL, capture_output=True,
-                          timeout=60)
+    return warm.run(["generate", *arguments], cwd=cwd, timeout=60)
 
 
 # The mix.
@@ -158,7 +157,7 @@ def test_live_writes_the_same_file_as_time_passes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_generator_goes_on_where_it_was(tmp_path: Path) -> None:
     options = ["--apps", "cg,ep", "--classes", "S", "--ranks", "1,2", "--estimate", "5",
-               "--jobs", "8", "--seed", "7", "--arrival", "uniform:2-4"]
+               "--jobs", "30", "--seed", "7", "--arrival", "uniform:2-4"]
     queue = tmp_path / "live"
     process = subprocess.Popen(
         [sys.executable, "-m", "vrm.cli", "generate", *options, "--live", "--speed", "4", "live"],

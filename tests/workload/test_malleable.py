@@ -11,8 +11,11 @@ import pytest
 from vrm.model import Cluster
 from vrm.model.job import Job
 from vrm.results.sharing import slowdowns
+from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.registry import PolicyError
-from vrm.simulation import simulate
+from vrm.api import Machine, Recording, Rules, simulate
+from vrm.simulation.arguments import by_name
+from vrm.workload.lublin import Lublin
 from vrm.workload.malleable import Hybrid
 from vrm.workload.submission import Submission
 
@@ -46,15 +49,15 @@ def test_a_job_has_a_rank_on_each_socket_of_as_large_a_part_of_the_machine() -> 
     ({"nodes": 4, "sockets": 2, "cores": 4}, 1.5, "a share of the jobs is from 0 to 1, not 1.5")])
 def test_what_cannot_be_is_said(machine: dict, share: float, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
-        simulate(JOBS, malleable=share, backfill="sd", **machine)
+        simulate(JOBS, **by_name(dict(malleable=share, backfill="sd", **machine)))
 
 
 def test_a_run_says_who_borrowed_and_who_lent_and_repeats_byte_for_byte(tmp_path: Path) -> None:
     long, short = 3600.0, 60.0
     jobs = [Submission(Job(number, "a", 32, long if number < 5 else short, 10.0 * number),
                        long if number < 5 else short) for number in range(1, 13)]
-    outcomes = [simulate(jobs, nodes=4, sockets=2, cores=8, malleable=1.0, backfill="sd",
-                         out=tmp_path / name) for name in ("first", "second")]
+    outcomes = [simulate(jobs, Machine.of(4, sockets=2, cores=8), Rules(malleable=1.0, backfill="sd"),
+                         record=Recording(out=tmp_path / name)) for name in ("first", "second")]
     files = [(tmp_path / name / "jobs.csv").read_bytes() for name in ("first", "second")]
     assert files[0] == files[1]
     rows = list(csv.DictReader((tmp_path / "first" / "jobs.csv").open()))
@@ -78,8 +81,23 @@ def test_a_run_says_who_borrowed_and_who_lent_and_repeats_byte_for_byte(tmp_path
     assert by_run.slowdown > summary["slowdown"]["mean"], "a stretched run is no merit"
 
 
+@pytest.mark.parametrize("backfill", ["easy", "sd"])
+def test_whole_nodes_are_counted_under_pack(backfill: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the schedule that a look at each core has, which takes many times as long."""
+    jobs = list(Lublin(256, load=1.2).jobs(60, 1))
+
+    def starts(**how: str) -> str:
+        outcome = simulate(jobs, Machine.of(16, 2, 8),
+                           Rules(**{"policy": "pack", "malleable": 1.0, "backfill": backfill, **how}))
+        return str(outcome.summary["start_hash"])
+
+    by_core = starts(node_order="first-fit")
+    monkeypatch.setattr(CorePolicy, "place", lambda *_: pytest.fail("it looks at cores"))
+    assert starts() == by_core
+
+
 def test_the_two_models_of_speed_differ_only_where_a_mate_ends_first() -> None:
     jobs = [Submission(Job(1, "a", 16, 1000.0), 1000.0), Submission(Job(2, "a", 16, 100.0, 10.0), 100.0)]
-    ends = [[job.end for job in simulate(jobs, nodes=1, sockets=2, cores=8, malleable=1.0, backfill="sd",
-                                         shared_speed=speed).jobs] for speed in ("ideal", "worst")]
+    ends = [[job.end for job in simulate(jobs, Machine.of(1, 2, 8), Rules(
+        malleable=1.0, backfill="sd", shared_speed=speed)).jobs] for speed in ("ideal", "worst")]
     assert ends[0] == ends[1] == [210.0, 1100.0]

@@ -16,7 +16,7 @@ from vrm.simulation.inputs import open_workload
 from vrm.workload import eurora_year
 from vrm.workload.mixed import Model, compared, draw, figures, fit, hour_of, kind_of, points, quantile
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules
+from vrm.workload.swf import Selection
 from vrm.workload.table import write
 
 
@@ -84,7 +84,7 @@ def test_a_drawn_workload_is_read_as_it_was_written(tmp_path: Path) -> None:
     write(tmp_path / "w.csv.gz", drawn, 1400000000, "a remark")
     write(tmp_path / "again.csv.gz", drawn, 1400000000, "a remark")
     assert (tmp_path / "w.csv.gz").read_bytes() == (tmp_path / "again.csv.gz").read_bytes()
-    workload = open_workload(tmp_path / "w.csv.gz", Rules(memory=True), True)
+    workload = open_workload(tmp_path / "w.csv.gz", Selection(memory=True, keep_estimates=True))
     found = list(workload)
     begin = drawn[0].job.submit
     assert workload.unix_start == 1400000000 + begin and not workload.dirt

@@ -24,7 +24,7 @@ from vrm.model import Dependency
 from vrm.model.job import ANY, resolved
 from vrm.model.times import seconds_of
 from vrm.model.ranges import fold, numbers
-from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.following import SETTLED, Line, Position, QueueFollower
 from vrm.workload.grammar import LONGEST, LineError, QueueLine, parse_line
 from vrm.workload.replay import Replay, replay
 from vrm.workload.writer_marker import WriterMarker, marker_path, writer_of
@@ -330,39 +330,106 @@ def test_a_missing_file_ends_when_nobody_will_write_it(queue):
     assert len(follower.take_notices()) == 1
 
 
-def test_truncated_and_written_anew(queue):
+class Watch:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def edited(follower, watch):
+    """Whether the file is known to be edited when it has been the same for some time, and not before."""
+    assert follower.read_new() == [] and follower.in_doubt and not follower.edited
+    watch.now += SETTLED
+    assert follower.read_new() == []
+    return follower.edited and follower.take_notices() == []
+
+
+@pytest.mark.parametrize("change", [
+    lambda path: path.write_text(""), lambda path: os.truncate(path, len(A) + 3), lambda path: path.write_text(C),
+    lambda path: replace(path, C + B + A), lambda path: replace(path, C), lambda path: path.write_text(B + B),
+    lambda path: replace(path, B + B + C)])
+def test_a_file_that_was_edited_is_compared_and_nothing_is_read_from_it(queue, change):
+    """Also where only the beginning has changed and the length is the same."""
     queue.write_text(A + B)
-    follower = QueueFollower(queue)
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
     follower.read_new()
-    queue.write_text("")
-    assert follower.read_new() == []
-    assert follower.take_notices() == []  # an editor may be saving
-    assert follower.read_new() == []
-    [notice] = follower.take_notices()
-    assert "truncated" in notice and "2 line(s)" in notice and str(queue) in notice
-    append(queue, A)  # the same text again: this is a new job
-    assert taken(follower.read_new()) == [(1, "a")]
-    assert follower.take_notices() == []
+    change(queue)
+    assert edited(follower, watch)
+    raws = [raw for raw in follower.read_all() if raw.digest]
+    follower.go_to(raws[0] if raws else None)
+    lines = queue.read_text().splitlines()
+    assert [line.text for line in follower.read_rest()] == lines[1:len(raws)]
+    assert not follower.edited and not follower.in_doubt
+    append(queue, "\n" + C)
+    assert taken(follower.read_new())[-1][1] == "c"
 
 
-def test_truncated_in_the_middle_reads_what_is_left_once(queue):
+def test_a_file_that_is_written_while_it_is_compared_is_compared_again(queue):
+    """What counts as taken is what was compared, not what is there a moment later."""
+    queue.write_text(A + B)
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
+    follower.read_new()
+    queue.write_text(A + C)
+    assert edited(follower, watch)
+    raws = [raw for raw in follower.read_all() if raw.digest]
     queue.write_text(A + B + C)
-    follower = QueueFollower(queue)
-    follower.read_new()
-    os.truncate(queue, len(A) + 3)
-    assert follower.read_new() == []
-    assert taken(follower.read_new()) == [(1, "a")]
-    assert len(follower.take_notices()) == 1
+    follower.go_to(raws[-1])
+    assert not follower.read_new() and edited(follower, watch)
 
 
-def test_when_nobody_writes_any_more_a_shrunken_file_is_read_at_once(queue):
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_line_that_is_changed_while_it_is_taken_is_seen_to_be_another(queue, monkeypatch, line):
+    """What was taken is known by the bytes that were read, not by those that are there a moment later."""
     queue.write_text(A + B)
-    follower = QueueFollower(queue)
-    follower.read_new()
-    queue.write_text(C)
-    follower.finish()
-    assert taken(follower.read_new()) == [(1, "c")]
-    assert follower.ended and len(follower.take_notices()) == 1
+    os.utime(queue, (1, 1))
+    parse = QueueFollower._parse
+
+    def parse_and_edit(self, raw):
+        if raw.number == line:
+            queue.write_text(A + C)
+        return parse(self, raw)
+
+    monkeypatch.setattr(QueueFollower, "_parse", parse_and_edit)
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
+    assert taken(follower.read_new()) == [(1, "a"), (2, "b")]
+    monkeypatch.undo()
+    assert edited(follower, watch)
+
+
+def test_a_large_file_is_compared_seldom(queue):
+    """What is appended is read at once; an edit of what was taken is found somewhat later."""
+    line = "a 1 1 0 args=" + "x" * 1000 + "\n"
+    queue.write_text(B + line * 1100)
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
+    assert len(follower.read_new()) == 1101
+    with open(queue, "r+") as file:
+        file.write(C)
+    append(queue, A)
+    assert len(follower.read_new()) == 1 and not follower.in_doubt
+    watch.now += SETTLED
+    assert edited(follower, watch)
+
+
+def test_a_line_that_was_taken_without_its_end_may_have_more(queue):
+    queue.write_text(A + "b 2 2")
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
+    assert taken(follower.read_rest()) == [(1, "a"), (2, "b")]
+    append(queue, "\n" + C)
+    assert taken(follower.read_new())[-1][1] == "c"
+    queue.write_text(A + "b 2 2")
+    follower = QueueFollower(queue, taken=False, clock=watch)
+    follower.read_rest()
+    append(queue, "0\n" + C)
+    assert edited(follower, watch)
 
 
 def test_an_editor_that_saves_in_place_repeats_nothing(queue):
@@ -405,50 +472,19 @@ def test_a_file_moved_away_and_back_is_the_same_file(queue):
     assert follower.take_notices() == []
 
 
-def test_replaced_by_another_queue(queue):
-    queue.write_text(A + B)
-    follower = QueueFollower(queue)
-    follower.read_new()
-    replace(queue, C + B + A)
-    assert taken(follower.read_new()) == [(1, "c"), (2, "b"), (3, "a")]
-    [notice] = follower.take_notices()
-    assert "replaced" in notice
-    assert follower.read_new() == [] and follower.take_notices() == []
-
-
-def test_replaced_by_a_shorter_queue(queue):
-    queue.write_text(A + B)
-    follower = QueueFollower(queue)
-    follower.read_new()
-    replace(queue, C)
-    assert follower.read_new() == []  # perhaps it is being copied
-    assert taken(follower.read_new()) == [(1, "c")]
-    assert len(follower.take_notices()) == 1
-
-
-def test_rewritten_in_place_with_other_lines_of_the_same_length(queue):
+def test_a_file_that_vanishes_is_waited_for(queue):
     queue.write_text(A)
-    follower = QueueFollower(queue)
-    follower.read_new()
-    with open(queue, "r+") as file:
-        file.write(B + C)
-    assert taken(follower.read_new()) == [(1, "b"), (2, "c")]
-    [notice] = follower.take_notices()
-    assert "rewritten" in notice
-
-
-def test_deleted_and_created_anew(queue):
-    queue.write_text(A)
-    follower = QueueFollower(queue)
+    watch = Watch()
+    follower = QueueFollower(queue, taken=False, clock=watch)
     follower.read_new()
     queue.unlink()
-    for _ in range(4):
-        assert follower.read_new() == []
+    assert follower.read_new() == [] and follower.take_notices() == []
+    watch.now += SETTLED
+    assert follower.read_new() == follower.read_new() == []
     [notice] = follower.take_notices()
-    assert "is gone" in notice
-    queue.write_text(A)
-    assert taken(follower.read_new()) == [(1, "a")]
-    assert follower.take_notices() == []
+    assert "is not there; 1 line(s) of it were taken, and their jobs stay" in notice and not follower.in_doubt
+    queue.write_text(A + B)
+    assert taken(follower.read_new()) == [(2, "b")] and not follower.trouble
 
 
 @contextmanager
@@ -550,9 +586,8 @@ def test_a_position_in_a_file_that_is_another_now(queue):
     follower = QueueFollower(queue)
     follower.read_new()
     queue.write_text(B + A + C)
-    again = QueueFollower(queue, follower.position)
-    assert taken(again.read_new()) == [(1, "b"), (2, "a"), (3, "c")]
-    assert "rewritten" in again.take_notices()[0]
+    again = QueueFollower(queue, follower.position, clock=Watch())
+    assert again.read_new() == [] and again.in_doubt
 
 
 class GrowingFile(RuleBasedStateMachine):

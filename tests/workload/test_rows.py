@@ -13,7 +13,7 @@ from vrm.model.job import Request
 from vrm.simulation.inputs import open_workload
 from vrm.workload.rows import Asked, clock, gibibytes, moment, program, request_of, whole
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules, Trace, TraceError
+from vrm.workload.swf import Selection, Trace, TraceError
 from vrm.workload.table import amount_of, is_table
 
 DATA = Path(__file__).parent / "data"
@@ -21,7 +21,7 @@ GIB = 1 << 30
 ALL = frozenset({"gpu", "memory", "mic", "ssd"})
 
 
-def read(name: Any, rules: Rules = Rules(memory=True, resources=ALL), **more: Any) -> Any:
+def read(name: Any, rules: Selection = Selection(memory=True, resources=ALL), **more: Any) -> Any:
     workload = open_workload(DATA / name if isinstance(name, str) else name, rules, **more)
     return workload, {one.job.id: one for one in workload}
 
@@ -116,7 +116,8 @@ def test_a_dump_of_an_older_slurm() -> None:
     array = jobs[1 << 40]
     assert asks(array) == {"nodes": (1, 1), "per_node": (("memory", int(2.5 * GIB)),)}
     assert array.job.walltime == 600
-    assert read("sacct-old.txt", keep_estimates=True)[1][18].job.walltime == 86400
+    kept = Selection(memory=True, resources=ALL, keep_estimates=True)
+    assert read("sacct-old.txt", kept)[1][18].job.walltime == 86400
     assert not any("craynetwork" in reason for reason in workload.dirt)  # it asked for 0 of them
 
 
@@ -176,7 +177,7 @@ def test_a_trace_of_eurora() -> None:
     assert jobs[498676].job.walltime == 86400 and jobs[498605].run == 13088
     assert workload.waited[498605] == 17872
     assert workload.dirt == {"dropped: no job, or cut off": 1}
-    units = read("eurora.log", Rules(units=True))[1]
+    units = read("eurora.log", Selection(units=True))[1]
     assert asks(units[498629]) == {"tasks": 2, "cores_per_task": 16, "per_task": (("gpu", 2000),)}
 
 
@@ -207,10 +208,10 @@ def test_a_table_of_jobs(tmp_path: Path) -> None:
     with gzip.open(packed, "wb") as out:
         out.write(TABLE.encode())
     assert list(read(packed)[1]) == list(jobs)
-    plain = read(path, Rules())[1]  # a machine of which nothing is said
+    plain = read(path, Selection())[1]  # a machine of which nothing is said
     assert asks(plain[9]) == {"nodes": (1, 1)} and dict(plain[7].job.request.per_node) == {"gpu": 2000}
     assert [one.submit for one in (each.job for each in read(
-        path, Rules(load=2, memory=True))[1].values())] == [10, 11]
+        path, Selection(load=2, memory=True))[1].values())] == [10, 11]
 
 
 def test_names_of_columns() -> None:
@@ -259,15 +260,15 @@ def test_the_memory_of_a_trace_counts_where_the_machine_has_some(tmp_path: Path)
             "3 0 -1 10 1 -1 -1 1 10 9999999 1 1 1 1 3 -1 -1 -1"]
     path = tmp_path / "t.swf"
     path.write_text("; MaxProcs: 4\n" + "\n".join(rows) + "\n")
-    trace = Trace(path, Rules(memory=True))
+    trace = Trace(path, Selection(memory=True))
     asked: List[Any] = [one.job.request.per_task for one in trace]
     assert asked == [(("memory", GIB),), (), (("memory", 9999999 << 10),)]
     assert [one.job.queue for one in trace] == ["3", "", "3"]
     assert all(not one.job.request.per_task for one in Trace(path))
     path.write_text("1 0 -1 10 2 -1 -1 2 10 much 1 1 1 1 3 -1 -1 -1\n")
     with pytest.raises(TraceError, match="t.swf:1: memory `much` is no whole number of KiB"):
-        list(Trace(path, Rules(memory=True)))
+        list(Trace(path, Selection(memory=True)))
 
 
 def test_rules_stay_what_they_were() -> None:
-    assert replace(Rules(), largest=3).wants(1, 0) and Rules().resources == frozenset()
+    assert replace(Selection(), largest=3).wants(1, 0) and Selection().resources == frozenset()

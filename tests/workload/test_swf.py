@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Job
-from vrm.simulation import simulate
+from vrm.api import Rules, simulate
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules, Trace, TraceError, write
+from vrm.workload.swf import Selection, Trace, TraceError, write
 
 HEADER = """; Version: 2.2
 ; Computer: Test machine
@@ -35,7 +35,7 @@ def row(number: int, submit: Any = 0, run: Any = 10, allocated: int = 2, request
 
 def trace(path: Path, *rows: str, header: str = HEADER, **rules: Any) -> Trace:
     path.write_text(header + "".join(rows))
-    return Trace(path, Rules(**rules))
+    return Trace(path, Selection(**rules))
 
 
 def ids(found: Trace) -> List[int]:
@@ -97,7 +97,7 @@ def test_rows_that_are_changed_are_counted(path: Path, bad: str, reason: str, es
 
 def test_estimates_can_be_kept(path: Path) -> None:
     path.write_text(row(1, run=25))
-    (one,) = Trace(path, keep_estimates=True)
+    (one,) = Trace(path, Selection(keep_estimates=True))
     assert (one.run, one.job.estimate) == (25, 20)
 
 
@@ -162,7 +162,7 @@ def test_filters(path: Path) -> None:
     assert ids(trace(path, *rows, jobs=2)) == [1, 2]
     assert [one.job.submit for one in trace(path, *rows[:3], load=2)] == [10, 15, 20]
     with pytest.raises(ValueError, match="load factor"):
-        Rules(load=0)
+        Selection(load=0)
 
 
 def test_cleaning(path: Path) -> None:
@@ -204,7 +204,7 @@ def test_memory_does_not_grow_with_the_trace(path: Path) -> None:
             out.write("; MaxProcs: 8\n")
             out.writelines(row(number, number * 10, 8, 2, 2, 20) for number in range(1, jobs + 1))
         tracemalloc.start()
-        simulate(path, backfill="easy")
+        simulate(path, rules=Rules(backfill="easy"))
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -153,16 +153,44 @@ def load_named(arguments: argparse.Namespace) -> None:
 
 
 def take_queue(arguments: argparse.Namespace) -> None:
-    """Before the first run of a configuration: its queue file, if no other is named."""
+    """Before the first run of a configuration and when a run is finished: its queue file, if no other is named."""
     from vrm.run.rundir import RunDirectory
 
     config = getattr(arguments, "config", default_config())
     if arguments.queue is not None or config is None:
         return
     settings = settings_of(arguments)
-    queue = settings.applications.queue
-    if not RunDirectory.of(settings).journal.exists() and queue.is_file():
+    queue, journal = settings.applications.queue, RunDirectory.of(settings).journal
+    if queue.is_file() and (not journal.exists() or _finished(journal)):
         arguments.queue, arguments.config = str(queue), config
+        if settings.nodes == "auto" and not (arguments.nodes or arguments.machine):
+            arguments.nodes, arguments.sockets, arguments.cores = _shape(RunDirectory.of(settings).state)
+
+
+def _finished(journal: Path) -> bool:
+    """Whether the run that wrote this journal has ended."""
+    from vrm.run import journal as journals
+    from vrm.run.past import replay
+
+    try:
+        return replay(journals.records(journal)).finished
+    except ValueError:
+        return False  # the manager says what is wrong with it
+
+
+def _shape(file: Path) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+    """Nodes, sockets and cores of the finished run of a state file, else of this machine; None where nodes differ."""
+    from vrm.live.nodes.topology import TopologyError, read_topology
+    from vrm.results.state import read
+
+    try:
+        shapes = [[len(socket) for socket in node["sockets"]] for node in read(file)["nodes"]] if file.exists() else [
+            list(read_topology().node.sockets)]
+    except (ValueError, TopologyError):
+        return None, None, None
+    if {tuple(shape) for shape in shapes} != {(shapes[0][0],) * len(shapes[0])}:
+        return None, None, None
+    return len(shapes), len(shapes[0]), shapes[0][0]
 
 
 def planned(arguments: argparse.Namespace) -> Case:
@@ -175,17 +203,15 @@ def planned(arguments: argparse.Namespace) -> Case:
 def made(arguments: argparse.Namespace, make: Any) -> Any:
     """Make something of the choices of the command line; CannotRun for what is wrong with them."""
     from vrm.commands.simulate import choices
-    from vrm.scheduling.registry import PolicyError
-    from vrm.simulation.inputs import ERRORS
 
     try:
         chosen = choices(arguments)
-        chosen.setdefault("history", earlier(arguments))
-        return make(arguments.queue, rows_are=arguments.heatmap_rows, end=arguments.walltime or math.inf,
-                    **chosen)
+        if not chosen["measured"].history:
+            chosen["measured"] = replace(chosen["measured"], history=earlier(arguments))
+        return make(arguments.queue, end=arguments.walltime or math.inf, **chosen)
     except OSError as error:
         raise CannotRun(f"{error.filename}: {error.strerror}") from error
-    except (PolicyError, ValueError, *ERRORS) as error:
+    except ValueError as error:
         raise CannotRun(str(error)) from error
 
 
@@ -270,6 +296,7 @@ def text(found: Advice, every: bool) -> str:
                                                for choice in found.choices)])
         lines += ["", str(wide)]
     lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
+    lines.append(found.ranges)
     return "\n".join(lines)
 
 

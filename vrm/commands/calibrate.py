@@ -42,7 +42,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     site = prepare(settings, watch=False)
     table = Path(arguments.out)
-    plan = live.Plan(tuple(find_apps(settings.applications.path, arguments.apps)),
+    plan = live.CalibrationPlan(tuple(find_apps(settings.applications.path, arguments.apps)),
                      arguments.ranks, arguments.repetitions, arguments.limit, table)
     try:
         complete = live.calibrate(settings, site, plan, tell, arguments.fresh)

@@ -58,5 +58,29 @@ def check(arguments: argparse.Namespace) -> int:
     if report.never:
         print(f"\n{report.never} of {report.lines} lines can never run: see what is marked `wrong`")
         return SOME_NEVER
-    print("\nnext: vrm run --once" if report.lines else "\nnext: write jobs into the queue")
+    print(f"\nnext: {following(arguments) if report.lines else 'write jobs into the queue'}")
     return ALL_RUN
+
+
+def following(arguments: argparse.Namespace) -> str:
+    """What to type when all can run: on a login node, and for other nodes than those here, the batch script."""
+    from vrm.live.batch.base import with_scripts
+    from vrm.live.batch.login import login_node
+
+    config = getattr(arguments, "config", default_config())
+    login = login_node(os.environ)
+    if login is None and not (arguments.nodes or arguments.sockets or arguments.cores or arguments.machine):
+        return "vrm run"
+    folder = os.path.dirname(config or "")
+    scripts = [(system, os.path.join(folder, f"vrm.{system.name}")) for system in with_scripts()
+               if login is None or system is login.system]
+    for system, script in scripts:
+        if os.path.exists(script):
+            return f"{system.submit} {script}"
+    if login is None:
+        return "run it on such nodes, in a batch job: `vrm script --help` says how to write one"
+    system, script = scripts[0]
+    size = "--exclusive" if system.whole_nodes else f"--cores {arguments.cores or 'CORES'}"
+    named = f" -c {config}" if hasattr(arguments, "config") else ""
+    return (f"vrm script --{system.name} -N {arguments.nodes or 1} -t 1:00:00 {size}{named} -o {script}, then "
+            f"{system.submit} {script}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -14,7 +15,10 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 from vrm.front import build
 from vrm.front.names import LAUNCHERS
 from vrm.front.wire import DIRECTORY
+from vrm.live.launch.environment import with_own_mpi
+from vrm.live.manager.part import Part
 from vrm.run.rundir import RunDirectory
+from vrm.steps import profile
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
 GRACE = 10.0
@@ -31,17 +35,18 @@ def _end_with_manager() -> None:
 
 
 def surroundings(run: RunDirectory, env: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of the program: with the commands of Slurm first on PATH, answered by this run,
-    and without what a batch system around says of a job of its own."""
+    """The environment of the program: with the commands of Slurm first on PATH, answered by this run, with
+    vrm's own Open MPI where there is no other, and without what a batch system around says of a job of its own."""
     found = {name: value for name, value in env.items()
              if not name.startswith(("SLURM_", "SBATCH_", "SRUN_")) or name == "SLURM_CONF"}
-    folders = [str(run.launchers), str(run.programs), env.get("PATH", os.defpath)]
-    return {**found, "PATH": os.pathsep.join(folders), DIRECTORY: str(run.directory)}
+    folders = [str(run.launchers), str(run.programs), with_own_mpi(env.get("PATH", os.defpath))]
+    return {**found, "PATH": os.pathsep.join(folders), DIRECTORY: str(run.directory),
+            **profile.variables(run.launchers, env, [run.programs])}
 
 
-class Client:
-    """Runs the program while it lasts; `status` is its exit status as a shell shows it, None where it has
-    not ended by itself. The queue is taken to be complete when the program has ended."""
+class Client(Part):
+    """The part of a manager that runs the program while it lasts; `status` is its exit status as a shell shows it,
+    None where it has not ended by itself. The queue is taken to be complete when the program has ended."""
 
     def __init__(self, argv: Sequence[str], run: RunDirectory, queue: Any, env: Mapping[str, str]) -> None:
         self._argv, self._run = list(argv), run
@@ -58,11 +63,11 @@ class Client:
         self._marker.__enter__()
         return self
 
-    def begin(self) -> None:
+    def begin(self, selector: selectors.BaseSelector) -> None:
         """Start the program: the manager can take its jobs."""
         self._thread.start()
 
-    def lasts(self) -> bool:
+    def expects(self, now: float) -> bool:
         """Whether it has not ended yet; a queue that has an `end` line does not end the run before it."""
         return self.status is None and self._thread.is_alive()
 

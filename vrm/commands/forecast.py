@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.commands import site_forecast
 from vrm.commands.parsing import command
@@ -76,7 +76,8 @@ def forecast(arguments: argparse.Namespace) -> int:
                         "again")
     if arguments.page is not None:
         return page(arguments, settings)
-    ids = ids_of(arguments.ids)
+    from vrm.commands.naming import ids_for
+    ids = ids_of(ids_for(arguments, arguments.ids))
     if arguments.estimate:
         made, lines = _assumed(settings, arguments.estimate)
     else:
@@ -178,11 +179,22 @@ def current(settings: Any, ids: Sequence[int] = ()) -> Dict[str, Any]:
         made = forecasts.read(run.forecast)
         if (abs(time.time() - made["time"]) < FRESH and run.manager_runs()
                 and {job["id"] for job in made["jobs"]}.issuperset(ids)):
-            return dict(made)
+            return named(settings, made)
     except (OSError, ValueError):
         pass
     files, frozen = frozen_now(settings)
-    return _made(files, frozen)
+    return named(settings, _made(files, frozen))
+
+
+def named(settings: Any, made: Mapping[str, Any]) -> Dict[str, Any]:
+    """A forecast with the names of its jobs, as far as the state file says them."""
+    from vrm.results import state as states
+
+    try:
+        names = {job["id"]: states.label(job) for job in states.current(states.read(settings.state))["jobs"]}
+    except (OSError, ValueError):
+        names = {}
+    return {**made, "jobs": [{**job, "name": names.get(job["id"], "")} for job in made["jobs"]]}
 
 
 def frozen_now(settings: Any) -> Tuple[RunFiles, Frozen]:
@@ -235,7 +247,7 @@ def _others(settings: Any, ids: List[int]) -> List[str]:
 
 def test_only(arguments: argparse.Namespace, line: str) -> int:
     """Print when a job would start that was submitted now; nothing is submitted. 0."""
-    from vrm.live.site.programs import Wanted, program_fault
+    from vrm.live.site.programs import WantedProgram, program_fault
     from vrm.model import Infeasible
     from vrm.report import forecast_table as report
     from vrm.run.book import LifeError
@@ -244,7 +256,7 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
     files, frozen = frozen_now(settings)
     try:
         jobs, details = files.submitted(line, frozen.now)
-        fault = program_fault(settings.applications, Wanted.of(jobs[0]), settings.trust)
+        fault = program_fault(settings.applications, WantedProgram.of(jobs[0]), settings.trust)
         if fault:
             raise ValueError(fault)
         for job, each in zip(jobs, details):

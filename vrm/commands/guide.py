@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from pathlib import Path
 from typing import Any, List, Tuple
 
 from vrm.commands.parsing import Parser, command, meant
@@ -16,7 +17,7 @@ GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
-    ("Help", ("help", "completion")))
+    ("Help", ("help", "completion", "plugins")))
 
 SHORT = """vrm runs your own queue of MPI jobs on the cores you have, in your order.
 
@@ -41,15 +42,19 @@ def overview(parser: Parser) -> str:
     helps = {action.dest: action.help for whole in parser._actions
              if isinstance(whole, argparse._SubParsersAction)
              for action in whole._choices_actions}
-    for title, names in GROUPS:
+    ours = {name for _, names in GROUPS for name in names}
+    for title, names in (*GROUPS, ("Of installed packages", tuple(name for name in known if name not in ours))):
         rows = [f"  {name:<12}{helps[name]}" for name in names if name in known]
-        parts.append("\n".join([f"{title}:", *rows]))
+        if rows:
+            parts.append("\n".join([f"{title}:", *rows]))
     formatter = parser._get_formatter()
     formatter.start_section("options")
     formatter.add_arguments(parser._actions[:-1])
     formatter.end_section()
     parts.append(formatter.format_help().strip())
     parts.append("`vrm help COMMAND` explains a command and has an example.\n"
+                 "`vrm help config` explains the keys of the configuration.\n"
+                 "`man vrm` is the manual page; `vrm help --man` prints it.\n"
                  "`vrm` alone runs ./vrm.yaml.")
     return "\n\n".join(parts) + "\n"
 
@@ -58,10 +63,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "help", show, "explain vrm or one of its commands", [],
-        "vrm help submit\nvrm help npb build\nvrm help --man > vrm.1",
-        "A manual page is printed for `man`: `man ./vrm.1` shows it, and in a directory man1 of "
-        "MANPATH `man vrm` finds it.")
-    parser.add_argument("words", metavar="COMMAND", nargs="*", help="default: all of vrm")
+        "vrm help submit\nvrm help config\nvrm help npb build\nvrm help --man > vrm.1",
+        "pip installs the manual page, except with -e: with vrm on PATH `man vrm` shows it. --man prints it, or that "
+        "of one command; `man ./vrm.1` shows such a file.")
+    parser.add_argument("words", metavar="COMMAND", nargs="*", help="a command, or `config`: every key of the "
+                        "configuration with its default (default: all of vrm)")
     parser.add_argument("--man", action="store_true", help="print a manual page, in roff")
 
 
@@ -69,6 +75,9 @@ def show(arguments: argparse.Namespace) -> int:
     """Print the help of the command that is named; 0."""
     from vrm.cli import parser as whole
 
+    if arguments.words == ["config"]:
+        print(reference(), end="")
+        return 0
     found = whole()
     for word in arguments.words:
         below = found.commands()
@@ -78,6 +87,12 @@ def show(arguments: argparse.Namespace) -> int:
         found = below[word]
     print(manual(found) if arguments.man else found.format_help(), end="")
     return 0
+
+
+def reference() -> str:
+    """The configuration with every key, its default and what it means."""
+    inside = Path(__file__).parent.parent / "config" / "reference.yaml"  # setup.py puts it there in a wheel
+    return (inside if inside.exists() else inside.parents[2] / "config" / "reference.yaml").read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------ manual pages
@@ -99,7 +114,7 @@ def manual(parser: Parser) -> str:
     below = parser.commands()
     if below:
         lines.append(".SH COMMANDS")
-        order = [each for _, names in GROUPS for each in names] if parser.prog == "vrm" else below
+        order = [each for _, names in GROUPS for each in names] if parser.prog == "vrm" else list(below)
         for each in order:
             lines += _section(below[each])
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.script import duration, option_names
@@ -18,8 +18,9 @@ MOST_JOBS = 8
 """Jobs of a first queue."""
 
 CONFIG = """\
-# How vrm runs the jobs of this directory. Every key has a default; `vrm help run` and
-# config/reference.yaml of vrm's source explain them. Paths are relative to this file.
+# How vrm runs the jobs of this directory. Every key has a default; `vrm help config` explains
+# them. Paths are relative to this file. Output and records are in logs, or in vrm-logs
+# where `vrm run -- PROGRAM` starts the run, unless you set Log.
 Applications:
   Path: {path}{path_note}
   Queue: queue        # one job per line
@@ -29,10 +30,8 @@ Scheduling:
   Backfilling: easy   # later jobs may fill gaps, if they do not delay the first one
 
 Allocation:
-  Policy: {policy}     # where ranks go: compact, spare, strip or pack
-{launcher}
-Log: logs             # output of the jobs and all records
-"""
+  Policy: pack        # where ranks go: pack (jobs share nodes), compact, spare or strip
+{launcher}"""
 
 QUEUE = """\
 # One job per line: program, MPI ranks, estimated seconds, 1 if it shares no node.
@@ -42,7 +41,8 @@ QUEUE = """\
 
 @dataclass(frozen=True)
 class Found:
-    """What there is: programs in a directory, an MPI or why there is none, cores, batch systems."""
+    """What there is: programs in a directory, an MPI or why there is none, cores, batch systems; `login` is the
+    batch system of which this is a login node."""
 
     directory: Path
     programs: Tuple[str, ...]
@@ -51,6 +51,7 @@ class Found:
     cores: int
     shape: str
     batch: str
+    login: str = ""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -59,8 +60,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "init", init, "write a first configuration and queue for this directory", [],
         "vrm init\nvrm init ~/code/solver --ranks 4\nvrm init --slurm -N 4 -t 8:00:00",
         "Looks for programs (in ./bin, else here), MPI, cores and a batch system; writes vrm.yaml, "
-        "queue and, with --slurm or --pbs, the batch script. Files that exist are kept as they "
-        "are.")
+        "queue and, on a login node or with --slurm or --pbs, the batch script. Files that exist are "
+        "kept as they are.")
     parser.later = partial(_add_arguments, parser)
 
 
@@ -78,7 +79,7 @@ def _add_arguments(parser: Parser) -> None:
     for system in with_scripts():
         systems.add_argument(f"--{system.name}", dest="system", action="store_const",
                              const=system.name,
-                             help=f"also write vrm.{system.name}, for {system.submit}")
+                             help=f"also write vrm.{system.name}, for {system.submit} (as is done on a login node)")
     add("-N", "--nodes", metavar="N", type=count, default=1,
         help="nodes that the batch script asks for (default: 1)")
     add("--cores", metavar="N", type=count,
@@ -92,6 +93,7 @@ def _add_arguments(parser: Parser) -> None:
 def init(arguments: argparse.Namespace) -> int:
     """Look, write what is missing, and print what to type next; 0."""
     found = look(arguments.programs)
+    arguments.system = arguments.system or found.login
     if arguments.system:
         try:
             duration(arguments.time)
@@ -105,7 +107,7 @@ def init(arguments: argparse.Namespace) -> int:
     _write(queue, queue_text(found, arguments.ranks or min(4, found.cores)))
     if arguments.system:
         _script(arguments, arguments.cores or found.cores)
-    _next(found, arguments.system)
+    _next(found, arguments)
     return 0
 
 
@@ -129,7 +131,7 @@ def look(programs: Sequence[str]) -> Found:
                  f"{'+'.join(map(str, sockets))} cores")
     except TopologyError as error:
         sockets, shape = (1,), str(error)
-    return Found(directory, names, mpi, no_mpi, sum(sockets), shape, _batch())
+    return Found(directory, names, mpi, no_mpi, sum(sockets), shape, *_batch())
 
 
 def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
@@ -154,22 +156,27 @@ def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
 
 
 def _is_program(path: Path) -> bool:
-    from vrm.live.batch.base import SYSTEMS
+    from vrm.live.batch.base import systems
 
     return (path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(".")
-            and path.suffix not in (".so", *(f".{name}" for name in SYSTEMS)))
+            and path.suffix not in (".so", *(f".{name}" for name in systems())))
 
 
-def _batch() -> str:
+def _batch() -> Tuple[str, str]:
+    """The batch system for people, and the name of that of which this is a login node."""
     from vrm.live.batch.allocation import batch_system
     from vrm.live.batch.base import with_scripts
+    from vrm.live.batch.login import login_node
 
     around = batch_system(os.environ)
     if around:
-        return f"inside a job of {around}"
-    here = [f"{system.title} ({system.submit})" for system in with_scripts()
-            if shutil.which(system.submit)]
-    return ", ".join(here) or "none; jobs run on this machine"
+        return f"inside a job of {around}", ""
+    login = login_node(os.environ)
+    if login:
+        return f"{login.system.title} ({login.system.submit}, {login.file}): this is a login node", login.system.name
+    installed = [system.submit for system in with_scripts() if shutil.which(system.submit)]
+    there = f" ({' and '.join(installed)} installed, but not configured)" if installed else ""
+    return f"none{there}; jobs run on this machine", ""
 
 
 def _named(found: Found) -> str:
@@ -192,8 +199,7 @@ def config_text(found: Found) -> str:
     path = yaml.safe_dump(str(found.directory).replace("$", "$$"), width=10000).splitlines()[0]
     return CONFIG.format(
         path=path, path_note=" " * max(1, 14 - len(path)) + "# directory of the programs",
-        policy="compact" if found.mpi else "pack   ",
-        launcher="\n".join(["", "Launcher:", *lines, ""] if lines else [""]))
+        launcher="\n".join(["", "Launcher:", *lines, ""] if lines else []))
 
 
 def queue_text(found: Found, ranks: int) -> str:
@@ -225,33 +231,35 @@ def _write(path: Path, text: str) -> None:
 def _script(arguments: argparse.Namespace, cores: int) -> None:
     """Write the batch script, as `vrm script` does."""
     from vrm.cli import parser
-    from vrm.live.batch.base import SYSTEMS
+    from vrm.live.batch.base import systems
 
     path = f"vrm.{arguments.system}"
     if os.path.lexists(path):
         print(f"kept   {path} (it exists)")
         return
     words = ["script", f"--{arguments.system}", "-N", str(arguments.nodes), "-t", arguments.time,
-             "--once", "--here", "-c", "vrm.yaml", "-o", path]
-    words += ["--exclusive"] if SYSTEMS[arguments.system].whole_nodes else ["--cores", str(cores)]
+             "--here", "-c", "vrm.yaml", "-o", path]
+    words += ["--exclusive"] if systems()[arguments.system].whole_nodes else ["--cores", str(cores)]
     wanted = parser().parse_all(words)
     wanted.quiet = True
     wanted.act(wanted)
     print(f"wrote  {path}")
 
 
-def _next(found: Found, system: Optional[str]) -> None:
+def _next(found: Found, arguments: argparse.Namespace) -> None:
     """Print what to type next."""
-    from vrm.live.batch.base import SYSTEMS
+    from vrm.live.batch.base import systems
 
     print("\nnext:")
     steps = [] if found.programs else [("vrm npb build", "or put your programs into ./bin")]
-    steps += [("$EDITOR queue", "say what is to run"), ("vrm check", "can all of it run?")]
-    if system:
-        about = SYSTEMS[system]
-        steps.append((f"{about.submit} vrm.{system}",
-                      f"run it; look at the account and {about.queue_word} before"))
+    steps.append(("$EDITOR queue", "say what is to run"))
+    if arguments.system:
+        about = systems()[arguments.system]
+        script, cores = f"vrm.{arguments.system}", f" --sockets 1 --cores {arguments.cores}" if arguments.cores else ""
+        steps += [(f"$EDITOR {script}", f"nodes, time, account and {about.queue_word}"),
+                  (f"vrm check --nodes {arguments.nodes}{cores}", "can all of it run on as many nodes?"),
+                  (f"{about.submit} {script}", "run it")]
     else:
-        steps.append(("vrm run --once", "run it"))
+        steps += [("vrm check", "can all of it run?"), ("vrm run", "run it")]
     for typed, why in steps:
         print(f"  {typed:<18} # {why}")

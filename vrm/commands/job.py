@@ -47,8 +47,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
-        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, all, or "
-                            "failed (those that did not complete)"
+        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id or name, a range 3-7, all, or "
+                            "failed (those that did not complete, but not those that you cancelled)"
                             ).completer = job_ids  # type: ignore[attr-defined]
     parser = command(commands, "stop", stop, "start no more jobs, and end the manager", [shared],
                      "vrm stop\nvrm stop --now",
@@ -75,7 +75,7 @@ def _options() -> List[Tuple[Field, Option]]:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.model.kinds import PATH
+    from vrm.model.kinds import EACH, PATH
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
@@ -83,7 +83,10 @@ def submit(arguments: argparse.Namespace) -> int:
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
     app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
-    known = settings_of(arguments).applications if app != arguments.app or arguments.file else None
+    known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
+    if (known is not None and not arguments.file
+            and os.path.realpath(os.path.dirname(app)) == os.path.realpath(known.path)):
+        app, known = os.path.basename(app), None  # `./solver` in Applications.Path is `solver`
     if known is not None and not known.any:
         raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
                         f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
@@ -95,7 +98,10 @@ def submit(arguments: argparse.Namespace) -> int:
         given = getattr(arguments, field.word)
         for text in given if isinstance(given, list) else [given]:
             if text is not None:
-                text = os.path.abspath(text) if field.kind is PATH else text
+                if field.kind is PATH:
+                    text = os.path.abspath(text)
+                if field.kind is EACH:
+                    text = "@" * text.startswith("@") + os.path.abspath(text.removeprefix("@"))
                 words.append(f"{field.word}={shlex.quote(text)}")
     line = " ".join(words)
     try:
@@ -120,12 +126,9 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def each(arguments: argparse.Namespace) -> int:
     """Do to jobs what the command is called."""
-    from vrm.run.control import chosen
-    try:
-        chosen({"ids": arguments.ids}, ())
-    except ValueError as error:
-        raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all` or `failed`"
-                        ) from error
+    from vrm.commands.naming import ids_for
+
+    arguments.ids = ids_for(arguments, arguments.ids)
     if arguments.command == "requeue":
         return requeue(arguments)
     return ask(arguments, {"do": arguments.command, "ids": arguments.ids})
@@ -140,19 +143,21 @@ def requeue(arguments: argparse.Namespace) -> int:
     if run.manager_runs():
         return ask(arguments, wanted)
     from vrm.run import control, journal as journals
-    from vrm.live.manager.takeup import RERUN  # which takes long to load
+    from vrm.run.past import replay
+    from vrm.run.again import unsuccessful
+    from vrm.run.book import LINE
     try:
-        past = journals.replay(journals.read(run.journal), run.journal)
+        past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:
         raise CannotRun(f"the journal is damaged: {error}") from error
-    states = {job_id: end["state"] for job_id, end in past.ended.items()}
-    named, swept = control.chosen(wanted, states, [
-        job_id for job_id, state in states.items() if state in RERUN])
-    wrong = [f"job {job_id} " + ("was refused; submit it again" if job_id in states else
-                                 "has not ended" if job_id in past.jobs else "is not there")
-             for job_id in named if states.get(job_id, "refused") == "refused"]
-    ids = [job_id for job_id in sorted({*named, *swept})
-           if states.get(job_id, "refused") != "refused"]
+    entries = past.state.book.entries
+    ended = {job_id for job_id in past.ended if entries[job_id].cause != LINE}
+    named, swept = control.chosen(wanted, ended, [job_id for job_id in ended if unsuccessful(entries[job_id])])
+    wrong = [f"job {job_id} " + ("was refused since its line is wrong; correct it in the queue file, or submit the job "
+                                 "again" if job_id in past.ended else
+                                 "has not ended" if job_id in entries else "is not there")
+             for job_id in named if job_id not in ended]
+    ids = sorted(ended.intersection({*named, *swept}))
     if wrong or not ids:
         raise CannotRun("; ".join(wrong) or "there is no job to requeue among these")
     control.send(run, {**wanted, "ids": [fold(ids)], "unasked": True})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from vrm.commands.naming import id_for
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, job_ids
 
@@ -35,14 +36,9 @@ def lend(arguments: argparse.Namespace) -> int:
     if arguments.back:
         if arguments.to is not None or arguments.cores is not None:
             raise CannotRun("--back takes everything back: give it without --to and --cores")
-        return ask(arguments, {"do": "lend", "id": _id(arguments.id), "back": True})
+        return ask(arguments, {"do": "lend", "id": id_for(arguments, arguments.id), "back": True})
     if arguments.to is None:
         raise CannotRun("to whom? Give --to ID of a job that waits, or --to node")
-    to = None if arguments.to == "node" else _id(arguments.to, "--to: ")
-    return ask(arguments, {"do": "lend", "id": _id(arguments.id), "cores": arguments.cores or 0, "to": to})
-
-
-def _id(text: str, where: str = "") -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise CannotRun(f"{where}`{text}` is no id of a job, such as 7")
-    return int(text)
+    to = None if arguments.to == "node" else id_for(arguments, arguments.to, "--to: ")
+    return ask(arguments, {"do": "lend", "id": id_for(arguments, arguments.id), "cores": arguments.cores or 0,
+                           "to": to})

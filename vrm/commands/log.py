@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
+from vrm.commands.naming import id_for
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, nothing_yet, run_of, tell
 
@@ -23,20 +24,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "vrm log 3\nvrm log 3 --follow\nvrm log 3 --err",
         "The path of the file is shown on a terminal. --follow waits for a job that has not "
         "started, and ends with it.")
-    parser.add_argument("id", metavar="ID", type=job_id, help="a job's id"
+    parser.add_argument("id", metavar="ID", help="a job's id, or its name"
                         ).completer = job_ids  # type: ignore[attr-defined]
     parser.add_argument("-f", "--follow", action="store_true",
                         help="also what is still to come, until the job ends")
     parser.add_argument("--err", action="store_true", help="standard error instead of standard "
                         "output")
-
-
-def job_id(text: str) -> int:
-    """A job's id: a whole number."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"`{text}` is no id of a job; `vrm queue --all` shows "
-                                         "them")
-    return int(text)
 
 
 class Watched:
@@ -64,7 +57,8 @@ class Watched:
 
     def row(self) -> Optional[Any]:
         """Its line in jobs.csv, once it has ended."""
-        from vrm.results.jobs import JobFileError, read_jobs
+        from vrm.results.job_columns import JobFileError
+        from vrm.results.jobs import read_jobs
         try:
             return next((row for row in read_jobs(self.run.jobs) if row.id == self.id), None)
         except FileNotFoundError:
@@ -76,7 +70,7 @@ class Watched:
         """Whether nothing more is to come: it has ended, or waits and nobody is there to start
         it."""
         if self.run.marker(self.id).exists():
-            return self.run.status(self.id).exists()
+            return bool(self.run.status(self.id).exists())
         return self.look() is None or not self.run.manager_runs()
 
 
@@ -84,6 +78,7 @@ def log(arguments: argparse.Namespace) -> int:
     """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
 
     run = run_of(arguments)
+    arguments.id = id_for(arguments, arguments.id)
     watched = Watched(run, arguments.id)
     found, row = watched.look(), watched.row()
     if found is not None:
@@ -118,8 +113,9 @@ def elsewhere(run: Any, job_id: int, err: bool) -> Optional[Path]:
     """The file that the user of a job has chosen for what it prints (`sbatch -o`); None for none."""
     from vrm.live.manager.surroundings import printed
     from vrm.run import journal as journals
+    from vrm.run.past import replay
     try:
-        entry = journals.replay(journals.read(run.journal), run.journal).state.book.entries.get(job_id)
+        entry = replay(journals.records(run.journal), run.journal).state.book.entries.get(job_id)
     except ValueError:
         return None  # the manager says what is wrong with the journal
     if entry is None or not entry.job.payload.output:

@@ -96,10 +96,10 @@ def build(arguments: argparse.Namespace) -> int:
             for option in ("ranks", "work", "mpifc"):
                 if getattr(arguments, option):
                     raise CannotRun(f"--{option} is for the official suite; name it with --source")
-            order = npb_build.Order(apps, classes, out, jobs=arguments.jobs)
+            order = npb_build.BuildRequest(apps, classes, out, jobs=arguments.jobs)
             results = npb_build.build_bundled(order, arguments.mpicc, report, arguments.flags)
         else:
-            order = npb_build.Order(apps, classes, out, arguments.ranks,
+            order = npb_build.BuildRequest(apps, classes, out, arguments.ranks,
                                     ("-O3", *arguments.flags), arguments.jobs)
             tools = npb_build.find_tools(arguments.mpicc, arguments.mpifc)
             work = Path(arguments.work).absolute() if arguments.work else None

@@ -12,6 +12,21 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 Action = Callable[[argparse.Namespace], int]
 
 
+_SLURM = ("run it with vrm's commands of Slurm and PBS first on PATH: `vrm run -- bash script.sh`, `vrm shell`; "
+          "or type `vrm slurm {}` (docs/slurm.md)")
+
+HINTS: Dict[Any, str] = {
+    **{name: _SLURM.format(name) for name in ("sbatch", "squeue", "scancel", "sacct", "sinfo", "srun", "salloc", "qsub",
+                                              "qstat", "qdel")},
+    "start": "`vrm run` starts the manager, and with it the jobs of the queue", "list": "`vrm queue` lists the jobs",
+    "ls": "`vrm queue` lists the jobs", "ps": "`vrm queue` lists the jobs", "jobs": "`vrm queue` lists the jobs",
+    "kill": "`vrm cancel ID` ends a job, `vrm stop --now` all of them", "delete": "`vrm cancel ID` ends a job",
+    "version": "type `vrm --version`",
+    **{("vrm submit", option): "the ranks follow the program: `vrm submit PROGRAM 4 TIME`"
+       for option in ("-n", "-np", "--ntasks", "--np")}}
+"""What to type instead of words that other programs have, by the word, or by the command and its option."""
+
+
 class Help(argparse.HelpFormatter):
     """Fills paragraphs to the width of the terminal; lines that are indented stay as they are."""
 
@@ -67,15 +82,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, words: Optional[Sequence[str]] = None) -> argparse.Namespace:
         """The arguments; words that are too many are refused by the command that they are for."""
-        found, unknown = self.parse_known_args(words)
+        known, unknown = self.parse_known_args(words)
         if unknown:
-            found.parser.refuse(unknown)
+            known.parser.refuse(unknown)
+        found: argparse.Namespace = known
         return found
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End with what is wrong about words that no argument takes."""
         first = unknown[0]
         if first.startswith("-") and first != "-":
+            if (self.prog, first) in HINTS:
+                self.error(f"unknown option {first}; {HINTS[self.prog, first]}")
             self.error(f"unknown option {first}{meant(first.partition('=')[0], self.options())}")
         self.error(f"`{first}` is one word too many"
                    + (f"; arguments of the program go after `--`: {self.prog} ... -- {first}"
@@ -98,6 +116,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            if self.prog == "vrm" and value in HINTS:
+                self.error(f"there is no command `{value}`; {HINTS[value]}")
             close = meant(value, action.choices)
             self.error(f"there is no command `{value}`"
                        + (close or f"; the commands are {', '.join(action.choices)}"))
@@ -124,7 +144,7 @@ def command(commands: Any, name: str, act: Action, text: str,
             **options: Any) -> Parser:
     """A command with its action. `text` says in a line what it does, `more` what else is to be
     known, `example` how it is typed (several: a line each)."""
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name, help=text, description="\n\n".join(filter(None, (sentence(text), more))),
         parents=parents, epilog=examples(example), **options)
     parser.set_defaults(act=act)

@@ -7,7 +7,7 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import BOUND, CannotRun, moment, seconds, words
@@ -56,7 +56,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from vrm.report.formats import comma_separated, joined
-    from vrm.results.jobs import JobFileError
+    from vrm.results.job_columns import JobFileError
     from vrm.report.plotting import PictureError
     from vrm.report.study import StudyError
     from vrm.report.study_files import read_study
@@ -148,8 +148,9 @@ def _draw(study: Any, out: Path, ending: str,
     over = list(study.averaged)
     if len(study.queues) > 1 and over == [None]:
         over += study.queues
-    drawn = [lambda: (pictures.averages(study, queue) for queue in over),
-             lambda: pictures.distributions(study), lambda: timelines(study, window)]
+    drawn: List[Callable[[], Iterable[Any]]] = [
+        lambda: (pictures.averages(study, queue) for queue in over),
+        lambda: pictures.distributions(study), lambda: timelines(study, window)]
     written = []
     for make in drawn:
         for picture in make():

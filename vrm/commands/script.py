@@ -23,7 +23,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "script", write, "write the batch script that starts vrm on nodes of its own",
         [shared], "vrm script --slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh\n"
-        "vrm script --pbs -N 4 -t 8h --cores 64 --queue short --once -o job.pbs")
+        "vrm script --pbs -N 4 -t 8h --cores 64 --queue short -o job.pbs")
     parser.later = partial(_add_arguments, parser)
 
 
@@ -57,8 +57,7 @@ def _add_arguments(parser: Parser) -> None:
         help="how long before the end Slurm asks vrm to stop (default: 120)")
     add("--chain", metavar="K", type=count, default=1,
         help="K allocations, one after the other, until the queue is done")
-    add("--once", action="store_true",
-        help="end when the jobs in the queue file are done, instead of waiting for more")
+    add("--once", action="store_true", help=argparse.SUPPRESS)  # what vrm does in any case
     add("--name", metavar="NAME", type=name,
         help="the batch job's name (default: that of the configuration)")
     add("--directive", metavar="TEXT", action="append", default=[],
@@ -141,15 +140,14 @@ def vrm_command(config: str, arguments: argparse.Namespace) -> Tuple[str, ...]:
     start = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "vrm.cli"]
     path = os.path.relpath if arguments.here else os.path.abspath
     words = [path(start[0]), *start[1:], "-c", path(config)]
-    return (*words, *(["--once"] if arguments.once else []),
-            *(["--continue"] if arguments.chain > 1 else []))
+    return tuple(words)
 
 
 def cores_of(settings: Any) -> Optional[int]:
     """Cores of a node as the configuration says; None where it leaves that to be found."""
     if settings.emulate or "auto" in (settings.sockets, settings.cores):
         return None
-    return settings.sockets * settings.cores
+    return int(settings.sockets * settings.cores)
 
 
 def batch_name(config: str, alone: bool = False) -> str:

@@ -31,7 +31,7 @@ def default_config() -> Optional[str]:
 def settings_of(arguments: argparse.Namespace) -> Any:
     """The settings that the command line names."""
     from vrm.config.schema import load
-    return load(_config_of(arguments))
+    return load(_config_of(arguments), bool(getattr(arguments, "client", ())))
 
 
 def run_of(arguments: argparse.Namespace) -> RunDirectory:

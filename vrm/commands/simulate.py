@@ -17,7 +17,8 @@ from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
 
 if TYPE_CHECKING:
-    from vrm.model.reservation import Wanted
+    from vrm.model.reservation import ReservationRequest
+    from vrm.simulation.outcome import Outcome
 
 INTERRUPTED = 130
 
@@ -86,7 +87,7 @@ def _add_arguments(parser: Parser) -> None:
 
 def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
     """The configuration, the policy and the machine: what `choices` reads. `sizes` reads --nodes."""
-    from vrm.model.rules import KEYS
+    from vrm.model.rules import KEYS, WORDS
 
     add = parser.add_argument
     add("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
@@ -102,7 +103,8 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
         if key.kind == "flag":
             add(option, action="store_const", const=True, help=key.help)
         else:
-            add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
+            add(option, metavar=key.metavar, type=types.get(key.kind, str), choices=WORDS.get(key.kind),
+                help=key.help)
         if key.kind == "cap":
             add("--energy", metavar="FILE",
                 help="what was measured of programs, as `vrm energy measure` writes it")
@@ -115,7 +117,7 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
         if name == "policy":
             add("--heatmap", metavar="FILE",
                 help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
-            add("--heatmap-rows", choices=("own", "partner"), default="own",
+            add("--heatmap-rows", dest="rows_are", choices=("own", "partner"), default="own",
                 help="of a table of speed-ups: whose speed the rows are (default: own)")
     machine = parser.add_argument_group("machine")
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
@@ -130,116 +132,100 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
 def run(args: argparse.Namespace) -> int:
     """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
     from vrm.config.problems import ConfigError
-    from vrm.scheduling.registry import PolicyError
-    from vrm.simulation.inputs import ERRORS
-    from vrm.simulation.library import described, simulate, write_summary
-    from vrm.workload.swf import Rules
+    from vrm.simulation.library import described, simulate
     begun = time.perf_counter()
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        chosen = _choices(args)
+        given = _arguments(args)
         status = _Status(args.status, args.workload, bar) if args.status else None
-        rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
-                      jobs=args.jobs, units=args.units)
         try:
-            outcome = simulate(
-                args.workload, **chosen, rows_are=args.heatmap_rows, rules=rules,
-                keep_estimates=args.keep_estimates, threshold=args.threshold,
-                warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
-                evalys=args.evalys, efficiency=args.efficiency, progress=status or bar,
-                reservations=[reservation(text) for text in args.reservation])
+            outcome = simulate(args.workload, progress=status or bar, **given)
         finally:
             if bar:
                 bar.clear()
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"vrm simulate: {error.filename or args.out}: {error.strerror}", file=sys.stderr)
-        return 2
-    except (PolicyError, ValueError, *ERRORS) as error:
-        print(f"vrm simulate: {error}", file=sys.stderr)
-        return 2
-    seconds = time.perf_counter() - begun
-    report = {**described(args.workload, outcome), "seconds": seconds}
-    if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
-        reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
-        print(f"vrm simulate: {args.workload}: no job of it is left to run; look at the limits "
-              f"(--first, --last, --begin, --end) and at the file{reasons}", file=sys.stderr)
-        return 2
-    report["jobs_per_second"] = report["jobs"] / seconds
-    try:
-        if args.out is not None:
-            write_summary(Path(args.out), args.workload, outcome)
-            if args.moments:
-                outcome.write_moments(Path(args.out) / "moments.csv")
-        if args.swf is not None:
-            outcome.write_swf(args.swf)
+        report = {**described(args.workload, outcome), "seconds": time.perf_counter() - begun}
+        _write(args, outcome)
         if status:
             status.ended(outcome)
-    except OSError as error:
-        print(f"vrm simulate: {error.filename}: {error.strerror}", file=sys.stderr)
+    except (ConfigError, OSError, ValueError) as error:
+        said = f"{error.filename or args.out}: {error.strerror}" if isinstance(error, OSError) else error
+        print(said if isinstance(error, ConfigError) else f"vrm simulate: {said}", file=sys.stderr)
         return 2
-    if args.json:
-        print(json.dumps(report))
-    else:
-        print(_table(report))
+    report["jobs_per_second"] = report["jobs"] / report["seconds"]
+    print(json.dumps(report) if args.json else _table(report))
     return INTERRUPTED if outcome.interrupted else 0
 
 
-def _choices(args: argparse.Namespace) -> Dict[str, Any]:
-    """The same as `choices`, with what is wrong about files."""
+def _write(args: argparse.Namespace, outcome: Outcome) -> None:
+    """Write the files that are wanted besides jobs.csv. Raises WorkloadError where no job was left to run."""
+    from vrm.simulation.inputs import WorkloadError
+    from vrm.simulation.library import write_summary
+
+    if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
+        reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
+        raise WorkloadError(f"{args.workload}: no job of it is left to run; look at the limits "
+                            f"(--first, --last, --begin, --end) and at the file{reasons}")
+    if args.out is not None:
+        write_summary(Path(args.out), args.workload, outcome)
+        if args.moments:
+            outcome.write_moments(Path(args.out) / "moments.csv")
+    if args.swf is not None:
+        outcome.write_swf(args.swf)
+
+
+def _arguments(args: argparse.Namespace) -> Dict[str, Any]:
+    """The arguments of `simulate` that the options say. Raises as `choices`."""
+    from vrm.simulation.arguments import Timetable
+    from vrm.workload.swf import Selection
+
     if args.out is None and (args.evalys or args.places or args.moments):
         raise ValueError("--evalys, --places and --moments are about files; say where (--out DIR)")
     if args.swf is not None and Path(args.swf).resolve() == Path(args.workload).resolve():
         raise ValueError(f"{args.swf} is the workload and would be overwritten; write to another "
                          "file")
-    return choices(args)
+    selection = Selection(args.first, args.last, args.begin, args.end, args.load, args.clean, jobs=args.jobs,
+                          units=args.units, keep_estimates=args.keep_estimates)
+    return {**choices(args), "selection": selection,
+            "timetable": Timetable(reservations=[reservation(text) for text in args.reservation])}
 
 
 def choices(args: argparse.Namespace) -> Dict[str, Any]:
-    """Geometry and policies from the options, else the configuration, else the defaults, as keyword
-    arguments of `simulate`. ValueError, and others that `simulate` raises, for what does not go together."""
+    """What the options say, else the configuration, else the defaults, as arguments of `simulate`, but for the
+    selection and the timetable. ValueError, and others that `simulate` raises, for what does not go together."""
     from vrm.model.rules import KEYS
+    from vrm.simulation.arguments import FIELDS
+    from vrm.simulation.library import choices_of
 
     if not 0 <= (args.min_throughput or 0) < math.inf:
         raise ValueError("--min-throughput is a number from 0 on")
-    chosen: Dict[str, Any] = {}
-    config = getattr(args, "config", None)
-    if config is not None:
-        from vrm.config.schema import load
-        from vrm.simulation.library import choices_of
-        settings = load(config)
-        chosen.update(choices_of(settings))
+    options = {name: value for name, value in vars(args).items()
+               if value is not None and name in (FIELDS.keys() | {"machine"}) - {"end"}}  # which ends the selection
+    settings = None
+    if getattr(args, "config", None) is not None:
+        from vrm.config.schema import load  # which takes as long to import as a short simulation
+        settings = load(args.config)
     for name in (name for name, key in KEYS.items() if key.own):  # their files, where they have some
-        if getattr(args, name) is not None:
-            own(getattr(args, name), Path.cwd())
-        elif name in chosen:
-            own(str(chosen[name]), settings.base, settings.trust)
-    for name in (*KEYS, "heatmap", "calibrated", "history", "energy", "nodes", "sockets",
-                 "cores"):
-        if getattr(args, name, None) is not None:
-            chosen[name] = getattr(args, name)
-    if args.power_cap is not None:
+        if name in options:
+            own(options[name], Path.cwd())
+        elif settings is not None:
+            own(str(getattr(settings.rules, name)), settings.base, settings.trust)
+    if "power_cap" in options:
         from vrm.config.energy import cap_text
-        chosen["power_cap"] = cap_text(args.power_cap, "")
-    if args.machine is not None:
-        if args.nodes or args.sockets or args.cores:
-            raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and "
-                             "--cores")
-        chosen = {key: value for key, value in chosen.items()
-                  if key not in ("nodes", "sockets", "cores")}
-        chosen["machine"] = args.machine
-    if "nodes" not in chosen and ("sockets" in chosen or "cores" in chosen):
+        options["power_cap"] = cap_text(args.power_cap, "")
+    if "machine" in options and options.keys() & {"nodes", "sockets", "cores"}:
+        raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
+    sizes = {name for name in ("nodes", "sockets", "cores")
+             if name in options or isinstance(getattr(settings, name, None), int)}
+    if sizes and not (sizes | options.keys()) & {"nodes", "machine"}:
         raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
                          "(--nodes N)")
-    return chosen
+    return choices_of(settings, **options)
 
 
-def reservation(text: str) -> Wanted:
+def reservation(text: str) -> ReservationRequest:
     """What `nodes=2,from=1h,to=3h,name=demo,jobs=3-5` asks for; ValueError for what is none."""
     from vrm.model.ranges import numbers
-    from vrm.model.reservation import Wanted
+    from vrm.model.reservation import ReservationRequest
     from vrm.model.times import seconds_of
     from vrm.model.hosts import expand
 
@@ -258,7 +244,7 @@ def reservation(text: str) -> Wanted:
         number = int(nodes) if nodes.isdecimal() else 0
         names = () if number else tuple(expand(nodes.replace("+", ",")))
         jobs = numbers(found["jobs"].replace("+", ",")) if "jobs" in found else ()
-        return Wanted(seconds_of(found.get("from", "0")), seconds_of(found["to"]), number, names,
+        return ReservationRequest(seconds_of(found.get("from", "0")), seconds_of(found["to"]), number, names,
                       found.get("name", ""), jobs)
     except ValueError as error:
         raise ValueError(f"{here}: `{error}` is no time, no number and no list") from None
@@ -351,21 +337,6 @@ def _moment(now: float, unix_start: Optional[int]) -> str:
     return datetime.fromtimestamp(unix_start + now, timezone.utc).strftime("%Y-%m-%d")
 
 
-def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
-    """What ran at speed 1 because its speed was not measured, under which loads."""
-    lines = []
-    for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),
-                        ("alone", "were alone on half a node at speed 1: the heatmap has no "
-                                  "spare time")):
-        loads = found.get(where, {})
-        if loads:
-            most = sorted(loads, key=lambda load: (-loads[load], load))[:3]
-            named = ", ".join(f"{load} ({loads[load]})" for load in most)
-            more = f" and {len(loads) - 3} more" if len(loads) > 3 else ""
-            lines.append(("not measured", f"{sum(loads.values())} jobs {text}: {named}{more}"))
-    return lines
-
-
 def _classes(classes: Sequence[Dict[str, Any]]) -> str:
     """What the node classes have besides their cores, in a few words."""
     from vrm.model.machine import holdings
@@ -380,24 +351,29 @@ def _by_resource(values: Dict[str, float]) -> str:
     return f"{values['all']:.3f} in all ({', '.join(parts)})" if "all" in values else "-"
 
 
+def _every(report: Dict[str, Any]) -> str:
+    """How often there are decisions, where not at every event."""
+    if "interval" not in report:
+        return ""
+    limit = report["starts_per_interval"]
+    return f", deciding every {report['interval']:g} s" + (
+        f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
+
+
 def _table(report: Dict[str, Any]) -> str:
     from vrm.model.rules import Rules
     from vrm.results.names import policy_name, time_text, unit_of
+    from vrm.simulation.corun import unmatched_said
     machine = report["machine"]
     rules = Rules.read(report)
     further = rules.words(name for name in rules.changed()
                           if name not in ("interval", "starts_per_interval", "node_order"))
-    every = ""
-    if "interval" in report:
-        limit = report["starts_per_interval"]
-        every = f", deciding every {report['interval']:g} s" + (
-            f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
     order = f" ({report['node_order']})" if "node_order" in report else ""
     lines: List[Tuple[str, str]] = [
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
                     + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
-                   + ", ".join([f"{report['policy']}{order}{every}", *further])),
+                   + ", ".join([f"{report['policy']}{order}{_every(report)}", *further])),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
     if report["cancelled"]:
@@ -409,7 +385,7 @@ def _table(report: Dict[str, Any]) -> str:
     lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
     lines += [("refused", f"{number} jobs: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
-    lines += _unmatched(report.get("unmatched_speeds", {}))
+    lines += [("not measured", text) for text in unmatched_said(report.get("unmatched_speeds", {}))]
     if "energy" in report:
         at = f", {report['average_frequency']:.2f} GHz" if "average_frequency" in report else ""
         unknown = report["jobs_of_unknown_power"]

@@ -146,7 +146,7 @@ def _asked(arguments: argparse.Namespace, source: str) -> Tuple[str, Snapshot]:
 
 def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, as_json: bool,
           dates: Optional[Callable[[float], str]]) -> None:
-    from vrm.results.places import fold_nodes
+    from vrm.model.hosts import fold as fold_nodes
     from vrm.run.reasons import clock
 
     def at(seconds: float) -> str:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any, List, Mapping, Optional
+from typing import Any, Iterator, List, Mapping, Optional
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, nothing_yet, run_of, seconds
@@ -20,7 +20,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "queue", show, "show the jobs of a run", [shared],
         "vrm queue\nvrm queue --all\nvrm queue --watch 5",
         "Shows running and waiting jobs, and after the end of the run those that ended.")
-    parser.add_argument("--all", action="store_true", help="also all jobs that have ended")
+    parser.add_argument("--all", action="store_true",
+                        help="also all jobs that have ended, and each waiting job of an array on a row")
     _add_forms(parser)
     parser.set_defaults(info="queue")
     parser = command(
@@ -51,7 +52,7 @@ def info(arguments: argparse.Namespace) -> int:
     path = run.state
     ended = threading.Event()
 
-    def render() -> str:
+    def render() -> Iterator[str]:
         try:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
@@ -66,18 +67,19 @@ def info(arguments: argparse.Namespace) -> int:
                              "State or Directory in the configuration") from error
 
     if arguments.watch is not None:
-        tables.watch(render, arguments.watch, stop=ended)
+        tables.watch(lambda: "".join(render()), arguments.watch, stop=ended)
         return 0
     try:
-        text = render()
+        parts = render()
     except ValueError as error:
         raise CannotRun(str(error)) from error
-    print(text)
+    sys.stdout.writelines(parts)
+    print()
     return 0
 
 
-def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace) -> str:
-    """What is shown of a snapshot, and of the jobs that have ended where that is wanted."""
+def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace) -> Iterator[str]:
+    """What is shown of a snapshot, and of the jobs that have ended where that is wanted, in parts."""
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
@@ -91,22 +93,42 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
         data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
         if rows is not None and queue:
             data["ended_jobs"] = ended_json(rows)
-        return json.dumps(data, indent=None if arguments.watch else 2)
+        return _json(data, "" if arguments.watch else "\n")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    now = state.now(snapshot)
     parts = []
     if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
-        parts.append(tables.head_text(snapshot, state.now(snapshot), width))
+        parts.append(tables.head_text(snapshot, now, width))
     else:
-        parts.append(tables.queue_table(snapshot, state.now(snapshot), width, forecasts=forecasts) if queue
-                     else tables.state_table(snapshot, state.now(snapshot), width))
+        parts.append(tables.queue_table(snapshot, now, width, forecasts=forecasts, each=everything) if queue
+                     else tables.state_table(snapshot, now, width))
     if rows:
         parts.append(ended_table(rows, width, everything))
-    return "\n".join(parts)
+    return iter(["\n".join(parts)])
+
+
+def _json(data: Mapping[str, Any], between: str) -> Iterator[str]:
+    """JSON of this, key by key and each element of a list by itself, with `between` before it: the whole text of a long
+    queue is never in memory."""
+    before = "{"
+    for key, value in data.items():
+        yield f"{before}{between}{json.dumps(key)}: "
+        before = ", "
+        if isinstance(value, (list, Iterator)):
+            opening = "["
+            for each in value:
+                yield f"{opening}{between}{json.dumps(each)}"
+                opening = ", "
+            yield "[]" if opening == "[" else "]"
+        else:
+            yield json.dumps(value)
+    yield "}"
 
 
 def _rows(path: Path) -> Optional[List[Any]]:
     """The jobs that have ended; None where there is no list of them, or it cannot be read."""
-    from vrm.results.jobs import JobFileError, read_jobs
+    from vrm.results.job_columns import JobFileError
+    from vrm.results.jobs import read_jobs
 
     try:
         return list(read_jobs(path))

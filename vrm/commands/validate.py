@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, default_config, settings_of
+
+if TYPE_CHECKING:
+    from vrm.simulation.arguments import Measurements
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.config.own import load_own
     from vrm.model.speedups import SpeedError
     from vrm.report.compare import CompareError
-    from vrm.results.jobs import JobFileError
+    from vrm.results.job_columns import JobFileError
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.system.text import printable_lines
@@ -62,10 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
                                 "wrote with --estimates FILE, or take those of the run with "
                                 "--known actual")
             estimates = read_estimates(arguments.estimates)[0]
-        heatmap, speedups = _neighbours(arguments.heatmap, settings, rules.min_throughput)
-        found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, heatmap,
-                         speedups, changes, read_lends(directory / "journal", nodes),
-                         read_node_lends(directory / "journal"))
+        measured = _neighbours(arguments.heatmap, settings, rules.min_throughput)
+        found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, measured, changes,
+                         read_lends(directory / "journal", nodes), read_node_lends(directory / "journal"))
         for picture in arguments.out:
             draw(found, picture)
     except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(printable_lines(table(found)))
     strip = "strip" in {rules.policy, *(other.policy for _, other in changes)}
-    if strip and arguments.known == "calibrated" and speedups is None:
+    if strip and arguments.known == "calibrated" and measured.speedups is None:
         print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
     for picture in arguments.out:
         print(f"drawn: {picture}")
@@ -100,15 +102,12 @@ def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
     return settings.directory, settings.state
 
 
-def _neighbours(measured: Optional[Path], settings: Any, least: float) -> Tuple[Any, Any]:
+def _neighbours(measured: Optional[Path], settings: Any, least: float) -> Measurements:
     """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
-    from vrm.simulation.inputs import read_heatmap
-    own = settings.applications.heatmap if settings is not None else None
+    from vrm.simulation.arguments import Measurements
+    found = Measurements(measured)
     if settings is not None:
         least = settings.rules.min_throughput
-    heatmap = speedups = None
-    for path in (measured, own):
-        if path is not None:
-            heatmap, found = read_heatmap(path, least=least)
-            speedups = speedups or found
-    return heatmap, speedups
+        if settings.applications.heatmap is not None:
+            found = Measurements(settings.applications.heatmap, found.pairs(least)[1])
+    return Measurements(*found.pairs(least))

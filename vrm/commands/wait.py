@@ -34,6 +34,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def wait(arguments: argparse.Namespace) -> int:
     """Wait; the exit status is that of the jobs."""
+    from vrm.commands.naming import ids_for
     from vrm.run.control import chosen
     run = run_of(arguments)
     ends = Ends(run)
@@ -41,6 +42,7 @@ def wait(arguments: argparse.Namespace) -> int:
     try:
         if "failed" in arguments.ids:  # they have ended
             raise ValueError("failed")
+        arguments.ids = ids_for(arguments, arguments.ids)
         named, swept = chosen({"ids": arguments.ids or ["all"]}, ends.apps)
     except ValueError as error:
         raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all`") from error
@@ -85,8 +87,8 @@ class Ends:
     """The jobs of a run, and the records of their ends, from its journal as it is written."""
 
     def __init__(self, run: RunDirectory) -> None:
-        from vrm.run.journal import Follower
-        self._run, self._follower = run, Follower(run.journal)
+        from vrm.run.journal import JournalFollower
+        self._run, self._follower = run, JournalFollower(run.journal)
         self.apps: Dict[int, str] = {}
         self.ended: Dict[int, Mapping[str, Any]] = {}
 

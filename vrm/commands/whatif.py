@@ -6,10 +6,10 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, List, Tuple
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, count, counts, seconds
+from vrm.commands.shared import CannotRun, count, counts, default_config, seconds, settings_of
 
 if TYPE_CHECKING:
     from vrm.forecast.frozen import Frozen
@@ -21,11 +21,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "whatif", whatif, "say how large an allocation to ask for", [],
         "vrm whatif my.queue --nodes 4,8,16 --cores 16 --walltime 2h --history runs/before\n"
-        "vrm whatif --nodes 4,8,16",
+        "vrm whatif",
         "Replays a QUEUE, or without one the jobs that wait in the run of the configuration, on machines of "
-        "these sizes under the same draws of how long the jobs take. Without --walltime it also says "
+        "these sizes (default: half as many nodes as now, as many, and twice as many), "
+        "under the same draws of how long the jobs take. Without --walltime it also says "
         "which to ask for: what 90 % of the draws need.",
-        usage="%(prog)s [QUEUE] --nodes N,N [options]")
+        usage="%(prog)s [QUEUE] [--nodes N,N] [options]")
     parser.later = partial(_add_arguments, parser)
 
 
@@ -48,9 +49,9 @@ def whatif(arguments: argparse.Namespace) -> int:
     from vrm.commands.advise import take_queue
     from vrm.forecast.whatif import what_if
 
-    if not arguments.nodes:
-        raise CannotRun("which sizes? Give them as --nodes 4,8,16")
     take_queue(arguments)
+    if not isinstance(arguments.nodes, tuple):
+        arguments.nodes = _around(arguments)
     planned = _queues(arguments) if arguments.queue is not None else _waiting(arguments)
     members = arguments.members or advice.MEMBERS
     jobs = len(planned[0].later) + len(planned[0].waiting())
@@ -60,6 +61,22 @@ def whatif(arguments: argparse.Namespace) -> int:
                     processes_for(2 * len(planned) * members * jobs))
     print(json.dumps(found.record()) if arguments.json else text(found))
     return 0
+
+
+def _around(arguments: argparse.Namespace) -> Tuple[int, ...]:
+    """Half as many nodes as there are now, as many, and twice as many. CannotRun where that is not known."""
+    from vrm.results.state import read
+
+    today = arguments.nodes
+    if today is None and (hasattr(arguments, "config") or default_config() and arguments.queue is None):
+        settings = settings_of(arguments)
+        try:
+            today = settings.nodes if settings.nodes != "auto" else len(read(settings.state)["nodes"])
+        except (OSError, ValueError):
+            today = None
+    if not today:
+        raise CannotRun("which sizes? Give them as --nodes 4,8,16")
+    return tuple(sorted({max(1, today // 2), today, 2 * today}))
 
 
 def _queues(arguments: argparse.Namespace) -> List[Frozen]:
@@ -83,7 +100,7 @@ def _waiting(arguments: argparse.Namespace) -> List[Frozen]:
     from vrm.commands.advise import running
     from vrm.forecast.frozen import of_jobs
     from vrm.model.cluster import Cluster
-    from vrm.scheduling.of_rules import scheduler_of
+    from vrm.scheduling.compose import compose
     from vrm.workload.submission import Submission
 
     sizes, arguments.nodes = arguments.nodes, None
@@ -96,7 +113,7 @@ def _waiting(arguments: argparse.Namespace) -> List[Frozen]:
         cluster = Cluster([replace(nodes[at % len(nodes)], name=f"n{at}") for at in range(number)],
                           case.frozen.state.cluster.all_licences)
         cluster.programs = case.frozen.state.cluster.programs
-        scheduler = scheduler_of(case.rules, cluster, case.heatmap)
+        scheduler = compose(case.rules, cluster, case.heatmap)
         found.append(replace(of_jobs((), scheduler, cluster, now=now, past=case.frozen.past,
                                      speedups=case.frozen.speedups), later=jobs,
                              position=case.frozen.position, kill=case.frozen.kill))
@@ -128,5 +145,5 @@ def text(found: WhatIf) -> str:
         lines.append(f"Ask for {size.nodes} node{'s' * (size.nodes > 1)} for {time_text(size.walltime)}: {found.why}.")
     else:
         lines.append(f"{found.why[:1].upper()}{found.why[1:]}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, found.ranges])
 

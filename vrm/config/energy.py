@@ -126,7 +126,7 @@ def read_coefficients(path: Union[str, "os.PathLike[str]"]) -> Dict[Tuple[float,
 # ---------------------------------------------------------------------------------- the database
 
 
-class Entry(BaseModel):
+class MeasurementEntry(BaseModel):
     """A measurement."""
 
     model_config = STRICT
@@ -148,7 +148,7 @@ class Database(BaseModel):
 
     model_config = STRICT
     programs: Annotated[
-        Dict[_NAME, Annotated[Dict[_CLASS, Annotated[Entry, kind("a group of keys", _ONE)]],
+        Dict[_NAME, Annotated[Dict[_CLASS, Annotated[MeasurementEntry, kind("a group of keys", _ONE)]],
                               Field(min_length=1), kind("classes with measurements",
                                                         "{p1: " + _ONE + "}")]],
         kind("programs with measurements", "{lu.C: {p1: " + _ONE + "}}", empty={})] = Field(

@@ -93,7 +93,7 @@ def _hosts(value: Any) -> str:
     return str(value).strip()
 
 
-class NodeClass(Holdings):
+class NodeClassSection(Holdings):
     """Nodes of a live run, and what each of them has."""
 
     hosts: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20", "node[01-16]")]
@@ -104,7 +104,7 @@ class NodeClass(Holdings):
         return expand(self.hosts)
 
 
-def _once(classes: List[NodeClass]) -> List[NodeClass]:
+def _once(classes: List[NodeClassSection]) -> List[NodeClassSection]:
     """A host belongs to one class."""
     seen: Dict[str, int] = {}
     for number, each in enumerate(classes, 1):
@@ -120,5 +120,5 @@ def _once(classes: List[NodeClass]) -> List[NodeClass]:
 
 _CLASSES = "[{Hosts: 'node[01-16]', Resources: {ssd: 2}, Features: [ib]}]"
 NodeClasses = Annotated[
-    List[Annotated[NodeClass, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
+    List[Annotated[NodeClassSection, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
     AfterValidator(_once), kind("a list of node classes", _CLASSES, empty=[])]

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from vrm.config.yaml_reader import found
 
-STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True)
+STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True, defer_build=True)
 """Of every group of keys."""
 
 OURS = "setting"  # pydantic's type for the complaints that are in our words already

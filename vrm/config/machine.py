@@ -26,11 +26,8 @@ from vrm.config.holdings import Holdings, Licences
 from vrm.config.kinds import STRICT, kind
 from vrm.config.problems import ConfigError
 from vrm.config.yaml_reader import Document, Location
-from vrm.model.machine import Machine
+from vrm.model.machine import MOST_SOCKETS, Machine
 from vrm.model.node import Node
-
-MOST_SOCKETS = 1_000_000
-"""Of a machine; each costs memory, and a wrong number would take all of it."""
 
 _DEPTH = 5  # Classes, its number, Energy, Frequencies, its number
 _EXAMPLE = "Classes: [{Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}]"

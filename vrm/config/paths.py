@@ -4,10 +4,11 @@ show what it has written: they need nothing else of the configuration, nor the t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Dict, NamedTuple, Optional, Union
 
 from vrm.config.yaml_reader import Document, shown
 
@@ -58,6 +59,20 @@ def absolute(path: Union[str, Path], base: str) -> str:
     return os.path.abspath(os.path.join(base, path))
 
 
+LOG, CLIENTS_LOG = "logs", "vrm-logs"
+"""The default of `Log`, and that for a program behind `vrm run --`, since workflows like to call theirs `logs`."""
+
+
+def default_log(base: str, client: bool = False) -> str:
+    """`Log` where a configuration in the directory `base` does not say it: the one of the two in which there is a run,
+    or the later run. `client`: for a program behind `vrm run --`."""
+    begun: Dict[str, float] = {}
+    for name in (LOG, CLIENTS_LOG):
+        with contextlib.suppress(OSError):
+            begun[name] = os.stat(os.path.join(base, name, "journal")).st_mtime
+    return max(begun, key=begun.__getitem__) if begun else CLIENTS_LOG if client else LOG
+
+
 class Places(NamedTuple):
     """What `vrm.config.schema.Settings` says of the files of a run."""
 
@@ -85,7 +100,7 @@ def places(path: Optional[str]) -> Optional[Places]:
         return Path(absolute(expanded(text), base))
 
     try:
-        log = place("Log", "logs")
+        log = place("Log", default_log(base))
         state = place("State", log / "state")
         return Places(log, state, place("Directory", state.parent))
     except NoPath:

@@ -3,20 +3,23 @@ its estimates. Live runs and forecasts of them make theirs here."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from vrm.config.energy import read_programs
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
-from vrm.model import Cluster, Heatmap
+from vrm.model import Cluster, Heatmap, Job
 from vrm.model.energy import NO_PROGRAMS, Programs
-from vrm.model.rules import Rules
-from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.backfilling import with_order
+from vrm.model.fields import made
+from vrm.model.job import Details
+from vrm.model.rules import KEYS, Rules
+from vrm.scheduling.compose import RulesError, compose
 from vrm.scheduling.estimators import make_correction, make_estimator
-from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.power_cap import check_energy, under_cap
+from vrm.scheduling.registry import PolicyError
+from vrm.scheduling.scheduler import Scheduler
 from vrm.workload import heatmap_files
 from vrm.workload.estimates import seconds_of_runs
 
@@ -37,66 +40,74 @@ def load_all(settings: Settings, rules: Rules) -> None:
 
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     """The scheduler that the settings describe; ConfigError with everything wrong in them."""
+    rules = settings.rules
     problems: List[Problem] = []
-    made: Dict[str, Any] = {}
-    for key, text in settings.rules.own().items():
-        try:
+    noting = partial(_noting, settings, problems)
+    for key, text in rules.own().items():
+        with noting(key):
             load_own(text, settings.base, settings.trust)
-        except PolicyError as error:
-            problems.append(settings.problem(key, str(error)))
     if problems:
         raise ConfigError(problems)
-    for key, make in (
-            ("Scheduling.Algorithm", lambda: make_ordering(settings.rules.algorithm)),
-            ("Scheduling.Backfilling",
-             lambda: make_backfilling(str(settings.rules.backfill))),
-            ("Scheduling.BackfillOrder", lambda: with_order(
-                made["Scheduling.Backfilling"], settings.rules.backfill_order, 0.0)),
-            ("Starvation.Factor", lambda: with_order(
-                made["Scheduling.BackfillOrder"], settings.rules.backfill_order,
-                settings.rules.starvation)),
-            ("Scheduling.Correction", lambda: make_correction(settings.rules.correction)),
-            ("Scheduling.Calibrated", lambda: table_of(settings)),
-            ("Scheduling.Estimates", lambda: make_estimator(
-                settings.rules.estimates, made["Scheduling.Calibrated"], live=True)),
-            ("Applications.Heatmap", lambda: read_heatmap(settings)),
-            ("Energy.Database", lambda: programs_of(settings))):
-        try:
-            made[key] = make()
-        except KeyError:
-            pass  # what it needs is wrong itself
-        except ConfigError as error:
-            problems += error.problems
-        except (PolicyError, ValueError, OSError) as error:
-            problems.append(settings.problem(key, str(error)))
-    cluster.programs = made.get("Energy.Database", NO_PROGRAMS)
-    for key, order in (("Allocation.Policy", AUTO),
-                       ("Allocation.NodeOrder", settings.rules.node_order)):
-        try:
-            policy = make_policy(settings.rules.policy, cluster, made.get("Applications.Heatmap"),
-                                 order)
-        except PolicyError as error:
-            problems.append(settings.problem(key, str(error)))
-            break
-    else:
-        try:
-            policy = under_cap(policy, settings.rules.power_cap, cluster)
-        except PolicyError as error:
-            problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
+    heatmap, cluster.programs = None, NO_PROGRAMS
+    with noting("Scheduling.Correction"):
+        make_correction(rules.correction)
+    with noting("Scheduling.Events"):
+        _check_events(rules.events)
+    with noting("Scheduling.Calibrated"):
+        table = table_of(settings)
+        with noting("Scheduling.Estimates"):
+            make_estimator(rules.estimates, table, live=True)
+    with noting("Applications.Heatmap"):
+        heatmap = read_heatmap(settings)
+    with noting("Energy.Database"):
+        cluster.programs = programs_of(settings)
     try:
-        check_energy(made.get("Scheduling.Backfilling"), cluster,
-                     [each.energy.name for each in settings.node_classes if each.energy is not None])
-    except PolicyError as error:
-        key = "Energy.Database" if cluster.programs else "Scheduling.Backfilling"
+        scheduler = compose(rules, cluster, heatmap, [
+            each.energy.name for each in settings.node_classes if each.energy is not None])
+    except RulesError as error:
+        keys = {name: KEYS[name].config if name in KEYS else "Energy.Database" for name in error.wrong}
+        problems += [settings.problem(keys[name], text.removeprefix(f"{keys[name]}: "))
+                     for name, text in error.wrong.items()]
+    if problems:
+        raise ConfigError(problems)
+    return scheduler
+
+
+@contextmanager
+def _noting(settings: Settings, problems: List[Problem], key: str) -> Iterator[None]:
+    """Add what is wrong with a key to the problems."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
+    except (PolicyError, ValueError, OSError) as error:
         problems.append(settings.problem(key, str(error)))
-    if problems:
-        raise ConfigError(problems)
-    try:
-        return Scheduler(made["Scheduling.Algorithm"], made["Starvation.Factor"], policy,
-                         settings.rules.interval, settings.rules.starts_per_interval,
-                         settings.rules.queues)
-    except PolicyError as error:
-        raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
+
+
+def _check_events(order: str) -> None:
+    """Raise PolicyError for an order of events that a live run cannot have."""
+    if order != "instant":
+        raise PolicyError(f"{order} is an order of events in simulations; write instant, or leave it out")
+
+
+def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: float) -> Tuple[Job, Details]:
+    """The job of the values of a line, and how it was submitted. What the line does not say is as the configuration
+    says. Raises ValueError as `made` does."""
+    own: Dict[str, Any] = {"retries": settings.retries, "malleable": values["app"] in settings.applications.malleable}
+    if settings.launcher.one_node and not any(values.get(key) for key in ("script", "tasks_per_node", "nodelist")):
+        own["nodes"] = (1, 1)
+    return made({**own, **values}, job_id, submit)
+
+
+def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -> str:
+    """What to add to the reason why a job can never run, where it could on more nodes than one; "" for others. `never`
+    is such a reason."""
+    if not settings.launcher.one_node or job.payload.script or job.request.nodes != (1, 1):
+        return ""
+    if never(job.but(request=job.request._replace(nodes=(1, 0)))):
+        return ""
+    return (f"; Launcher.Kind: {settings.launcher.kind} starts one process on one node: ask for fewer ranks, or set "
+            "the Kind of an MPI")
 
 
 def programs_of(settings: Settings) -> Programs:

@@ -22,7 +22,7 @@ from vrm.config.holdings import Licences, NodeClasses
 from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _defaults,
                               group as _group, kind as _kind, lower as _lower,
                               refuse as _refuse, strip as _strip)
-from vrm.config.paths import VERSION, NoPath, absolute, expanded
+from vrm.config.paths import LOG, VERSION, NoPath, absolute, default_log, expanded
 from vrm.config.problems import Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
@@ -54,7 +54,7 @@ def _backfilling(value: Any) -> Any:
     if re.fullmatch("[0-9]+", text):
         return int(text)
     from vrm.scheduling.backfilling import BACKFILLINGS
-    if text.partition(" ")[0] in BACKFILLINGS.names or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
+    if BACKFILLINGS.knows(text.partition(" ")[0]) or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
         return text
     raise ValueError(text)
 
@@ -147,6 +147,8 @@ Backfilling = Annotated[
 ]
 Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
 Share = Annotated[float, Field(ge=0, le=1), _kind("a number from 0 to 1", "0.5")]
+Events = Annotated[
+    Literal["instant", "published"], BeforeValidator(_lower), _kind("instant or published", "published")]
 Speed = Annotated[Literal["ideal", "worst"], BeforeValidator(_lower), _kind("ideal or worst", "worst")]
 Walltime = Annotated[
     Literal["warn", "kill", "ignore"],
@@ -254,7 +256,7 @@ def _section(name: str, text: str, **more: Any) -> Any:
     """A section whose keys are those of the table of `vrm.model.rules`, and `more`: a kind and a
     default each."""
     kinds: Dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
-                             "count": Limit, "flag": Switch, "share": Share, "speed": Speed}
+                             "count": Limit, "flag": Switch, "share": Share, "speed": Speed, "events": Events}
     keys: Dict[str, Any] = {
         attribute: (kinds.get(key.kind) or Annotated[Text, _kind("text", key.example)], default)
         for attribute, (key, default) in section(name).items()}
@@ -302,6 +304,11 @@ class Launcher(BaseModel):
     check_bindings: CheckBindings = "warn"
     stamp: Switch = False  # mpirun puts the time before each line of output (Open MPI)
     environment: Environment = Field(default_factory=dict)  # further variables for the jobs
+
+    @property
+    def one_node(self) -> bool:
+        """Whether its jobs are one process each: a job has one node, if its line does not say otherwise."""
+        return self.kind.strip().lower() == "direct"
 
 
 class End(BaseModel):
@@ -505,19 +512,18 @@ def _complaint(path: Path, right: Callable[[Path], bool], wanted: str) -> str:
     return "" if right(path) else f"{shown(str(path), 200)} is not {wanted}"
 
 
-UNCONFIGURED: Dict[str, Dict[str, Any]] = {"Allocation": {"Policy": "pack"}}
-"""What is otherwise than the defaults where nobody has written a configuration: small jobs share nodes, as
-users of batch systems expect."""
-
-NO_CONFIG = "none; every key has its default, but jobs share nodes (pack)"
+NO_CONFIG = "none; every key has its default"
 
 
-def load(path: Union[str, "os.PathLike[str]", None] = None) -> Settings:
-    """Read and check a configuration file; None gives the defaults, and what `UNCONFIGURED` says.
+def load(path: Union[str, "os.PathLike[str]", None] = None, client: bool = False) -> Settings:
+    """Read and check a configuration file; None gives the defaults. `client`: for a program behind `vrm run --`
+    (see `vrm.config.paths.default_log`).
 
     Relative paths inside the file are relative to its directory (for None: to the current one).
     Raises ConfigError with everything that is wrong.
     """
-    if path is None:
-        return replace(Document.nothing(os.getcwd()), mapping=UNCONFIGURED).checked(Settings)
-    return Document.read(path).checked(Settings)
+    document = Document.nothing(os.getcwd()) if path is None else Document.read(path)
+    log = default_log(document.source.directory, client)
+    if "Log" not in document.mapping and log != LOG:
+        document = replace(document, mapping={**document.mapping, "Log": log})
+    return document.checked(Settings)

@@ -33,7 +33,7 @@ import yaml
 from vrm.config.own import copy_own, load_own
 from vrm.config.schema import dump, load
 from vrm.experiment import record
-from vrm.experiment.plan import LIVE, Plan, Run, mix_of, programs_of
+from vrm.experiment.plan import LIVE, Plan, ExperimentRun, mix_of, programs_of
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs
 from vrm.results.metrics import makespan, ran
@@ -54,11 +54,11 @@ class ExperimentError(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class ExperimentTask:
     """A run with its place: `inputs` are its files as they stand under the experiment's
     directory, `fingerprint` is equal for runs that do the same."""
 
-    run: Run
+    run: ExperimentRun
     number: int
     directory: Path
     workload: str
@@ -80,11 +80,11 @@ class Experiment:
 
     # What there is to do.
 
-    def tasks(self) -> List[Task]:
+    def tasks(self) -> List[ExperimentTask]:
         """All runs in the order in which they go, with what has become of them so far."""
         return [self._task(run, number) for number, run in enumerate(self.plan.runs, 1)]
 
-    def _task(self, run: Run, number: int) -> Task:
+    def _task(self, run: ExperimentRun, number: int) -> ExperimentTask:
         directory = self.out / run.name
         workload = self._input(run)
         keys = dump(run.scenario.settings)
@@ -118,10 +118,10 @@ class Experiment:
             found.update(content)
         config = f"# {run.name} of {self.plan.name}; written by vrm experiment\n" + \
             yaml.safe_dump(keys, sort_keys=False)
-        return self._with_state(Task(run, number, directory, workload, config,
+        return self._with_state(ExperimentTask(run, number, directory, workload, config,
                                      found.hexdigest()[:16], MISSING))
 
-    def _with_state(self, task: Task) -> Task:
+    def _with_state(self, task: ExperimentTask) -> ExperimentTask:
         try:
             known = record.read_record(task.directory)
         except ValueError as error:
@@ -133,7 +133,7 @@ class Experiment:
                 f"{task.directory} holds a run of other settings or another queue; name another "
                 "directory with --out, or remove that one and it is done again")
         complete = bool(known.get("complete")) and (task.directory / "jobs.csv").exists()
-        return Task(task.run, task.number, task.directory, task.workload, task.config,
+        return ExperimentTask(task.run, task.number, task.directory, task.workload, task.config,
                     task.fingerprint, COMPLETE if complete else CUT_SHORT,
                     float(known.get("seconds") or 0) if complete else 0.0)
 
@@ -154,13 +154,12 @@ class Experiment:
                                     settings.emulate)
             except TopologyError:
                 return None
-            choices = {**choices_of(settings), "nodes": nodes}
-            seconds[key] = simulate(_submissions(run), **choices).summary["makespan"]
+            seconds[key] = simulate(_submissions(run), **choices_of(settings, nodes=nodes)).summary["makespan"]
         return sum(seconds[run.scenario.name, run.queue.name] for run in self.plan.runs)
 
     # Inputs.
 
-    def _input(self, run: Run) -> str:
+    def _input(self, run: ExperimentRun) -> str:
         """The run's workload: a file below the experiment's directory, or a synthetic one."""
         queue = run.queue
         if queue.source.startswith(SYNTHETIC):
@@ -176,7 +175,7 @@ class Experiment:
         return f"{path.stem}-{short}{path.suffix}"
 
     @staticmethod
-    def _content(run: Run) -> bytes:
+    def _content(run: ExperimentRun) -> bytes:
         if run.queue.generate is not None:
             mix = mix_of(run.queue.generate, run.seed or 0)
             return "".join(f"{line}\n" for line in mix.lines()).encode()
@@ -184,7 +183,7 @@ class Experiment:
             return b""
         return Path(run.queue.source).read_bytes()
 
-    def _prepare(self, tasks: Sequence[Task]) -> None:
+    def _prepare(self, tasks: Sequence[ExperimentTask]) -> None:
         """Write the plan and the inputs. What is complete has had the same ones."""
         inputs = self.out / "inputs"
         inputs.mkdir(parents=True, exist_ok=True)
@@ -241,13 +240,13 @@ class Experiment:
                                       "end, or name another directory with --out") from error
             yield
 
-    def _begin(self, task: Task, mpi: Optional[str]) -> Dict[str, Any]:
+    def _begin(self, task: ExperimentTask, mpi: Optional[str]) -> Dict[str, Any]:
         """Write what is known of a run before it begins."""
         task.directory.mkdir(parents=True, exist_ok=True)
         _write_config(task)
         return begin(task, self.plan, mpi)
 
-    def _told(self, task: Task, total: int, left: Sequence[Task], done: Sequence[float],
+    def _told(self, task: ExperimentTask, total: int, left: Sequence[ExperimentTask], done: Sequence[float],
               lanes: int = 1) -> None:
         """A line of progress: the run, what came of it, and how long the others may take."""
         everyone = list(read_jobs(task.directory / "jobs.csv"))
@@ -265,8 +264,8 @@ class Experiment:
 
     # Live.
 
-    def _run_live(self, tasks: Sequence[Task], done: List[float]) -> List[Tuple[Task, str]]:
-        failed: List[Tuple[Task, str]] = []
+    def _run_live(self, tasks: Sequence[ExperimentTask], done: List[float]) -> List[Tuple[ExperimentTask, str]]:
+        failed: List[Tuple[ExperimentTask, str]] = []
         mpi = self._checked(tasks)
         for index, task in enumerate(tasks):
             fresh = task.state == CUT_SHORT or (task.directory / "journal").exists()
@@ -293,7 +292,7 @@ class Experiment:
         return failed
 
     @staticmethod
-    def _checked(tasks: Sequence[Task]) -> str:
+    def _checked(tasks: Sequence[ExperimentTask]) -> str:
         """Check that every scenario can run here before the first one does; the MPI's version.
         Raises ConfigError and RunError as a manager would."""
         from vrm.live.site.setup import prepare
@@ -305,7 +304,7 @@ class Experiment:
                                                watch=False).launcher.version_text
         return ", ".join(dict.fromkeys(found.values()))
 
-    def _child(self, task: Task, *options: str) -> int:
+    def _child(self, task: ExperimentTask, *options: str) -> int:
         """Run the manager to its end; its exit status."""
         command = [sys.executable, "-m", "vrm.cli", "-c", "config.yaml", "--once", *options]
         libc = ctypes.CDLL(None)
@@ -329,16 +328,16 @@ class Experiment:
 
     # Simulated.
 
-    def _simulate(self, tasks: Sequence[Task], done: List[float]) -> List[Tuple[Task, str]]:
+    def _simulate(self, tasks: Sequence[ExperimentTask], done: List[float]) -> List[Tuple[ExperimentTask, str]]:
         from vrm.simulation.matrix import run_all
         if not tasks:
             return []
         for task in tasks:
             task.directory.mkdir(parents=True, exist_ok=True)
             _write_config(task)
-        ended: List[Task] = []
+        ended: List[ExperimentTask] = []
 
-        def tell(task: Task, error: Optional[Exception]) -> None:
+        def tell(task: ExperimentTask, error: Optional[Exception]) -> None:
             ended.append(task)
             if error is not None:
                 self.tell(f"!! {task.run.name}: {error}")
@@ -353,14 +352,14 @@ class Experiment:
         return [(task, str(error)) for task, error in found]
 
 
-def _write_config(task: Task) -> None:
+def _write_config(task: ExperimentTask) -> None:
     """Write the configuration of a run, and with it the files of the user's own policies."""
     (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
     settings = task.run.scenario.settings
     copy_own(settings.rules.own().values(), settings.base, task.directory, settings.trust)
 
 
-def _submissions(run: Run) -> Iterable[Submission]:
+def _submissions(run: ExperimentRun) -> Iterable[Submission]:
     """The jobs of a queue file or of a mix, each running as long as it was estimated to."""
     if run.queue.generate is None:
         return QueueWorkload(run.queue.source)
@@ -372,7 +371,7 @@ def _submissions(run: Run) -> Iterable[Submission]:
     return found
 
 
-def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
+def begin(task: ExperimentTask, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
     """Write the record of a run that begins, and return it."""
     run = task.run
     settings = run.scenario.settings
@@ -392,10 +391,10 @@ def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
     return known
 
 
-def _command(task: Task, plan: Plan) -> str:
+def _command(task: ExperimentTask, plan: Plan) -> str:
     """What repeats the run, in its directory."""
     if plan.mode == LIVE:
-        return "vrm -c config.yaml --once"
+        return "vrm -c config.yaml --fresh"
     workload = task.workload if task.workload.startswith(SYNTHETIC) else f"../{task.workload}"
     options = [f"--jobs {task.run.queue.jobs}"] if task.run.queue.jobs else []
     options += [f"--load {task.run.queue.load:g}"] if task.run.queue.load != 1 else []
@@ -412,10 +411,11 @@ def end(directory: Path, known: Dict[str, Any], begun: float, status: int) -> No
         "load_at_end": [round(value, 2) for value in os.getloadavg()]})
 
 
-def simulate_run(task: Task, plan: Plan) -> None:
+def simulate_run(task: ExperimentTask, plan: Plan) -> None:
     """Carry out a simulated run, in a process of its own."""
+    from vrm.simulation.arguments import Recording
     from vrm.simulation.library import choices_of, simulate, write_summary
-    from vrm.workload.swf import Rules
+    from vrm.workload.swf import Selection
     known = begin(task, plan, None)
     begun = time.time()
     settings = load(task.directory / "config.yaml")
@@ -423,13 +423,9 @@ def simulate_run(task: Task, plan: Plan) -> None:
         load_own(text, settings.base, settings.trust)
     path = task.workload if task.workload.startswith(SYNTHETIC) else \
         str(task.directory.parent / task.workload)
-    rules = Rules(load=task.run.queue.load, jobs=task.run.queue.jobs)
-    choices = choices_of(settings)
-    if plan.machine is not None:
-        choices = {**{key: value for key, value in choices.items()
-                      if key not in ("nodes", "sockets", "cores")},
-                   "machine": task.directory.parent / "inputs" / MACHINE}
-    outcome = simulate(path, rules=rules, out=task.directory, **choices)
+    machine = {} if plan.machine is None else {"machine": task.directory.parent / "inputs" / MACHINE}
+    outcome = simulate(path, selection=Selection(load=task.run.queue.load, jobs=task.run.queue.jobs),
+                       record=Recording(out=task.directory), **choices_of(settings, **machine))
     if outcome.interrupted:
         raise KeyboardInterrupt
     write_summary(task.directory, task.workload, outcome)

@@ -22,7 +22,7 @@ from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
 from vrm.config.yaml_reader import Document, Location
-from vrm.live.site.programs import Wanted, program_fault
+from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster
 from vrm.simulation.inputs import SYNTHETIC
 from vrm.workload.estimates import EstimateError, read_estimates
@@ -124,7 +124,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Queue:
+class ExperimentQueue:
     """A queue of an experiment: the path of a file, the text of a synthetic one, or a mix that is
     drawn; `jobs` (at most) and `load` are for simulations."""
 
@@ -142,14 +142,14 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Run:
+class ExperimentRun:
     """One run: a scenario on a queue, for the repetition-th time (from 1).
 
     `seed` draws the queue where it is drawn.
     """
 
     scenario: Scenario
-    queue: Queue
+    queue: ExperimentQueue
     repetition: int
     seed: Optional[int]
 
@@ -167,13 +167,13 @@ class Plan:
     name: str
     mode: str
     scenarios: Tuple[Scenario, ...]
-    queues: Tuple[Queue, ...]
+    queues: Tuple[ExperimentQueue, ...]
     repetitions: int
     order: str
     seed: int
     out: Path
     limit: float
-    runs: Tuple[Run, ...]
+    runs: Tuple[ExperimentRun, ...]
     machine: Optional[Path] = None
 
     def described(self) -> Dict[str, Any]:
@@ -317,7 +317,7 @@ def _safe(text: str) -> str:
     return re.sub(r"[^\w+=-]+", "_", text).strip("_") or "run"
 
 
-def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -> Iterator[Queue]:
+def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -> Iterator[ExperimentQueue]:
     folder = Path(document.source.directory)
     names: Dict[str, int] = {}
     for number, entry in enumerate(file.queues):
@@ -339,13 +339,13 @@ def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -
         if generate is not None and generate.estimates not in (None, "class-b"):
             table = str((folder / Path(generate.estimates).expanduser()).resolve())
             generate = generate.model_copy(update={"estimates": table})
-        queue = Queue(name, source, generate, entry.jobs, entry.load, place)
+        queue = ExperimentQueue(name, source, generate, entry.jobs, entry.load, place)
         for message, hint in _faults(queue, file.mode):
             problems.append(document.problem(place, message, hint))
         yield queue
 
 
-def _faults(queue: Queue, mode: str) -> Iterator[Tuple[str, str]]:
+def _faults(queue: ExperimentQueue, mode: str) -> Iterator[Tuple[str, str]]:
     """What is wrong with a queue, and the mend."""
     if queue.generate is not None:
         try:
@@ -384,19 +384,19 @@ def mix_of(generate: Generate, seed: int) -> Mix:
                parse_arrival(generate.arrival), generate.exclusive, generate.margin)
 
 
-def programs_of(queue: Queue) -> List[Wanted]:
+def programs_of(queue: ExperimentQueue) -> List[WantedProgram]:
     """The programs that a queue names, sorted; those that a mix may draw."""
     if queue.generate is not None:
-        return [Wanted(app) for app in sorted(mix_of(queue.generate, 0).choices)]
+        return [WantedProgram(app) for app in sorted(mix_of(queue.generate, 0).choices)]
     source = Path(queue.source)
     follower = QueueFollower(source)
     follower.finish()
     values = [line.parsed.values_at(source.parent) for line in follower.read_new()
               if not isinstance(line.parsed, LineError)]
-    return sorted({Wanted(each["app"], each.get("file", ""), each.get("script", False)) for each in values})
+    return sorted({WantedProgram(each["app"], each.get("file", ""), each.get("script", False)) for each in values})
 
 
-def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[Queue],
+def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[ExperimentQueue],
            document: Document) -> Iterator[Problem]:
     """Scenarios and queues that do not go together."""
     for scenario in scenarios:
@@ -415,12 +415,12 @@ def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence
                                    "write Nodes, Sockets and Cores under Keys, or Machine: FILE")
 
 
-def _tells_size(queue: Queue) -> bool:
+def _tells_size(queue: ExperimentQueue) -> bool:
     return queue.source.startswith(SYNTHETIC) or ".swf" in Path(queue.source).name
 
 
-def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[Queue]
-             ) -> Iterator[Run]:
+def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[ExperimentQueue]
+             ) -> Iterator[ExperimentRun]:
     """The runs: repetition by repetition, each with every scenario on every queue once.
 
     So a slow drift of the machine falls on all scenarios alike; shuffled within a repetition
@@ -429,7 +429,7 @@ def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequen
     """
     draw = random.Random(file.seed)
     for repetition in range(1, file.repetitions + 1):
-        block = [Run(scenario, queue, repetition, _seed(file, queue, repetition))
+        block = [ExperimentRun(scenario, queue, repetition, _seed(file, queue, repetition))
                  for queue in queues for scenario in scenarios
                  if repetition == 1 or file.mode == LIVE or queue.drawn]
         if file.order == "shuffled":
@@ -437,7 +437,7 @@ def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequen
         yield from block
 
 
-def _seed(file: ExperimentFile, queue: Queue, repetition: int) -> Optional[int]:
+def _seed(file: ExperimentFile, queue: ExperimentQueue, repetition: int) -> Optional[int]:
     """The seed of a queue that is drawn: live runs repeat the same queue, simulated ones draw
     another one each time."""
     if not queue.drawn:

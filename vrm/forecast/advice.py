@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.assumed import draws as draws_of, told
+from vrm.forecast.backtest import SHARES, needed, of_queues
+from vrm.forecast.calibration import Ranges
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import Durations, Planned, replay
 from vrm.forecast.sharing import shared_out
@@ -24,11 +27,12 @@ from vrm.model import Job
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible
 from vrm.model.power import draw
+from vrm.model.quantile import quantile
 from vrm.model.rules import DEFAULTS, Rules
-from vrm.results.metrics import THRESHOLD
+from vrm.results.metrics import bounded_slowdown
 from vrm.results.names import policy_name
 from vrm.scheduling import PolicyError
-from vrm.scheduling.of_rules import maker
+from vrm.scheduling.compose import compose
 from vrm.scheduling.planning import Planning
 
 MEMBERS = 50
@@ -46,6 +50,11 @@ with the least mean wait (of those for the mean wait, with the least makespan)."
 
 CONFIDENT = 0.8
 """The share of draws in which rules must be the best, or as good, to be the winner."""
+
+CALIBRATED = "The ranges of times are calibrated by how much work as many earlier jobs were."
+UNCALIBRATED = ("The ranges are those of the draws, not calibrated: for that {needed} jobs must have ended (--history "
+                "names earlier runs).")
+"""What is said of ranges."""
 
 
 class Objective(NamedTuple):
@@ -74,7 +83,8 @@ something was measured of the energy of programs (docs/energy.md)."""
 
 
 class Spread(NamedTuple):
-    """What the draws give: the mean, and what 10, 50 and 90 % of them are below."""
+    """What the draws give: the mean, and what 10, 50 and 90 % of them are below; the first and the last are calibrated,
+    where that is possible."""
 
     mean: float
     p10: float
@@ -119,7 +129,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True)
 class Advice:
     """What is best for which objective. The first of the `combinations` are today's rules; `left_out`
-    says by name why others were not tried. `jobs` run or wait at `time`, in seconds."""
+    says by name why others were not tried. `jobs` run or wait at `time`, in seconds. `ranges` says whether those
+    of times are calibrated."""
 
     time: float
     position: int
@@ -129,6 +140,7 @@ class Advice:
     combinations: Tuple[Combination, ...]
     choices: Tuple[Choice, ...]
     left_out: Mapping[str, str]
+    ranges: str = UNCALIBRATED
 
     def choice(self, objective: str) -> Choice:
         """The choice for an objective; KeyError where it was not asked."""
@@ -138,7 +150,7 @@ class Advice:
         """It as JSON values; None stands for infinity."""
         return {
             "format": 1, "time": self.time, "position": self.position, "members": self.members,
-            "drawn": self.drawn, "jobs": self.jobs,
+            "drawn": self.drawn, "jobs": self.jobs, "ranges": self.ranges,
             "combinations": [{"name": each.name, "rules": each.rules.record(),
                               "gives": {key: spread._asdict() for key, spread in each.gives.items()}}
                              for each in self.combinations],
@@ -276,7 +288,7 @@ class Measure:
             wait, run = start - submit, end - start
             total += wait
             longest = max(longest, wait)
-            slowdown += max(1.0, (wait + run) / max(run, THRESHOLD))
+            slowdown += bounded_slowdown(wait + run, run)
             number += 1
         if closing < math.inf:
             done = sum(found.end <= closing for found in planned.values())
@@ -318,7 +330,7 @@ def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Optional[Heatma
     found, wrong = [], {}
     for each in rules:
         try:
-            found.append((each, frozen.under(maker(each, heatmap))))
+            found.append((each, frozen.under(partial(compose, each, heatmap=heatmap))))
         except (Infeasible, PolicyError) as error:
             wrong[rules_name(each, True)] = str(error)
     return found, wrong
@@ -331,36 +343,50 @@ def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = Non
     if not isinstance(frozen.run.scheduler.dispatcher, Planning):
         return frozen, rules
     instead = replace(rules, backfill="easy")
-    return frozen.under(maker(instead, heatmap)), instead
+    return frozen.under(partial(compose, instead, heatmap=heatmap)), instead
 
 
 def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Optional[Heatmap] = None,
-           members: int = MEMBERS, processes: int = 1) -> Advice:
+           members: int = MEMBERS, processes: int = 1, calibrate: bool = True) -> Advice:
     """Compare rules, of which the first are those that the run has, on so many draws. The same state
-    gives the same advice, on any number of processes. Raises PolicyError where the first cannot be."""
+    gives the same advice, on any number of processes. Raises PolicyError where the first cannot be. Whoever needs no
+    ranges saves the time to `calibrate` them."""
     tried, wrong = under_rules(frozen, rules[1:], heatmap)
     candidates = [frozen, *(each for _, each in tried)]
     known = [rules[0], *(each for each, _ in tried)]
     values = shared_out(lambda part: replayed(frozen, candidates, members, part), processes)
     placed = len({(each.policy, each.node_order) for each in known}) > 1
-    return judged(frozen, [rules_name(each, placed) for each in known], known, values, wrong)
+    ranges = ranges_of(frozen, len(Measure(frozen).jobs), members) if calibrate else None
+    return judged(frozen, [rules_name(each, placed) for each in known], known, values, wrong, ranges)
 
 
-def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules],
-           values: Sequence[Sequence[Values]], left_out: Optional[Mapping[str, str]] = None) -> Advice:
+def ranges_of(frozen: Frozen, jobs: int, members: int) -> Ranges:
+    """The calibration of a queue of so many jobs, by those that have ended."""
+    return of_queues(list(frozen.past.ended), jobs, frozen.state.cluster.cores, members)
+
+
+def said_of(ranges: Ranges, jobs: int) -> str:
+    """Whether the ranges of a queue of so many jobs are calibrated, for people."""
+    return CALIBRATED if ranges.ready else UNCALIBRATED.format(needed=needed(jobs))
+
+
+def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules], values: Sequence[Sequence[Values]],
+           left_out: Optional[Mapping[str, str]] = None, ranges: Optional[Ranges] = None) -> Advice:
     """The advice that follows from the values of the draws."""
+    ranges, jobs = ranges or Ranges(), len(Measure(frozen).jobs)
     there = {"fits": frozen.end < math.inf, "energy": bool(frozen.state.cluster.programs)}
     asked = [name for name in OBJECTIVES if there.get(name, True)]
     places = list(OBJECTIVES)
     found = tuple(
-        Combination(name, each, {objective: spread([draw[at][places.index(objective)]
-                                                    for draw in values]) for objective in asked})
+        Combination(name, each, {objective: spread(
+            [draw[at][places.index(objective)] for draw in values],
+            ranges if OBJECTIVES[objective].unit == "s" else None) for objective in asked})
         for at, (name, each) in enumerate(zip(names, rules)))
-    return Advice(frozen.now, frozen.position, len(values), told(frozen), len(Measure(frozen).jobs)
+    return Advice(frozen.now, frozen.position, len(values), told(frozen), jobs
                   + len(frozen.state.cluster.bookings), found,
                   tuple(choose(objective, found, [[each[places.index(objective)] for each in draw]
                                                   for draw in values]) for objective in asked),
-                  dict(left_out or {}))
+                  dict(left_out or {}), said_of(ranges, jobs))
 
 
 def choose(objective: str, found: Sequence[Combination], draws: Sequence[Sequence[float]]) -> Choice:
@@ -405,13 +431,8 @@ def reason(advice: Advice, choice: Choice) -> str:
     return f"{sure} of {advice.members} draws; the rules until now are {worse}"
 
 
-def spread(values: Iterable[float]) -> Spread:
-    """Mean and percentiles, between neighbours in proportion."""
+def spread(values: Iterable[float], ranges: Optional[Ranges] = None) -> Spread:
+    """Mean and percentiles, between neighbours in proportion; the range of a time by that calibration."""
     ranked = sorted(values)
-
-    def percentile(share: float) -> float:
-        at = share * (len(ranked) - 1)
-        low = math.floor(at)
-        high = min(low + 1, len(ranked) - 1)
-        return ranked[low] + (ranked[high] - ranked[low]) * (at - low)
-    return Spread(math.fsum(ranked) / len(ranked), percentile(0.1), percentile(0.5), percentile(0.9))
+    found = [quantile(ranked, share) for share in SHARES]
+    return Spread(math.fsum(ranked) / len(ranked), *(ranges.widened(0.0, *found) if ranges is not None else found))

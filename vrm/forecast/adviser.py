@@ -82,7 +82,7 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
     kept = frozen.run.scheduler.dispatcher.kept  # what was promised stays so
     rules = combinations(today, orders=ORDERS if kept else (),
                          dispatchers=[str(today.backfill)] if kept else ())
-    found = advise(frozen, rules, frozen.run.scheduler.policy.heatmap)
+    found = advise(frozen, rules, frozen.run.scheduler.policy.heatmap, calibrate=False)
     choice = adviser.wish(found, now)
     if choice is not None:
         control.send(files.run_directory, command(found, choice, in_force))

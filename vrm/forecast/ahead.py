@@ -7,11 +7,11 @@ import os
 from dataclasses import replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from vrm.config.policies import job_of
 from vrm.config.schema import Settings
 from vrm.model import JobState
-from vrm.model.fields import made
 from vrm.model.job import OK, Dependency, resolved
-from vrm.run.journal_check import Record
+from vrm.run.journal_check import EndRecord
 from vrm.system.trust import distrust
 from vrm.workload.following import Line, Position, QueueFollower
 from vrm.workload.grammar import LONGEST, LineError, job_of_words, words_of
@@ -19,7 +19,7 @@ from vrm.workload.replay import replay
 from vrm.workload.submission import Submission
 
 
-def still_open(after: Sequence[Dependency], ended: Mapping[int, Record]) -> Tuple[Dependency, ...]:
+def still_open(after: Sequence[Dependency], ended: Mapping[int, EndRecord]) -> Tuple[Dependency, ...]:
     """What of a job's dependencies has not ended. ValueError when one has ended otherwise than wanted."""
     found = []
     for each in after:
@@ -70,7 +70,7 @@ class Ahead:
             return 0.0
 
     def jobs(self, position: Optional[Sequence[Any]], since: Optional[float], now: float, next_id: int,
-             names: Mapping[str, Sequence[int]], ended: Mapping[int, Record], most: int,
+             names: Mapping[str, Sequence[int]], ended: Mapping[int, EndRecord], most: int,
              bad_have_ids: bool = True) -> Tuple[Submission, ...]:
         """The jobs of the lines behind a position, no more than `most`. The line before it was taken at
         `since` (seconds; None: under an earlier manager, then the next one is due at once). Lines that
@@ -90,10 +90,10 @@ class Ahead:
             number = len(line.parsed.fields.get("array", ())) or 1
             ids = list(range(next_id, next_id + number))
             next_id += number
-            values = {"retries": self._settings.retries, **line.parsed.values}
+            values = line.parsed.values
             try:
                 after = still_open(resolved(values.get("after", ()), known), ended)
-                job, details = made({**values, "after": after}, ids[0], begin + offset)
+                job, details = job_of(self._settings, {**values, "after": after}, ids[0], begin + offset)
             except ValueError:
                 lost += ids
                 continue

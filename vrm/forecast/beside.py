@@ -28,7 +28,6 @@ from vrm.forecast.files import RunFiles
 from vrm.forecast.forecast import Forecast, forecast
 from vrm.forecast.frozen import Frozen
 from vrm.results.forecast import Told
-from vrm.run.journal_check import Record
 from vrm.run.rundir import write_json
 from vrm.system.errors import RunError
 
@@ -62,7 +61,7 @@ def calibration_of(files: RunFiles, log: score.Log) -> Calibration:
     return log.calibration
 
 
-def _time(records: Mapping[int, Record], job_id: int) -> Optional[float]:
+def _time(records: Mapping[int, Mapping[str, Any]], job_id: int) -> Optional[float]:
     return records[job_id]["time"] if job_id in records else None
 
 

@@ -16,13 +16,13 @@ from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import Durations, Planned, limits, replay
 from vrm.model import Job
 from vrm.model.hosts import fold as fold_nodes
+from vrm.model.quantile import quantile
 from vrm.model.ranges import fold
 from vrm.model.times import said
 from vrm.results.places import PlacementText
 from vrm.run.book import Entry
 from vrm.run.reasons import clock, parked, why_bound
 from vrm.scheduling.backfilling import NoBackfilling
-from vrm.scheduling.estimators import quantile
 
 MOST_TRIED = 12
 """Jobs that are tried one by one; then all that are in the way are tried together."""
@@ -63,6 +63,10 @@ class Reason(NamedTuple):
     def checked(self) -> bool:
         """Whether it was tried, and the job started earlier."""
         return self.earlier > EARLIER
+
+
+HELD = Reason("held", "somebody holds it (`vrm release` lets it go)", "held")
+"""Of a job that is held."""
 
 
 class Explanation(NamedTuple):
@@ -113,7 +117,7 @@ class Explainer:
         start = self._start(self.plan, job_id)
         if job_id in state.book.parked:
             return Explanation(job, start, (self._parked(entry),))
-        bound = state.bound_to(job_id)
+        bound = state.reservations.of_job(job_id)
         if bound is not None:
             text = why_bound(bound, self.frozen.now)
             reason = Reason("bound", f"it is bound: it waits for {text}", text,
@@ -146,7 +150,7 @@ class Explainer:
         if state.queue.outside:
             found.update(state.queue.why_outside(state.cluster))
             for job_id in state.queue.outside:
-                bound = state.bound_to(job_id)
+                bound = state.reservations.of_job(job_id)
                 if bound is not None:
                     found[job_id] = why_bound(bound, frozen.now)
         for place, job in enumerate(self.order):
@@ -186,9 +190,7 @@ class Explainer:
         if entry.late:
             return self._too_late(job)
         if entry.held:
-            return self._tried(Reason("held", "somebody holds it (`vrm release` lets it go)", "held",
-                                      what_if="it were released"), job,
-                               self.frozen.released(job.id))
+            return self._tried(HELD._replace(what_if="it were released"), job, self.frozen.released(job.id))
         if entry.missing:
             assert entry.wish is not None
             ids = tuple(sorted({job_id for each in entry.wish.after for job_id in each.ids
@@ -471,13 +473,9 @@ class Explainer:
 
 
 def _tenths(values: Sequence[float]) -> Tuple[float, ...]:
-    """The 10th and the 90th percentile; () where there are too few. Infinity where one of the values
-    beside it is."""
-    if len(values) < 10:
-        return ()
-    finite = sorted(values)
-    return tuple(math.inf if finite[math.ceil(share * (len(finite) - 1))] == math.inf
-                 else quantile(finite, share) for share in (0.1, 0.9))
+    """The 10th and the 90th percentile; () where there are too few."""
+    ordered = sorted(values)
+    return tuple(quantile(ordered, share) for share in (0.1, 0.9)) if len(ordered) >= 10 else ()
 
 
 def _jobs(ids: Sequence[int]) -> str:

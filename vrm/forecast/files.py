@@ -9,33 +9,32 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from vrm.config.energy import on_nodes
-from vrm.config.policies import load_all, make_scheduler, programs_of, table_of
+from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
 from vrm.forecast.ahead import Ahead, still_open
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
 from vrm.model import Cluster, Job, JobState
-from vrm.model.cluster import AnyPlacement
-from vrm.model.core_share import Borrowed
-from vrm.model.fields import made
 from vrm.model.job import Details
+from vrm.model.placement import Placement
 from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import Told
 from vrm.results.history import HistoryError, lessons
 from vrm.run import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
-from vrm.run.journal import Follower, Past
-from vrm.run.journal_check import JournalError, Record
+from vrm.run.journal import JournalFollower
+from vrm.run.journal_check import EndRecord, JournalError, Record
+from vrm.run.past import Past
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, Start
-from vrm.scheduling.of_rules import scheduler_of
+from vrm.scheduling.compose import compose
 from vrm.system.errors import RunError
+from vrm.workload.each import expanded
 from vrm.workload.grammar import parse_line
 from vrm.workload.submission import Submission
 
@@ -57,7 +56,7 @@ class RunFiles:
         self.settings = settings
         self.run_directory = RunDirectory(settings.directory, settings.log, settings.state)
         self.trouble = ""
-        self._follower = Follower(self.run_directory.journal)
+        self._follower = JournalFollower(self.run_directory.journal)
         self._ahead = Ahead(settings)
         self._begin()
 
@@ -83,8 +82,7 @@ class RunFiles:
             raise RunError(f"Scheduling.History: {error}") from error
         for job, run, how in known:
             self._remember(job, run, how)
-        return make_expectations(rules.estimates, rules.correction, table_of(self.settings), known,
-                                 live=True)
+        return make_expectations(rules, table_of(self.settings), known, live=True)
 
     def _remember(self, job: Job, run: float, how: JobState) -> None:
         if how in TEACHING:
@@ -157,11 +155,8 @@ class RunFiles:
         job, end = self.past.jobs.get(job_id), self.past.ended.get(job_id)
         if job is None:
             return f"there is no job {job_id}"
-        if end is not None:
-            reason = f": {end['reason']}" if end.get("reason") else ""
-            return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
-        if job_id in self.past.started:
-            return f"#{job_id} {job.app} runs"
+        if end is not None or job_id in self.past.started:
+            return over(job, end)
         return f"#{job_id} {job.app} waits behind those that are forecast"
 
     # The state.
@@ -235,18 +230,17 @@ class RunFiles:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted
         with. LineError (a ValueError) for a line that is wrong; ValueError for a dependency on a job
         that there is not, or that ended otherwise than wanted, and for large arrays."""
-        wanted = parse_line(line)
+        wanted = expanded(parse_line(line), self.settings.applications.queue.parent)
         state, ended = self.past.state, self.past.ended
         indices = wanted.fields.get("array", ())
         if len(indices) > MOST_TESTED:
             raise ValueError(f"an array of more than {MOST_TESTED} jobs is not forecast before it is "
                              "submitted; ask for a part of it")
         after = still_open(state.resolved(wanted.fields.get("after", ())), ended)
-        values = {"retries": self.settings.retries, **wanted.values, "after": after}
-        first, details = made(values, state.next_id, now)
+        first, details = job_of(self.settings, {**wanted.values, "after": after}, state.next_id, now)
         count = len(indices) or 1
         return ([first.but(id=first.id + at) for at in range(count)],
-                [replace(details, index=indices[at]) if indices else details for at in range(count)])
+                [details.of(indices[at], first.payload) if indices else details for at in range(count)])
 
     def _made(self) -> Tuple[Cluster, Scheduler]:
         """An empty cluster of the run's nodes, and its scheduler."""
@@ -261,7 +255,7 @@ class RunFiles:
             rules, heatmap = self.rules, self._scheduler.policy.heatmap
             if rules != self.settings.rules:
                 load_all(self.settings, rules)
-                self._scheduler = scheduler_of(rules, self._cluster, heatmap)
+                self._scheduler = compose(rules, self._cluster, heatmap)
             self._clusters = {}
         cluster = self._cluster.copy()
         return cluster, self._scheduler.copy(cluster)
@@ -273,16 +267,15 @@ class RunFiles:
         one has them.
         """
         found = []
-        borrowers: Dict[int, Borrowed] = {}
+        borrowers: Dict[int, Placement] = {}
         lends = self.past.state.lends
         for job, start in sorted(self.past.running, key=lambda each: (
                 "lent" in each[1]["placement"], -each[1]["time"])):  # who borrows last
             placement = self._placement(start, self.past.run_of[job.id])
-            if placement is not None and "lent" in start["placement"]:
-                assert isinstance(placement, Borrowed)
+            if placement is not None and placement.lease is not None:
                 borrowers[job.id] = placement
                 placement = lends.settled(placement, job.id)
-            if placement is None or placement.clashes(cluster):
+            if placement is None or cluster.clashes(placement):
                 continue
             booking = cluster.book(job, placement, start["time"])
             found.append(Start(booking, start["backfilled"]))
@@ -293,7 +286,7 @@ class RunFiles:
         lends.to_node(cluster)
         return sorted(found, key=lambda each: each.booking.start)
 
-    def _placement(self, start: Record, under: Record) -> Optional[AnyPlacement]:
+    def _placement(self, start: Mapping[str, Any], under: Mapping[str, Any]) -> Optional[Placement]:
         """Where a job runs, on the nodes there are now."""
         assert self._cluster is not None
         if id(under) not in self._clusters:
@@ -308,3 +301,11 @@ def of_directory(settings: Settings) -> Frozen:
     files = RunFiles(settings)
     files.read_new()
     return files.frozen(files.told())
+
+
+def over(job: Job, end: Optional[EndRecord]) -> str:
+    """What there is to say of a job that waits no longer, in a line; `end` is the record of its end, None: it runs."""
+    if end is None:
+        return f"#{job.id} {job.app} runs"
+    reason = f": {end['reason']}" if end.get("reason") else ""
+    return f"#{job.id} {job.app} has ended as {end['state']}{reason}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.calibration import UNCALIBRATED, Calibration
 from vrm.forecast import draws
+from vrm.forecast.backtest import SHARES
 from vrm.forecast.explain import Explainer
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import limits, replay
 from vrm.forecast.sharing import shared_out
 from vrm.model import Job
+from vrm.model.quantile import quantile
 from vrm.results.places import PlacementText
 
 FORMAT = 1
@@ -114,15 +116,14 @@ class Ensemble:
         self._frozen = frozen
         self._moves = settled
         self._ids = [job.id for job in jobs]
-        self._draws = draws.Draws(frozen, most)
+        self._draws = draws.draws_of(frozen, most)
         self._processes = processes
         self.starts: List[List[float]] = []
         self.ends: List[List[float]] = []
         while len(self.starts) < most:
             self._add(min(most, max(len(self.starts), FEWEST) + BATCH) if settled else most)
             number = len(self.starts)
-            if number < most and self._settled(*(quantiles(self.starts[:each])[[0, 2]]
-                                                 for each in (number - BATCH, number))):
+            if number < most and self._settled(quantiles(self.starts[:number - BATCH]), quantiles(self.starts)):
                 break
 
     def _add(self, until: int) -> None:
@@ -145,26 +146,16 @@ class Ensemble:
             self.starts.append([each[0] for each in row])
             self.ends.append([each[1] for each in row])
 
-    def _settled(self, before: Any, now: Any) -> bool:
+    def _settled(self, before: Iterable[Sequence[float]], now: Iterable[Sequence[float]]) -> bool:
         """Whether no end of a range has moved too far."""
-        import numpy
-        with numpy.errstate(invalid="ignore"):  # infinity less infinity
-            moved = numpy.abs(now - before)
-            far = numpy.maximum(numpy.minimum(now, before) - self._frozen.now, SHORT)
-        return bool(((before == now) | (moved <= self._moves * far)).all())
+        return all(old[side] == new[side] or abs(new[side] - old[side])
+                   <= self._moves * max(min(old[side], new[side]) - self._frozen.now, SHORT)
+                   for old, new in zip(before, now) for side in (0, 2))
 
 
-def quantiles(values: Sequence[Sequence[float]]) -> Any:
-    """P10, P50 and P90 (rows) of the columns of a table, infinite values among them."""
-    import numpy
-    ordered = numpy.sort(numpy.asarray(values, float), axis=0)
-    places = numpy.array([0.1, 0.5, 0.9]) * (len(ordered) - 1)
-    below = numpy.floor(places).astype(int)
-    above = numpy.minimum(below + 1, len(ordered) - 1)
-    part = (places - below)[:, None]
-    low, high = ordered[below], ordered[above]
-    with numpy.errstate(invalid="ignore"):
-        return numpy.where((part == 0) | (low == high), low, low + part * (high - low))
+def quantiles(values: Sequence[Sequence[float]]) -> Iterator[List[float]]:
+    """P10, P50 and P90 of each column of a table, infinite values among them."""
+    return ([quantile(column, share) for share in SHARES] for column in map(sorted, zip(*values)))
 
 
 def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibration] = None,
@@ -184,8 +175,7 @@ def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibratio
     if every and not number:
         planned = [plan.get(job.id, _NEVER) for job in every]
         drawn.starts, drawn.ends = [[each[0] for each in planned]], [[each[1] for each in planned]]
-    starts, ends = (quantiles(table).T.tolist() if every else [] for table
-                    in (drawn.starts, drawn.ends))
+    starts, ends = list(quantiles(drawn.starts)), list(quantiles(drawn.ends))
     ends = [[time if time <= frozen.cut else math.inf for time in row] for row in ends]
     jobs = []
     for at, job in enumerate(every):

@@ -84,10 +84,8 @@ class Frozen:
         for job_id in ids:
             state.entry(job_id)
             if job_id in state.cluster.bookings:
-                state.leave(job_id)
+                state.cluster.release(job_id)
                 state.returned(job_id, self.now)
-            elif state.sparse and job_id in state.queue:
-                state.queue.remove(job_id)
             state.end(job_id, JobState.COMPLETED, self.now)
         return replace(self, run=run, due=True)
 
@@ -118,7 +116,7 @@ class Frozen:
     def until(self, end: float) -> Frozen:
         """If the allocation ended at another time (seconds)."""
         run = self.run.copy()
-        if self.fit and not run.state.sparse:
+        if self.fit:
             run.state.book.fit(self.now, end)
         return replace(self, run=run, end=end, cut=math.inf, due=True)
 

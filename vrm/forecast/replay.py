@@ -12,10 +12,11 @@ from typing import Callable, Dict, NamedTuple
 from vrm.forecast.draws import OVERDUE
 from vrm.forecast.frozen import Frozen
 from vrm.model import Job
-from vrm.model.cluster import AnyPlacement, Booking
+from vrm.model.cluster import Booking
+from vrm.model.placement import Placement
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.corun import CoRunning
-from vrm.simulation.engine import Simulator, Unrecorded
+from vrm.simulation.engine import Recorder, Simulator
 
 Durations = Callable[[Job, float], float]
 """How long a job takes from its start to its end, in seconds, of which it has run some already (0:
@@ -27,11 +28,11 @@ class Planned(NamedTuple):
 
     start: float
     end: float
-    placement: AnyPlacement
+    placement: Placement
     backfilled: bool
 
 
-class _Plan(Unrecorded):
+class _Plan(Recorder):
     """Notes when jobs end."""
 
     def __init__(self) -> None:

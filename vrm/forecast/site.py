@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from vrm.forecast import amounts
 from vrm.forecast.sharing import Part, shared_out
-from vrm.model import AnyPlacement, Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, bits
+from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
 from vrm.model.cluster import Watcher
 from vrm.model.job import ANY, PLAIN, Details, Request
-from vrm.model.placement import CorePlacement
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
+from vrm.model.rules import Rules
 from vrm.run.book import LifeError
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling import Dispatcher, PolicyError, Scheduler, make_backfilling, make_policy
+from vrm.scheduling import Dispatcher, PolicyError
+from vrm.scheduling.compose import compose
 from vrm.scheduling.expression import ExpressionError, compile_expression
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
-from vrm.simulation.engine import Simulator, Unrecorded
+from vrm.simulation.engine import Recorder, Simulator
 from vrm.workload.lml import Lml
 from vrm.workload.snapshot import Place, SiteJob, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
@@ -161,7 +162,7 @@ def _counted(site: Snapshot) -> Dict[str, SiteForecast]:
     return found
 
 
-class _Starts(Watcher, Unrecorded):
+class _Starts(Watcher, Recorder):
     """Notes who starts where: watches the cluster."""
 
     def __init__(self) -> None:
@@ -189,20 +190,19 @@ class _ByNode:
         ranks = {self.ids[job.key]: job.rank for job in site.jobs}
         order = Ordering("of the site", lambda job, now, nodes: ranks[job.id], static=True)
         self.cluster = Cluster(self._nodes())
-        self.scheduler = Scheduler(order, self._dispatcher(),
-                                   make_policy("pack", self.cluster, None), queues=self._queues())
+        rules = Rules(algorithm=order, backfill=self._backfill(), policy="pack", queues=self._queues())
+        self.scheduler = compose(rules, self.cluster)
         self.state = State(self.scheduler.new_queue(), self.cluster)
 
-    def _dispatcher(self) -> Dispatcher:
+    def _backfill(self) -> Union[str, Dispatcher]:
         site = self.site
         if site.algorithm != "Backfilling":
-            return make_backfilling({"FCFS": "none", "List": "list"}[site.algorithm])
+            return {"FCFS": "none", "List": "list"}[site.algorithm]
         if site.depth == math.inf:
-            return make_backfilling("conservative")
+            return "conservative"
         if site.depth == 1 and not site.per_queue and not site.shared:
-            return make_backfilling("easy")
-        return Reserving(int(site.depth), False, site.per_queue) if site.depth else make_backfilling(
-            "none")
+            return "easy"
+        return Reserving(int(site.depth), False, site.per_queue) if site.depth else "none"
 
     def _nodes(self) -> Iterator[Node]:
         """Its nodes, named by their numbers."""
@@ -296,18 +296,14 @@ class _ByNode:
                 found[job.key] = self._said(job, notes.found.get(self.ids[job.key]))
         return found
 
-    def _places(self, placement: AnyPlacement) -> Iterator[Place]:
+    def _places(self, placement: Placement) -> Iterator[Place]:
         """Nodes and cores of a placement."""
         if not self.site.shared:
             for node in placement.nodes:
                 yield node, self._whole[node]
             return
-        assert isinstance(placement, CorePlacement)
-        cores: Dict[int, List[int]] = {}
-        for node, _, first, stop in placement.layout.spans(placement.taken):
-            cores.setdefault(node, []).extend(range(first, stop))
-        for node, those in sorted(cores.items()):
-            yield node, frozenset(those)
+        for node, _, cores in placement.on_nodes(self.cluster.nodes):
+            yield node, frozenset(bits.members(cores))
 
     def _said(self, job: SiteJob, booking: Optional[Booking]) -> SiteForecast:
         if booking is not None:
@@ -355,7 +351,7 @@ class _ByNode:
                 if number != job.procs:  # what it has counts, not what it wanted
                     job = job.but(procs=number, request=job.request._replace(
                         tasks=number, nodes=(1, 0), tasks_per_node=0))
-                placement = CorePlacement(layout, taken, number)
+                placement = Placement.of_cores(layout, taken, number)
             assert site_job.start is not None
             self.state.book.know(job, PLAIN, JobState.RUNNING)
             booking = cluster.book(job, placement, site_job.start)
@@ -366,7 +362,7 @@ class _ByNode:
 
     def _holder(self, cores: int) -> str:
         return next((self.keys[job_id] for job_id, each in self.cluster.bookings.items()
-                     if isinstance(each.placement, CorePlacement) and each.placement.taken & cores),
+                     if each.placement.taken & cores),
                     "")
 
     def _waiting(self) -> Tuple[List[Submission], Dict[int, float]]:

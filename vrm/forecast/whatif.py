@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.forecast.advice import MEMBERS, Spread, spread
+from vrm.forecast.advice import MEMBERS, Spread, ranges_of, said_of, spread
 from vrm.forecast.assumed import draws as draws_of, told
+from vrm.forecast.calibration import Ranges
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import Durations, replay
 from vrm.forecast.sharing import Part, shared_out
@@ -45,7 +46,8 @@ class Size(NamedTuple):
 
 
 class WhatIf(NamedTuple):
-    """The `sizes` in order, the place of the one that is recommended, and why."""
+    """The `sizes` in order, the place of the one that is recommended, and why. `ranges` says whether those of makespans
+    are calibrated."""
 
     jobs: int
     members: int
@@ -54,6 +56,7 @@ class WhatIf(NamedTuple):
     sizes: Tuple[Size, ...]
     recommended: Optional[int]
     why: str
+    ranges: str = ""
 
     def record(self) -> Dict[str, Any]:
         """It as JSON values."""
@@ -61,7 +64,7 @@ class WhatIf(NamedTuple):
                 "walltime": self.walltime,
                 "sizes": [{**size._asdict(), "makespan": size.makespan._asdict()} for size in self.sizes],
                 "recommended": None if self.recommended is None else self.sizes[self.recommended].nodes,
-                "why": self.why}
+                "why": self.why, "ranges": self.ranges}
 
 
 def what_if(planned: Sequence[Frozen], walltime: Optional[float] = None, members: int = MEMBERS,
@@ -70,10 +73,11 @@ def what_if(planned: Sequence[Frozen], walltime: Optional[float] = None, members
     seconds. The draws are the same for all."""
     values = shared_out(lambda part: _replayed(planned, walltime, members, part), processes)
     jobs = max((len(frozen.later) + len(frozen.waiting()) for frozen in planned), default=0)
-    sizes = tuple(_size(frozen, jobs, walltime, [draw[at] for draw in values])
+    ranges = [ranges_of(frozen, jobs, members) for frozen in planned]
+    sizes = tuple(_size(frozen, jobs, walltime, [draw[at] for draw in values], ranges[at])
                   for at, frozen in enumerate(planned))
     recommended, why = recommend(sizes, walltime)
-    return WhatIf(jobs, members, told(planned[0]), walltime, sizes, recommended, why)
+    return WhatIf(jobs, members, told(planned[0]), walltime, sizes, recommended, why, said_of(ranges[0], jobs))
 
 
 class _Played(NamedTuple):
@@ -106,9 +110,10 @@ def _played(frozen: Frozen, walltime: Optional[float], durations: Durations) -> 
     return _Played(makespan, sum(job.end <= closing for job in within.values()), len(whole), used)
 
 
-def _size(frozen: Frozen, jobs: int, walltime: Optional[float], draws: Sequence[_Played]) -> Size:
+def _size(frozen: Frozen, jobs: int, walltime: Optional[float], draws: Sequence[_Played],
+          ranges: Ranges) -> Size:
     cluster, number = frozen.state.cluster, len(draws)
-    makespan = spread([draw.makespan for draw in draws])
+    makespan = spread([draw.makespan for draw in draws], ranges)
     ran = max(draw.ran for draw in draws)
     if walltime is None:
         asked = math.ceil(makespan.p90 / ROUND) * ROUND

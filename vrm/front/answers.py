@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Optional, Union
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Generator, Mapping, Optional, Union
 
 from vrm.front.wire import Call
 
@@ -45,11 +47,25 @@ class Locally:
     """The client is to do it itself, with Python."""
 
 
-class Waiting:
+@dataclass(frozen=True)
+class Joins(Answer):
+    """The client is to be a step of a job, with these variables, or to run a shell or step with a job of its own."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def packed(self) -> bytes:
+        """The frame as it is sent through the socket."""
+        return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in self.variables.items())
+
+
+class LaterAnswer:
     """An answer that comes later: the client waits as long as `poll` gives None.
 
+    `has_work`: the next `poll` has something to do, whatever happens until then.
     `gone`: the client has ended. `signalled`: it was sent a signal.
     """
+
+    has_work = False
 
     def poll(self) -> Optional[Answer]:
         """The answer, once there is one. It is asked in each turn of the manager's loop."""
@@ -66,9 +82,51 @@ class Waiting:
         """A signal came to the client."""
 
 
-Reply = Union[Answer, Needs, Locally, Waiting]
+PART = 0.02
+"""Seconds for which an answer in parts works in a turn of the manager's loop."""
+
+
+class InParts(LaterAnswer):
+    """An answer that takes long, in parts: others are answered in between. `parts` gives None after each, and
+    returns the answer, or another one that comes later."""
+
+    def __init__(self, parts: Generator[None, None, Union[Answer, LaterAnswer]]) -> None:
+        self._parts = parts
+        self._end: Union[None, Answer, LaterAnswer] = None
+        self.has_work = True
+
+    def poll(self) -> Optional[Answer]:
+        """The answer, if this was the last part."""
+        until = time.monotonic() + PART
+        while self.has_work:
+            self._next()
+            if time.monotonic() >= until:
+                break
+        return self._end.poll() if isinstance(self._end, LaterAnswer) else self._end
+
+    def finish(self) -> Union[Answer, LaterAnswer]:
+        """Do all that is left, and give the answer."""
+        while self._end is None:
+            self._next()
+        return self._end
+
+    def gone(self) -> None:
+        """What was asked is done although nobody waits for the answer any more."""
+        end = self.finish()
+        if isinstance(end, LaterAnswer):
+            end.gone()
+
+    def _next(self) -> None:
+        try:
+            next(self._parts)
+        except StopIteration as done:
+            self._end, self.has_work = done.value, False
+
+
+Reply = Union[Answer, Needs, Locally, Joins, LaterAnswer]
 
 Handler = Callable[..., Reply]
 """Called with a `Call` and a `vrm.front.counter.Counter`; may raise Refused."""
 
-__all__ = ["Answer", "Call", "Handler", "Locally", "Needs", "Refused", "Reply", "Told", "Waiting"]
+__all__ = ["Answer", "Call", "Handler", "InParts", "Joins", "Locally", "Needs", "Refused", "Reply", "Told",
+           "LaterAnswer"]

@@ -12,19 +12,30 @@ import os
 import re
 import shlex
 import signal
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.front import nodelists
-from vrm.front.answers import Answer, Needs, Refused, Reply, Waiting
+from vrm.front import nodelists, shell, words
+from vrm.front.answers import Answer, Joins, Needs, Refused, Reply, LaterAnswer
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job
+from vrm.front.jobs import JobView
 from vrm.front.options import Options
-from vrm.front.sbatch import JOB_OPTIONS, ask
+from vrm.front.sbatch import JOB_OPTIONS, NO_HETEROGENEOUS, ask
 from vrm.front.wire import STDIN, Call
 from vrm.model import JobState
+from vrm.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS
 
 STEP_OPTIONS = """
 . cpu-bind v
+. cpu_bind v cpu-bind
+. mem_bind v -
+. het-group v
+. jobid v
+. pack-group v
+. container-image v !
+. container-mounts v !
+. container-name v !
+. container-workdir v !
 . exact n
 . overlap n
 K kill-on-bad-exit m
@@ -41,8 +52,8 @@ T threads v -
 . task-epilog v -
 . task-prolog v -
 . bcast m !
-. multi-prog n !
-. pty m !
+. multi-prog n
+. pty m
 r relative v !
 I immediate m -
 Z no-allocate n !
@@ -52,9 +63,9 @@ Z no-allocate n !
 
 SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n",
                "[options] PROGRAM [ARGUMENTS]")
-SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n !\n. bell n -\n"
+SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n\n. bell n -\n"
                  ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n",
-                 "[options] [--] COMMAND [ARGUMENTS]")
+                 "[options] [[--] COMMAND [ARGUMENTS]]")
 MPIRUN = Options("mpirun", JOB_OPTIONS)
 
 PART = 1 << 20
@@ -67,20 +78,55 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def srun(call: Call, counter: Counter) -> Reply:
     """A step in a job of its own."""
     chosen, rest = SRUN.parse(call.arguments, mixed=False)
+    if ":" in rest or "het-group" in chosen or "pack-group" in chosen:
+        raise SRUN.error(STEP_NO_HETEROGENEOUS)
     if not rest:
         raise SRUN.error("No command given to execute.")
+    if "jobid" in chosen:
+        return _step_of(chosen["jobid"], call, counter)
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
-    typed = SRUN.without(call.arguments, "nodelist", "nodefile", "exclude")  # the job has its nodes by then
+    typed = SRUN.without(call.arguments, "nodelist", "nodefile", "exclude", "signal")  # the job has them
+    if "pty" in chosen:
+        return _enter(call, counter, SRUN, job, rest[0])
     return _submit(call, counter, SRUN, job, ["srun", *typed], rest[0], "quiet" not in chosen)
+
+
+def _step_of(text: str, call: Call, counter: Counter) -> Reply:
+    """A step in a job that runs: the client is its srun."""
+    try:
+        found, missing = words.find(counter, text)
+    except ValueError as error:
+        raise SRUN.error(f"Invalid job id {text}") from error
+    if missing or len(found) != 1:
+        raise SRUN.error(f"--jobid={text}: " + ("Invalid job id specified" if missing else "name one job of the array"))
+    try:
+        return Joins(variables=counter.entering(found[0].id, call.env))
+    except Refused as refused:
+        raise SRUN.error(f"--jobid={text}: {refused}") from refused
+
+
+_KEEPS = ("sleep", "2147483647")
+"""What a job runs that is there for the steps that enter it: it ends with its limit, or by scancel."""
 
 
 def salloc(call: Call, counter: Counter) -> Reply:
     """A command on the cores of a job."""
     chosen, rest = SALLOC.parse(call.arguments, mixed=False)
+    if rest[:1] == [":"]:
+        raise SALLOC.error(NO_HETEROGENEOUS)
+    if "no-shell" in chosen and not rest:
+        return _submit(call, counter, SALLOC, chosen, _KEEPS, "interactive", "quiet" not in chosen, Granted)
+    if "no-shell" in chosen:
+        raise SALLOC.error(f"--no-shell runs no command; leave out {rest[0]}, or the option")
     if not rest:
-        raise SALLOC.error("which command? It runs on the first node of the job: salloc -n 4 -- COMMAND; for a "
-                           "shell of your own see `vrm shell`")
+        return _enter(call, counter, SALLOC, chosen, "interactive")
     return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen)
+
+
+def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], program: str) -> Reply:
+    """A job that is there for what its client runs then."""
+    return _submit(call, counter, options, chosen, ("/bin/sh", "-c", shell.SCRIPT), program,
+                   "quiet" not in chosen and options is SALLOC, partial(Entered, call.env))
 
 
 _COUNTS = ("n", "np", "c")
@@ -138,7 +184,7 @@ def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
 
 
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
-            program: str, says: bool) -> Reply:
+            program: str, says: bool, waits: "Optional[Callable[..., Attached]]" = None) -> Reply:
     """The job that goes on as what was typed, and who waits for it."""
     named = nodelists.read({key: value for key, value in chosen.items() if key != "chdir"}, options, call)
     if isinstance(named, Needs):
@@ -146,7 +192,7 @@ def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str,
     asked = ask(named, options, call, counter, os.path.basename(program) or program, output=False,
                 script=_script(call, typed))
     try:
-        return Attached(counter, counter.submit(asked)[0], options.command, says)
+        return (waits or Attached)(counter, counter.submit(asked)[0], options.command, says)
     except Refused as refused:
         raise options.error(f"Unable to allocate resources: {refused}") from refused
 
@@ -162,7 +208,7 @@ def _script(call: Call, typed: Sequence[str]) -> bytes:
     return os.fsencode("\n".join(lines) + "\n")
 
 
-class Attached(Waiting):
+class Attached(LaterAnswer):
     """Waits for a job: passes on what it prints, and signals; ends it when nobody waits any more.
     `says`: it is told, as Slurm does, that the job waits and that it starts."""
 
@@ -192,7 +238,7 @@ class Attached(Waiting):
         return Answer(err=f"{self._command}: error: job {self.id} {job.state.value}{why}\n" if told else "",
                       code=code or int(job.state is not JobState.COMPLETED))
 
-    def _say(self, job: Job) -> None:
+    def _say(self, job: JobView) -> None:
         started = bool(job.nodes)
         if self._says and not self._asked and not started and not job.state.ended:
             self._text[2] += f"{self._command}: job {self.id} queued and waiting for resources\n".encode()
@@ -202,7 +248,7 @@ class Attached(Waiting):
             if self._asked:
                 self._text[2] += f"{self._command}: job {self.id} has been allocated resources\n".encode()
 
-    def _follow(self, job: Job) -> bool:
+    def _follow(self, job: JobView) -> bool:
         """Read what the job has printed; whether there may be more."""
         more = False
         for number, path in zip((1, 2), self._counter.files(job)):
@@ -245,6 +291,38 @@ class Attached(Waiting):
                 self._counter.cancel(self.id, number)
             except Refused:  # it has ended meanwhile
                 pass
+
+
+class Granted(Attached):
+    """Waits until a job has started, and leaves it then. `granted` is what it says."""
+
+    granted = "salloc: Granted job allocation %d\n"
+
+    def poll(self) -> Optional[Answer]:
+        """That it has been granted, or how it ended before."""
+        job, = self._counter.jobs([self.id])
+        if not job.launched:
+            return super().poll()
+        self._say(job)
+        self._over = True
+        self._text[2] += (self.granted % self.id).encode() * self._says
+        return self._granted(job)
+
+    def _granted(self, job: JobView) -> Answer:
+        return Answer()
+
+
+class Entered(Granted):
+    """Waits until a job has started; its client runs a shell or step with the job then (see `vrm.front.shell`)."""
+
+    def __init__(self, env: Mapping[str, str], counter: Counter, job_id: int, command: str, says: bool) -> None:
+        super().__init__(counter, job_id, command, says)
+        self._env = env
+
+    def _granted(self, job: JobView) -> Answer:
+        tasks = str(job.job.procs)
+        return Joins(variables={**self._counter.entering(self.id, self._env), "SLURM_NTASKS": tasks,
+                                "SLURM_NPROCS": tasks, shell.ENTERED: "1"})
 
 
 __all__: List[str] = ["Attached", "mpirun", "salloc", "srun"]

@@ -17,7 +17,7 @@ from typing import Dict, List, Optional
 
 from vrm.front import wire
 from vrm.front.names import LAUNCHERS, LOCAL, READING, TABLE
-from vrm.steps import START
+from vrm.steps import START, profile
 from vrm.steps.jobfile import VARIABLE
 from vrm.steps.used import PROGRAM
 from vrm.system import compiling
@@ -33,6 +33,7 @@ def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Pa
     written. What is there under another name stays; a program that fits is not built again. `source`:
     the directory of the same file system that has the program, if not this one."""
     directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / profile.FILE, profile.text([directory, *([source] if source else [])]))
     program = (source or directory) / PROGRAM
     built = _current(program) or build(program)
     for name in names or sorted(set(TABLE) - LAUNCHERS):
@@ -108,7 +109,7 @@ def build(program: Path) -> bool:
     return True
 
 
-class Aside:
+class BackgroundBuild:
     """The commands of a directory as the program: at once where it is there already, else compiled next to
     the run when `start` says that somebody needs them. Until then, and without a compiler, they are scripts."""
 
@@ -116,7 +117,7 @@ class Aside:
         self._directory = directory
         self._thread: Optional[threading.Thread] = None
 
-    def __enter__(self) -> Aside:
+    def __enter__(self) -> BackgroundBuild:
         if ready():
             self._link()
         return self

@@ -81,6 +81,14 @@ static void python(void)
     go_on(first);
 }
 
+/* salloc and srun with a job of their own that is there for them. */
+
+static void shell(void)
+{
+    char *first[] = {"-I", "-c", IN_PYTHON("shell"), name, NULL};
+    go_on(first);
+}
+
 /* Bytes that grow. */
 
 struct bytes {
@@ -536,6 +544,15 @@ int main(int argc, char **argv)
                 if (kind == 'X')
                     exit(atoi(text));
                 send_file(manager, text);
+            } else if (kind == 'S') {
+                for (char *text = data; text < data + length; text += strlen(text) + 1)
+                    if (putenv(strdup(text)))
+                        unanswered(strerror(errno));
+                signal(SIGPIPE, SIG_DFL);
+                close(manager);
+                if (getenv("VRM_ENTERED"))
+                    shell();
+                step();
             } else if (kind == 'P')
                 python();
             at += 5 + length;

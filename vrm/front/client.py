@@ -17,10 +17,11 @@ import sys
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from vrm.front import names, wire
-from vrm.front.answers import Answer, Refused
+from vrm.front.answers import Answer, Refused, Told
+from vrm.front.shell import ENTERED, run
 from vrm.front.wire import STDIN, Call
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
@@ -94,11 +95,17 @@ def _carried_out(argv: List[str], token: str, ask_for: Callable[[Call, Path], in
         act = names.local(name)
         code = act(call) if act is not None else None
         return ask_for(call, directory()) if code is None else code
+    except Told as told:
+        print(told.answer.out, end="")
+        return told.answer.code
     except Refused as refused:
         print(refused, file=sys.stderr)
         return refused.code
     except (RunError, OSError, wire.WireError) as error:
-        return failed(name, str(error))
+        found = names.unasked(call)
+        if found is None:
+            return failed(name, str(error))
+        return _printed({"out": found.out, "err": found.err, "code": found.code}, Screen())
     except KeyboardInterrupt:
         return 130
 
@@ -190,6 +197,8 @@ def talk(call: Call, manager: socket.socket) -> int:
                     screen.print(int(kind == b"E"), data)
                 elif kind == b"X":
                     return int(data)
+                elif kind == b"S":
+                    step(call, dict(os.fsdecode(text).partition("=")[::2] for text in data.split(b"\0") if text))
                 elif kind == b"I":
                     call, why = with_file(call, os.fsdecode(data))
                     manager.sendall(wire.frame(b"F", why.encode()) if why else
@@ -198,6 +207,21 @@ def talk(call: Call, manager: socket.socket) -> int:
         raise RunError(wire.gives_up()) from error
     except ConnectionError as error:
         raise Lost(call, screen.given) from error
+
+
+def step(call: Call, variables: Mapping[str, str]) -> NoReturn:
+    """Go on as a step of the job that these variables name, or as salloc with a shell there."""
+    os.environ.update(variables)
+    if ENTERED in variables:
+        sys.exit(shell([call.name, *call.arguments]))
+    from vrm.steps import main as steps
+    sys.argv = [call.name, *call.arguments]
+    steps.run()
+
+
+def shell(argv: List[str]) -> int:
+    """Be salloc or srun with a job of its own, which the variables name; its exit status."""
+    return run(argv)
 
 
 def with_file(call: Call, path: str) -> Tuple[Call, str]:
@@ -232,6 +256,8 @@ def by_files(call: Call, place: Path, given: Optional[Tuple[int, int]] = None) -
         if reply is not None and "needs" in reply:
             call, _ = with_file(call, reply["needs"])
             continue
+        if reply is not None and "joins" in reply:
+            step(call, reply["joins"])
         if reply is None:
             found = _unanswered(call, run)
             if found is None:
@@ -270,9 +296,12 @@ def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen
             if asked is None or asked.get("lost"):
                 return None
             reply = asked
-        return _printed(reply, screen)
+        if "joins" not in reply:
+            return _printed(reply, screen)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    screen.print(1, os.fsencode(reply["err"]))
+    step(call, reply["joins"])
 
 
 def _printed(reply: Mapping[str, Any], screen: Screen) -> int:

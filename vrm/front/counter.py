@@ -1,5 +1,5 @@
 """What the commands of other batch systems can ask of a manager. The manager's side is
-`vrm.live.manager.counter.Desk`; where no manager runs, what its files say is in `vrm.front.past`."""
+`vrm.live.manager.counter.LiveCounter`; where no manager runs, what its files say is in `vrm.front.past`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from vrm.front.answers import Refused
-from vrm.front.jobs import Job, Node, Site, Usage
+from vrm.front.jobs import JobView, NodeView, Site, StepUsage
 from vrm.model.job import Dependency
 from vrm.results.steps import Step
 
@@ -34,7 +34,7 @@ class Asked:
 
 
 class Counter(Protocol):
-    """A manager, or what it has left. Ids are those that people of other batch systems know (`Job.id`).
+    """A manager, or what it has left. Ids are those that people of other batch systems know (`JobView.id`).
 
     What changes something raises `vrm.front.answers.Refused` with the reason. It is in the journal,
     on disk, before the answer is given.
@@ -48,34 +48,40 @@ class Counter(Protocol):
     def site(self) -> Site:
         """What is true of all jobs."""
 
-    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[Job]:
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[JobView]:
         """The jobs of these ids that there are, or without ids all, in the order of their ids;
         `ended`: also those that have ended."""
 
-    def array(self, first: int) -> List[Job]:
+    def ids(self) -> List[int]:
+        """Those of all jobs."""
+
+    def array(self, first: int) -> List[JobView]:
         """The jobs of the array whose first one this is."""
 
-    def steps(self, job: Job) -> List[Step]:
+    def steps(self, job: JobView) -> List[Step]:
         """The steps of a job that have ended."""
 
-    def usage(self, jobs: Sequence[Job]) -> Callable[[], Optional[List[List[Usage]]]]:
+    def usage(self, jobs: Sequence[JobView]) -> Callable[[], Optional[List[List[StepUsage]]]]:
         """What the scripts of these running jobs, and their steps, use now: asked for at once, and there when what this
         returns gives it."""
 
-    def files(self, job: Job) -> Tuple[str, str, str]:
+    def files(self, job: JobView) -> Tuple[str, str, str]:
         """The paths of a job's output, errors and input ("": it has none)."""
 
     def script(self, job_id: int) -> bytes:
         """The text of a job's script."""
 
-    def nodes(self) -> List[Node]:
+    def nodes(self) -> List[NodeView]:
         """The nodes."""
 
     def submit(self, asked: Asked) -> List[int]:
         """New jobs, one or an array; their ids."""
 
-    def foresee(self, asked: Asked) -> Job:
+    def foresee(self, asked: Asked) -> JobView:
         """The job as it would start, if it were submitted now: when, where, under which id."""
+
+    def entering(self, job_id: int, env: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables with which a client, which has these, runs a step in a running job."""
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
         """End a job, or send a signal to its processes."""
@@ -89,8 +95,10 @@ class Counter(Protocol):
     def requeue(self, job_id: int, command: str = "") -> None:
         """Run a job again; one that runs is ended first. `command`: as of `Asked`."""
 
-    def change(self, job_id: int, values: Mapping[str, float]) -> None:
-        """Change a job's `walltime` (seconds) or `priority`."""
+    def change(self, job_id: int, values: Mapping[str, Any]) -> None:
+        """Change what a job was submitted with, by the names of `vrm.model.fields`: its `walltime` (seconds),
+        `priority`, `title`, `comment` and `requeue`; while it waits, and has not run, its `begin` (seconds after its
+        submission), `after`, `singleton`, `throttle` and `nodes`."""
 
 
 def submitted(counter: Counter, asked: Asked, refused: str) -> List[int]:

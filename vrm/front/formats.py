@@ -28,7 +28,7 @@ class Column(NamedTuple):
         return (cut.rjust(self.width) if self.right else cut.ljust(self.width)) + self.suffix
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A prefix, and the columns behind it."""
 
     prefix: str
@@ -48,9 +48,12 @@ WIDEST = 100_000
 _LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
 
 
-def letters(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
+def letters(text: str, known: Mapping[str, Tuple[str, Value]]) -> TextTable:
     """The table of a format as `%.18i %j`: `%`, a `.` for the right side, a width, a letter, and what is to
-    follow. Several `%` in a row are one, as Slurm has it. ValueError with the part that is wrong."""
+    follow. `%all` are all letters, with `|` between them. Several `%` in a row are one, as Slurm has it.
+    ValueError with the part that is wrong."""
+    if text.lower() == "%all":
+        text = "|".join(f"%{letter}" for letter in sorted(known, key=str.swapcase))
     first, *parts = re.split(r"%+", text)
     columns = []
     for part in parts:
@@ -61,16 +64,16 @@ def letters(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
             raise ValueError(f"%{part}")
         heading, value = known[match[3]]
         columns.append(Column(heading, value, int(match[2] or 0), bool(match[1]), match[4]))
-    return Table(first, columns)
+    return TextTable(first, columns)
 
 
-_NAMED = re.compile(r"([A-Za-z/_]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z/_-]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
 
 WIDTH = 20
 """Characters of a column of `-O` without a width."""
 
 
-def names(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
+def names(text: str, known: Mapping[str, Tuple[str, Value]]) -> TextTable:
     """The table of a format as `JobID:20,State`. ValueError with the part that is wrong."""
     columns = []
     for part in text.split(","):
@@ -81,10 +84,10 @@ def names(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
         if not match or found is None or int(match[3] or 0) > WIDEST:
             raise ValueError(part)
         columns.append(Column(*found, int(match[3] or WIDTH), bool(match[2]), match[4] or ""))
-    return Table("", columns)
+    return TextTable("", columns)
 
 
-class Field(NamedTuple):
+class SacctField(NamedTuple):
     """A column of sacct: its name, its width (below 0: at the left), and its text."""
 
     name: str
@@ -92,7 +95,7 @@ class Field(NamedTuple):
     value: Optional[Value]
 
 
-def fields(text: str, known: Dict[str, Field]) -> List[Field]:
+def fields(text: str, known: Dict[str, SacctField]) -> List[SacctField]:
     """The columns that a list names, as `jobid,state%20`. ValueError with the name that is none."""
     found = []
     for part in text.split(","):
@@ -106,7 +109,7 @@ def fields(text: str, known: Dict[str, Field]) -> List[Field]:
     return found
 
 
-def parsable(chosen: Sequence[Field], rows: Sequence[Any], heading: bool, between: str, behind: bool) -> str:
+def parsable(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool, between: str, behind: bool) -> str:
     """The rows with a character between the columns, and perhaps one behind the last."""
     last = between * behind + "\n"
     found = [between.join(field.name for field in chosen) + last] if heading else []
@@ -115,7 +118,7 @@ def parsable(chosen: Sequence[Field], rows: Sequence[Any], heading: bool, betwee
     return "".join(found)
 
 
-def aligned(chosen: Sequence[Field], rows: Sequence[Any], heading: bool) -> str:
+def aligned(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool) -> str:
     """The rows in columns of their widths; what is longer is cut, with a `+` at its end."""
     values = [field.value or _nothing for field in chosen]
     lines = [[field.name for field in chosen], ["-" * abs(field.width) for field in chosen]] if heading else []

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional, Sequence, Tuple
+from typing import Iterable, Optional, Sequence, Tuple
 
 from vrm.model import JobState
-from vrm.model.job import Dependency, Details, Job as Submitted
+from vrm.model.job import ANY, Dependency, Details, Job as Submitted
 
 
 @dataclass(frozen=True)
-class Job:
+class JobView:
     """A job and where it is in its life. Times are epoch seconds, infinity where nothing is known.
 
     `id` is its id, in whatever batch system's words; of an array `array` is that of its first job, and
@@ -20,7 +20,8 @@ class Job:
     `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
     or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
     shell shows it. `waits` are what it depends on that has not happened yet.
-    `cause` is why the manager has ended it (see `vrm.live.manager.verdict`), "" where it did not.
+    `cause` is why the manager has ended it (see `vrm.live.manager.verdict`), "" where it did not. `begun`: it has
+    started, and may wait again. `launched`: its processes were asked for; its start may be decided before.
     """
 
     id: int
@@ -41,12 +42,30 @@ class Job:
     waits: Tuple[Dependency, ...] = ()
     cause: str = ""
     held: int = 0
+    begun: bool = False
+    launched: bool = False
 
     @property
     def cpus(self) -> int:
         """How many cores it has, as Slurm counts: all of its nodes where it is exclusive. Of a job that waits, how
         many it asks for."""
         return self.held or sum(self.cores) or self.job.request.cores
+
+    @property
+    def named(self) -> Tuple[Dependency, ...]:
+        """Those of `waits` that its user has named."""
+        return self.without_limit(self.waits)
+
+    def without_limit(self, after: Iterable[Dependency]) -> Tuple[Dependency, ...]:
+        """These dependencies without ends of jobs of its own array: there they mean that only some run at a time."""
+        count = int(self.job.payload.variables.get("SLURM_ARRAY_TASK_COUNT", 0)) if self.limit else 0
+        own = range(self.array or 0, (self.array or 0) + count)
+        return tuple(each for each in after if each.kind != ANY or not each.ids or each.ids[0] not in own)
+
+    @property
+    def limit(self) -> int:
+        """How many jobs of its array may run at a time; 0 for any number."""
+        return int(self.details.more.get("throttle", 0))
 
     @property
     def name(self) -> str:
@@ -70,7 +89,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Usage:
+class StepUsage:
     """What the processes of a running step use: CPU seconds, bytes of the largest, which is on `node`, and of all;
     on which `nodes` they are."""
 
@@ -84,13 +103,13 @@ class Usage:
     nodes: Tuple[str, ...] = ()
 
 
-HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (
-    "held", "dependency", "begin", "resources", "priority", "late", "reservation", "down")
-"""Kinds of reasons to wait."""
+HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN, LIMIT = (
+    "held", "dependency", "begin", "resources", "priority", "late", "reservation", "down", "limit")
+"""Kinds of reasons to wait. LIMIT: as many jobs of its array run as may at a time."""
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeView:
     """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known)."""
 
     name: str

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, NoReturn, Optional
 
-from vrm.front.answers import Handler, Refused, Reply, Told
+from vrm.front.answers import Answer, Handler, Refused, Reply, Told
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
 
@@ -38,6 +38,16 @@ TABLE: Dict[str, str] = {
     "qrls": "vrm.front.pbs_jobs:qrls",
     "qalter": "vrm.front.pbs_jobs:qalter",
     "pbsnodes": "vrm.front.pbs_nodes:pbsnodes",
+    "qselect": "vrm.front.pbs_jobs:qselect",
+    "qrerun": "vrm.front.pbs_jobs:qrerun",
+    "qsig": "vrm.front.pbs_jobs:qsig",
+    "sbcast": "vrm.front.others:refused",
+    "pbsdsh": "vrm.front.others:refused",
+    **dict.fromkeys((
+        "sattach", "strigger", "sdiag", "sreport", "scrontab", "sview", "smap", "scrun", "sgather",
+        "qmove", "qmsg", "qmgr", "tracejob", "qorder", "qenable", "qdisable", "qstart", "qstop", "qterm", "qrun",
+        "pbs_rsub", "pbs_rstat", "pbs_rdel", "pbs_ralter", "pbs_release_nodes", "pbs_tmrsh", "pbs_attach"),
+        "vrm.front.others:refused"),
 }
 
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))
@@ -47,10 +57,11 @@ SUBMITTING = frozenset(("sbatch", "qsub", "srun", "salloc")) | LAUNCHERS
 """Commands that bring jobs."""
 
 READING = frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "qstat", "pbsnodes",
+                     "qselect",
                      "scontrol:show"))
 """Commands that change nothing, some only with that first argument: without an answer they give up."""
 
-LOCAL: Dict[str, str] = {}
+LOCAL: Dict[str, str] = {"sbcast": "vrm.front.sbcast:sbcast", "pbsdsh": "vrm.front.sbcast:pbsdsh"}
 
 ALONE: Dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
 """What the client does itself where no manager runs; as `LOCAL`."""
@@ -77,6 +88,31 @@ def reply_to(call: Call, counter: Counter) -> Reply:
         return _handler(where)(call, counter)
     except Told as told:
         return told.answer
+
+
+class _Unknown:
+    """In place of a `Counter`, where no manager knows of jobs."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _Asked
+
+
+class _Asked(Exception):
+    """An answer needs to know of jobs."""
+
+
+def unasked(call: Call) -> Optional[Answer]:
+    """What a command answers without any manager: to `--help` and `--version`, or why it is refused. None: it has to
+    ask one."""
+    try:
+        _handler(TABLE[call.name])(call, _Unknown())
+    except Told as told:
+        return told.answer
+    except Refused as refused:
+        return Answer(err=f"{refused}\n", code=refused.code)
+    except _Asked:
+        pass
+    return None
 
 
 def reads(call: Call) -> bool:

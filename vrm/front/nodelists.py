@@ -46,7 +46,10 @@ def _listed(text: str) -> str:
 
 def _shared_out(chosen: Dict[str, str], options: Options) -> None:
     """A list that names a node for each task says how many tasks there are, and how many on a node."""
-    hosts = _repeated(chosen["nodelist"])
+    try:
+        hosts = _repeated(chosen["nodelist"])
+    except ValueError as error:
+        raise options.error(f"{HOSTFILE}: {error}") from error
     each = {hosts.count(host) for host in set(hosts)}
     if len(each) > 1:
         raise options.error(f"{HOSTFILE}: vrm spreads tasks evenly over nodes; name every node equally often")

@@ -19,7 +19,7 @@ IGNORED, NOT_HERE = "-", "!"
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """An option: the letter and the long name ("": it has none), what follows, and the key under which
     its value is found, or IGNORED or NOT_HERE."""
 
@@ -46,12 +46,12 @@ class Options:
     def __init__(self, command: str, text: str, usage: str = "[options]") -> None:
         self.command = command
         self.usage = f"{command} {usage}"
-        self.all: List[Option] = []
+        self.all: List[CommandOption] = []
         for line in text.split("\n"):
             words = line.split()
             if words:
                 letter, name, takes, *key = words
-                self.all.append(Option(letter.strip("."), name, {"v": VALUE, "n": NONE, "m": MAYBE}[takes],
+                self.all.append(CommandOption(letter.strip("."), name, {"v": VALUE, "n": NONE, "m": MAYBE}[takes],
                                        key[0] if key else name))
         self._letters = {option.letter: option for option in self.all if option.letter}
         self._names = {option.name: option for option in self.all}
@@ -131,12 +131,12 @@ class Options:
                 return
             self._take(option, "", values)
 
-    def _next(self, option: Option, left: List[str]) -> str:
+    def _next(self, option: CommandOption, left: List[str]) -> str:
         if not left:
             raise self.error(f"{option.shown} needs a value")
         return left.pop()
 
-    def _take(self, option: Option, value: str, values: Dict[str, str]) -> None:
+    def _take(self, option: CommandOption, value: str, values: Dict[str, str]) -> None:
         if option.key == NOT_HERE:
             raise self.error(f"{option.shown} cannot be followed by vrm; leave it out")
         if option.key == "help":

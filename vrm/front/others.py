@@ -3,7 +3,9 @@ so that a tool does not reach those of the site."""
 
 from __future__ import annotations
 
-from vrm.front.answers import Answer, Call, Told
+from typing import NoReturn
+
+from vrm.front.answers import Answer, Call, Refused, Told
 from vrm.front.counter import Counter
 from vrm.front.options import VERSION
 
@@ -14,7 +16,7 @@ def _tell(call: Call, about: str) -> None:
     """Answer who asks what the command is."""
     asked = set(call.arguments)
     if asked & {"-V", "--version"}:
-        raise Told(f"{VERSION}\n")
+        raise Told("pbs_version = vrm\n" if call.name.startswith(("q", "pbs", "trace")) else f"{VERSION}\n")
     if asked & {"--help", "--usage"}:
         raise Told(f"Usage: {call.name} [options]\n\n{about}\n")
 
@@ -26,6 +28,19 @@ def sacctmgr(call: Call, counter: Counter) -> Answer:
     if acts and acts[0].lower() in _CHANGES:
         return Answer(err=f"sacctmgr: error: vrm keeps no accounts: it cannot {acts[0]}\n", code=1)
     return Answer()
+
+
+def refused(call: Call, counter: Counter) -> NoReturn:
+    """vrm has no such command; that of the site would take an id of vrm for one of its own."""
+    _tell(call, "vrm does not have this command.")
+    instead = _INSTEAD.get(call.name, "it is there so that you do not reach your site's, which knows other jobs")
+    raise Refused(f"{call.name}: error: vrm does not have this command: {instead}")
+
+
+_INSTEAD = {"sattach": "look at the job's output file, or type srun --overlap --jobid=ID --pty bash",
+            "sreport": "`vrm report` shows figures of the run", "sdiag": "`vrm status` shows the run",
+            "tracejob": "`vrm log ID` and `vrm explain ID` describe a job",
+            "qmove": "give the job another queue when it is submitted", "qmgr": "queues are in the configuration"}
 
 
 def nothing(call: Call, counter: Counter) -> Answer:

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import jobs as front, names
-from vrm.front.answers import Answer, Call, Refused, Waiting
+from vrm.front.answers import Answer, Call, Refused, LaterAnswer
 from vrm.front.client import directory
 from vrm.front.counter import Asked
 from vrm.front.sacct import sacct as answer
@@ -18,12 +18,13 @@ from vrm.model import JobState
 from vrm.model.ranges import fold
 from vrm.results.steps import Step, read_steps
 from vrm.run import journal as journals
+from vrm.run.past import replay
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import group_name, read_own, user_name
 
 
-class Past:
+class PastCounter:
     """A counter at which nobody can do anything: see `vrm.front.counter.Counter`. But the jobs that a call has
     brought are known, although nobody has answered it."""
 
@@ -33,19 +34,19 @@ class Past:
                                3600.0, group=group_name(os.getegid()), gid=os.getegid())
         self._run = run
         try:
-            self._past = journals.replay(journals.read(run.journal), run.journal)
+            self._past = replay(journals.records(run.journal), run.journal)
         except ValueError as error:
             raise RunError(f"the journal is damaged: {error}") from error
         self._steps = read_steps(run.steps)
 
-    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.Job]:
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.JobView]:
         """The jobs of these ids, or without ids all."""
         entries = self._past.state.book.entries
         wanted = set(ids)
         return [self._job(job_id) for job_id in sorted(wanted or entries) if job_id in entries
                 and (ended or not entries[job_id].state.ended)]
 
-    def _job(self, job_id: int) -> front.Job:
+    def _job(self, job_id: int) -> front.JobView:
         entry, start, end = (self._past.state.book.entries[job_id], self._past.started.get(job_id),
                              self._past.ended.get(job_id))
         more: dict[str, Any] = {}
@@ -61,21 +62,25 @@ class Past:
             more.update(end=end["time"], code=end["exit_code"], reason=end["reason"], cause=end.get("cause", ""))
         if entry.details.index is not None:
             more["array"] = entry.details.more.get("array_id")
-        return front.Job(job_id, entry.job, entry.details, entry.state, requeued=entry.tries + entry.losses, **more)
+        return front.JobView(job_id, entry.job, entry.details, entry.state, requeued=entry.tries + entry.losses, **more)
 
-    def array(self, first: int) -> List[front.Job]:
+    def ids(self) -> List[int]:
+        """Those of all jobs."""
+        return sorted(self._past.state.book.entries)
+
+    def array(self, first: int) -> List[front.JobView]:
         """The jobs of the array whose first one this is."""
         return [job for job in self.jobs() if job.array == first]
 
-    def steps(self, job: front.Job) -> List[Step]:
+    def steps(self, job: front.JobView) -> List[Step]:
         """The steps of a job that have ended."""
         return self._steps.get(job.id, [])
 
-    def usage(self, jobs: Sequence[front.Job]) -> Callable[[], List[List[front.Usage]]]:
+    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], List[List[front.StepUsage]]]:
         """Nothing is known to run."""
         return lambda: [[] for _ in jobs]
 
-    def files(self, job: front.Job) -> Tuple[str, str, str]:
+    def files(self, job: front.JobView) -> Tuple[str, str, str]:
         """The files that a job was to write to and read, as its user has named them."""
         payload, run = job.job.payload, self._run
         if not payload.output:
@@ -86,7 +91,7 @@ class Past:
         """The text of a job's script."""
         return read_own(self._run.scripts / self._past.jobs[job_id].payload.copy)
 
-    def nodes(self) -> List[front.Node]:
+    def nodes(self) -> List[front.NodeView]:
         """Nobody has nodes now."""
         return []
 
@@ -100,8 +105,12 @@ class Past:
             raise self._nobody()
         return ids
 
-    def foresee(self, asked: Asked) -> front.Job:
+    def foresee(self, asked: Asked) -> front.JobView:
         """Nobody takes jobs."""
+        raise self._nobody()
+
+    def entering(self, job_id: int, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Nothing is known to run."""
         raise self._nobody()
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
@@ -118,7 +127,7 @@ class Past:
         """Nobody is there to do it."""
         raise self._nobody()
 
-    def change(self, job_id: int, values: Mapping[str, float]) -> None:
+    def change(self, job_id: int, values: Mapping[str, Any]) -> None:
         """Nobody is there to do it."""
         raise self._nobody()
 
@@ -128,10 +137,10 @@ def unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
     ids = journals.made_by(run.journal, call.token)
     if not ids:
         return None
-    found = names.reply_to(call, Past(run))
+    found = names.reply_to(call, PastCounter(run))
     if isinstance(found, Answer):
         return found
-    assert isinstance(found, Waiting)
+    assert isinstance(found, LaterAnswer)
     out, err, more = b"", b"", True
     while more:
         done, (text, said) = found.poll(), found.take()
@@ -148,7 +157,7 @@ def sacct(call: Call) -> Optional[int]:
     run = RunDirectory(place, place, place / "state")
     if not run.journal.exists():
         return None
-    found = answer(call, Past(run))
+    found = answer(call, PastCounter(run))
     print(found.out, end="")
     print(found.err, end="", file=sys.stderr)
     return found.code

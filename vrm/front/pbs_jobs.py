@@ -8,17 +8,21 @@ from typing import Callable, Dict, List, Mapping, Sequence
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job
+from vrm.front.jobs import JobView
+from vrm.front.sbatch import signal_number
 from vrm.model import JobState
 
-LETTERS = {"qdel": "W:xp", "qhold": "h:", "qrls": "h:",
+LETTERS = {"qrerun": "W:", "qsig": "s:", "qselect": "a:A:c:h:HJl:N:p:q:r:s:tTu:x",
+           "qdel": "W:xp", "qhold": "h:", "qrls": "h:",
            "qalter": "a:A:c:e:h:j:k:l:m:M:N:o:p:P:r:R:S:u:v:W:"}
-USAGE = {"qdel": "qdel [-W force] [-x] job_identifier ...", "qhold": "qhold [-h hold_list] job_identifier ...",
+USAGE = {"qrerun": "qrerun [-W force] job_identifier ...", "qsig": "qsig [-s signal] job_identifier ...",
+         "qselect": "qselect [-s states] [-N name] [-u user] [-q queue] [-x]",
+         "qdel": "qdel [-W force] [-x] job_identifier ...", "qhold": "qhold [-h hold_list] job_identifier ...",
          "qrls": "qrls [-h hold_list] job_identifier ...",
          "qalter": "qalter -l walltime=... [-p priority] job_identifier ..."}
 
 
-def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[Job], None]) -> Answer:
+def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[JobView], None]) -> Answer:
     """Do it to all jobs that are named; what does not work is said, and the others are done."""
     if not ids:
         raise Refused(f"{call.name}: no job identifier\nusage: {USAGE[call.name]}", words.USAGE)
@@ -48,12 +52,49 @@ def qdel(call: Call, counter: Counter) -> Answer:
     return _each(call, counter, ids, lambda job: counter.cancel(job.id))
 
 
+def qrerun(call: Call, counter: Counter) -> Answer:
+    """Run jobs again."""
+    _, ids = words.options("qrerun", LETTERS["qrerun"], USAGE["qrerun"], call.arguments)
+    return _each(call, counter, ids, lambda job: counter.requeue(job.id, call.token))
+
+
+def qsig(call: Call, counter: Counter) -> Answer:
+    """Send jobs a signal."""
+    options, ids = words.options("qsig", LETTERS["qsig"], USAGE["qsig"], call.arguments)
+    said = dict(options).get("s", "SIGTERM")
+    try:
+        number = signal_number(said)
+    except ValueError as error:
+        raise Refused(f"qsig: illegal -s value: {said}; a signal as SIGUSR1 or 10", words.USAGE) from error
+    return _each(call, counter, ids, lambda job: counter.cancel(job.id, number))
+
+
+def qselect(call: Call, counter: Counter) -> Answer:
+    """The ids of the jobs that the options describe."""
+    options, rest = words.options("qselect", LETTERS["qselect"], USAGE["qselect"], call.arguments)
+    given, site = dict(options), counter.site
+    unknown = sorted(set(given) - {*"sNuqxJHtT"})
+    if unknown or rest:
+        by = rest[0] if rest else f"-{unknown[0]}"
+        raise Refused(f"qselect: vrm cannot select by {by}\nusage: {USAGE['qselect']}", words.USAGE)
+    users = [each.partition("@")[0] for each in given.get("u", site.user).split(",")]
+    found: Dict[str, None] = {}
+    for job in counter.jobs(ended="x" in given or "H" in given):
+        whole = job.array is not None and "t" not in given
+        if (site.user in users and given.get("N", job.name) == job.name
+                and words.state(job) in (given.get("s") or words.state(job))
+                and given.get("q", words.queue(job, site)).partition("@")[0] == words.queue(job, site)
+                and ("J" not in given or job.array is not None)):
+            found[words.whole(job.array) if whole and job.array is not None else words.shown(job)] = None
+    return Answer("".join(f"{each}\n" for each in found))
+
+
 def qhold(call: Call, counter: Counter) -> Answer:
     """Keep jobs from starting."""
     options, ids = words.options("qhold", LETTERS["qhold"], USAGE["qhold"], call.arguments)
     _holds("qhold", options)
 
-    def act(job: Job) -> None:
+    def act(job: JobView) -> None:
         if job.state is JobState.RUNNING:
             raise Refused("Request invalid for state of job", words.STATE)
         counter.hold(job.id)
@@ -86,7 +127,7 @@ def qalter(call: Call, counter: Counter) -> Answer:
         except ValueError as error:
             raise Refused(f"qalter: illegal -{letter} value: {value}; {error}", words.USAGE) from error
 
-    def act(job: Job) -> None:
+    def act(job: JobView) -> None:
         if illegal:
             raise Refused(f"Illegal attribute or resource value {illegal}", words.VALUE)
         counter.change(job.id, values)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
 from vrm.front.counter import Counter
-from vrm.front.jobs import Node
+from vrm.front.jobs import NodeView
 
 USAGE = "pbsnodes [-a | -l] [-v] [-F json] [node ...]"
 
@@ -44,7 +44,7 @@ def pbsnodes(call: Call, counter: Counter) -> Answer:
     return Answer(text, "".join(said), 1 if said else 0)
 
 
-def state(node: Node) -> str:
+def state(node: NodeView) -> str:
     """What PBS calls the state of a node."""
     if not node.up:
         return "down"
@@ -53,7 +53,7 @@ def state(node: Node) -> str:
     return "job-busy" if node.taken >= node.cores else "free"
 
 
-def facts(node: Node, jobs: List[str]) -> List[Tuple[str, Any]]:
+def facts(node: NodeView, jobs: List[str]) -> List[Tuple[str, Any]]:
     """What is said of a node."""
     found: List[Tuple[str, Any]] = [("Mom", node.name), ("ntype", "PBS"), ("state", state(node)), ("pcpus", node.cores)]
     if jobs:

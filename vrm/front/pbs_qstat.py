@@ -8,15 +8,15 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from vrm.front import pbs_words as words
+from vrm.front import pbs_queues, pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job
+from vrm.front.jobs import JobView
 from vrm.model import JobState
 from vrm.model.job import ANY, FAIL, OK, START
 
 USAGE = ("qstat [-f] [-x] [-t] [-J] [-w] [-F json|dsv [-D delimiter]] [-a | -i | -r] [-n] [-s] [-1] [-u user] "
-         "[-q queue] [job_identifier ...]")
+         "[job_identifier ...] | -Q [-f] [queue ...] | -q [queue ...] | -B [-f]")
 
 HEAD = ("Job id            Name             User              Time Use S Queue\n"
         "----------------  ---------------- ----------------  -------- - -----\n")
@@ -36,15 +36,15 @@ COMMENT, SHORT = 74, 71
 """Characters of a comment in that table, and how many of a longer one."""
 
 
-class Row(NamedTuple):
+class QstatRow(NamedTuple):
     """A line of a table: a job, or all jobs of an array."""
 
     id: str
-    jobs: Sequence[Job]
+    jobs: Sequence[JobView]
     state: str
 
     @property
-    def one(self) -> Job:
+    def one(self) -> JobView:
         """The job that stands for all."""
         return self.jobs[0]
 
@@ -59,15 +59,21 @@ def qstat(call: Call, counter: Counter) -> Answer:
     options, ids = words.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
     given = dict(options)
     for letter in given:
-        if letter in "QqBTML":
-            raise Refused(f"qstat: -{letter}: vrm shows jobs only\nusage: {USAGE}", words.USAGE)
+        if letter in "TML":
+            raise Refused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}", words.USAGE)
+    if {"Q", "q", "B"} & set(given):
+        site = counter.site
+        states: Dict[str, List[str]] = {name: [] for name in site.queues or ["vrm"]}
+        for row in grouped(counter, counter.jobs(ended=False), False):
+            states.setdefault(words.queue(row.one, site), []).append(row.state)
+        return pbs_queues.shown(given, ids, states, counter)
     if given.get("F", "json") not in ("json", "dsv"):
         raise Refused(f"qstat: -F {given['F']}: vrm knows json and dsv", words.USAGE)
     said: List[str] = []
     code = 0
     past = bool({"x", "H"} & set(given))
     if ids:
-        rows: List[Row] = []
+        rows: List[QstatRow] = []
         for text in ids:
             try:
                 if text[:1].isdigit():
@@ -97,7 +103,7 @@ def qstat(call: Call, counter: Counter) -> Answer:
     return Answer(text, "".join(said), code)
 
 
-def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> List[Row]:
+def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> List[QstatRow]:
     """The rows of a queue."""
     site = counter.site
     if name not in (site.queues or ["vrm"]):
@@ -105,41 +111,41 @@ def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> List[Row]:
     return grouped(counter, [job for job in counter.jobs(ended=past) if words.queue(job, site) == name], each)
 
 
-def _part(job: Job, whole: Sequence[Job]) -> Row:
+def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
     """The row of a job of an array, which has ended with the last of them."""
-    return Row(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
+    return QstatRow(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
 
 
-def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> List[Row]:
+def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> List[QstatRow]:
     """The rows of an id that was given."""
     ended = all(job.state.ended for job in found.jobs)
     if ended and not past:
         raise Refused(f"qstat: {found.id} Job has finished, use -x or -H to obtain historical job information",
                       words.FINISHED)
     if found.array is None:
-        return [Row(words.shown(job), [job], words.state(job)) if job.array is None else
+        return [QstatRow(words.shown(job), [job], words.state(job)) if job.array is None else
                 _part(job, counter.array(job.array)) for job in found.jobs]
     parts = [_part(job, found.jobs) for job in found.jobs] if each else []
-    return [Row(found.id, found.jobs, words.state_of(found.jobs)), *parts]
+    return [QstatRow(found.id, found.jobs, words.state_of(found.jobs)), *parts]
 
 
-def grouped(counter: Counter, jobs: Sequence[Job], each: bool) -> List[Row]:
+def grouped(counter: Counter, jobs: Sequence[JobView], each: bool) -> List[QstatRow]:
     """The rows of these jobs: one for each, or for each array. `each`: also one for each job of an array."""
-    rows: Dict[str, Row] = {}
+    rows: Dict[str, QstatRow] = {}
     for job in jobs:
         if job.array is not None:
             name = words.whole(job.array)
             if name not in rows:
                 whole = counter.array(job.array)
-                rows[name] = Row(name, whole, words.state_of(whole))
+                rows[name] = QstatRow(name, whole, words.state_of(whole))
             if each:
                 rows[words.shown(job)] = _part(job, rows[name].jobs)
             continue
-        rows[words.shown(job)] = Row(words.shown(job), [job], words.state(job))
+        rows[words.shown(job)] = QstatRow(words.shown(job), [job], words.state(job))
     return list(rows.values())
 
 
-def table(rows: Sequence[Row], counter: Counter, wide: bool = False) -> str:
+def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str:
     """The table that people know; nothing where there is no job."""
     site, now = counter.site, counter.now
     lines = []
@@ -157,7 +163,7 @@ def _cut(text: str, width: int, less: int = 0) -> str:
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 
-def other(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
+def other(rows: Sequence[QstatRow], counter: Counter, given: Dict[str, str]) -> str:
     """The table of -a, -i, -r, -u, -n and -s."""
     site, now = counter.site, counter.now
     if not rows:
@@ -202,23 +208,23 @@ def _size(amount: int) -> str:
     return f"{amount}{' kmgtp'[power]}b"
 
 
-def nodes(job: Job) -> int:
+def nodes(job: JobView) -> int:
     """On how many nodes it runs, or at least will."""
     return len(job.nodes) or job.job.request.nodes[0]
 
 
-def exec_host(job: Job) -> str:
+def exec_host(job: JobView) -> str:
     """The nodes and cores of a job: `n0/0*4+n1/0*4`."""
     return "+".join(f"{name}/0" + (f"*{cores}" if cores > 1 else "")
                     for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
 
 
-def exec_vnode(job: Job) -> str:
+def exec_vnode(job: JobView) -> str:
     """The same as chunks: `(n0:ncpus=4)+(n1:ncpus=4)`."""
     return "+".join(f"({name}:ncpus={cores})" for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
 
 
-def comment(row: Row) -> str:
+def comment(row: QstatRow) -> str:
     """Why a job waits, since when it runs, or how it ended."""
     job = row.one
     if not math.isfinite(job.start) or job.why:
@@ -232,7 +238,7 @@ def comment(row: Row) -> str:
     return f"Job run at {began} on {exec_vnode(job)}{end}"
 
 
-def substate(row: Row) -> int:
+def substate(row: QstatRow) -> int:
     """The number that PBS has for what a job is at."""
     job = row.one
     if row.state in "FX":
@@ -242,7 +248,7 @@ def substate(row: Row) -> int:
     return {"Q": 10, "W": 30, "R": 42, "E": 51, "B": 70}[row.state]
 
 
-def indices(jobs: Sequence[Job]) -> str:
+def indices(jobs: Sequence[JobView]) -> str:
     """Indices of an array's jobs as ranges: `0-3:3,9`; `-` for none."""
     found: List[str] = []
     left = [int(job.details.index or 0) for job in jobs]
@@ -257,10 +263,10 @@ def indices(jobs: Sequence[Job]) -> str:
 _KINDS = {OK: "afterok", FAIL: "afternotok", ANY: "afterany", START: "after"}
 
 
-def depend(job: Job) -> str:
+def depend(job: JobView) -> str:
     """What it still waits for: `afterok:3.vrm@vrm`."""
     found: Dict[str, str] = {}
-    for each in job.waits:
+    for each in job.named:
         for job_id in each.ids:
             found[_KINDS[each.kind]] = found.get(_KINDS[each.kind], "") + f":{job_id}.{words.SERVER}@{words.SERVER}"
     return ",".join(f"{kind}{ids}" for kind, ids in found.items())
@@ -269,7 +275,7 @@ def depend(job: Job) -> str:
 Fact = Tuple[str, Any]
 
 
-def facts(row: Row, counter: Counter) -> List[Fact]:
+def facts(row: QstatRow, counter: Counter) -> List[Fact]:
     """All that is known of a job, by PBS's names; a name with a dot is that of a part."""
     job, submitted = row.one, row.one.job
     site, now = counter.site, counter.now
@@ -334,7 +340,7 @@ def facts(row: Row, counter: Counter) -> List[Fact]:
             ("Submit_Host", submitted.payload.variables.get("PBS_O_HOST", site.host))]
 
 
-def asked_for(job: Job) -> List[Fact]:
+def asked_for(job: JobView) -> List[Fact]:
     """What a job asks of the machine."""
     request, walltime = job.job.request, words.clock(job.job.walltime)
     packed = request.nodes == (1, 1) and not request.tasks_per_node
@@ -354,14 +360,14 @@ def _time(moment: float) -> Moment:
     return Moment(moment)
 
 
-def select(job: Job) -> str:
+def select(job: JobView) -> str:
     """What a job asks of the machine, as chunks."""
     request = job.job.request
     each = request.tasks_per_node or (request.tasks if request.nodes == (1, 1) else 1)
     return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
 
 
-def full(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
+def full(rows: Sequence[QstatRow], counter: Counter, given: Dict[str, str]) -> str:
     """All that is known of the jobs, as text, as JSON, or with a delimiter."""
     known = [(row.id, facts(row, counter)) for row in rows]
     form = given.get("F", "")

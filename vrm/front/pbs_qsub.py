@@ -10,16 +10,19 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told
+from vrm.front.blocking import Entered
 from vrm.front.counter import Asked, Counter, submitted
+from vrm.front.jobs import JobView
 from vrm.front.sbatch import Until, named
+from vrm.front.shell import SCRIPT
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
 
 LETTERS = "a:A:c:C:e:fGhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:XzZ"
 USAGE = ("qsub [-N name] [-l resources] [-o path] [-e path] [-j oe] [-J X-Y[:Z]] [-W depend=...] [-h] [-v variables] "
          "[-V] [-q queue] [-p priority] [-a time] [-r y|n] [-S path] [-z] [script [arguments] | -- program arguments]")
 
-REFUSED = {"I": "vrm starts no interactive jobs; use `salloc`, or `vrm shell`", "X": "vrm passes on no X11",
-           "G": "vrm starts no interactive jobs", "f": "vrm submits jobs only to its own queue"}
+REFUSED = {"X": "vrm passes on no X11",
+           "G": "vrm shows no windows", "f": "vrm submits jobs only to its own queue"}
 IGNORED = "AcmMPRukZ"
 """Options that change nothing here: accounts, mail, checkpoints."""
 
@@ -31,7 +34,7 @@ MOST = 10_000
 
 
 @dataclass
-class Wish:
+class QsubRequest:
     """What the options say, the later over the earlier."""
 
     single: Dict[str, str] = field(default_factory=dict)
@@ -81,17 +84,22 @@ def qsub(call: Call, counter: Counter) -> Reply:
     typed, rest = words.options("qsub", LETTERS, USAGE, call.arguments)
     typed_values = dict(typed)
     arguments = rest[1:]
-    if rest and "--" in call.arguments and call.arguments[call.arguments.index("--") + 1:] == rest:
-        text, name, arguments = f"#!{SHELL}\nexec {shlex.join(rest)}\n".encode(), "STDIN", []
+    if "I" in typed_values:
+        if rest or "J" in typed_values:
+            raise Refused("qsub: -I is a shell with a job: no script, command or array goes with it", words.USAGE)
+        text, name, path = os.fsencode(f"#!{SHELL}\n{SCRIPT}\n"), "STDIN", ""
+        typed += [("o", os.devnull), ("e", os.devnull)]
+    elif rest and "--" in call.arguments and call.arguments[call.arguments.index("--") + 1:] == rest:
+        text, name, arguments = os.fsencode(f"#!{SHELL}\nexec {shlex.join(rest)}\n"), "STDIN", []
         path = ""
     else:
         path = os.path.join(call.cwd, rest[0]) if rest and rest[0] != "-" else ""
         if path in call.missing:
-            raise Refused(f"qsub: script file: {rest[0]}: {call.missing[path]}", words.ILLEGAL)
+            raise Refused(f"qsub: script file: {rest[0] if rest else '-'}: {call.missing[path]}", words.ILLEGAL)
         if path not in call.sent:
             return Needs(path)
         text, name = call.sent[path], os.path.basename(path) or "STDIN"
-    wish = Wish()
+    wish = QsubRequest()
     lines = directives(text, typed_values.get("C", call.env.get("PBS_DPREFIX", PREFIX)))
     for number, found in lines:
         try:
@@ -104,9 +112,22 @@ def qsub(call: Call, counter: Counter) -> Reply:
     wish.take(typed)
     asked, joined = made(wish, call, counter, text, name, path, arguments)
     ids = submitted(counter, asked, "qsub")
+    if "I" in typed_values:
+        return Interactive(call.env, counter, ids[0], "qsub", True)
     said = words.whole(ids[0]) if joined else f"{ids[0]}.{words.SERVER}"
     out = "" if "z" in wish.single else f"{said}\n"
     return Until(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
+
+
+class Interactive(Entered):
+    """Waits until a job has started; its client is a shell with it then."""
+
+    granted = f"qsub: job %d.{words.SERVER} ready\n\n"
+
+    def _say(self, job: JobView) -> None:
+        if not self._asked:
+            self._asked = True
+            self._text[2] += f"qsub: waiting for job {self.id}.{words.SERVER} to start\n".encode()
 
 
 def directives(text: bytes, prefix: str) -> List[Tuple[int, List[str]]]:
@@ -131,7 +152,7 @@ def directives(text: bytes, prefix: str) -> List[Tuple[int, List[str]]]:
     return found
 
 
-def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
+def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
          ) -> Tuple[Asked, bool]:
     """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
     single = wish.single
@@ -200,7 +221,7 @@ def chosen(env: Mapping[str, str]) -> Dict[str, str]:
     return {name: env[name] for name in KEPT if name in env}
 
 
-def variables(call: Call, name: str, wish: Wish, values: Mapping[str, Any]) -> Dict[str, str]:
+def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any]) -> Dict[str, str]:
     """The variables of the job alone: those of -v, and what PBS says of the submission. The rest is known when it
     starts: see `vrm.live.launch.script`."""
     found = {f"PBS_O_{key}": call.env[key] for key in ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "TZ")

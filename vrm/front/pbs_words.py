@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from vrm.front import jobs as front
 from vrm.front.answers import Refused, Told
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job, Site
+from vrm.front.jobs import JobView, Site
 from vrm.model import JobState
 from vrm.model.hosts import HOST
 
@@ -81,7 +81,7 @@ def moment(text: str, now: float) -> float:
     return at
 
 
-def shown(job: Job) -> str:
+def shown(job: JobView) -> str:
     """A job's id: 12.vrm, of an array 12[3].vrm."""
     return f"{job.id}.{SERVER}" if job.array is None else f"{job.array}[{job.details.index}].{SERVER}"
 
@@ -94,7 +94,7 @@ def whole(array: int) -> str:
 class Found(NamedTuple):
     """What an id names: a job, a job of an array, or all of an array (`array` is then its number)."""
 
-    jobs: List[Job]
+    jobs: List[JobView]
     array: Optional[int]
 
     @property
@@ -123,7 +123,7 @@ def find(counter: Counter, command: str, text: str) -> Found:
     return Found(here, None)
 
 
-def state(job: Job) -> str:
+def state(job: JobView) -> str:
     """The letter of a job's state."""
     if job.state is JobState.RUNNING:
         return "E" if job.ending else "R"
@@ -132,7 +132,7 @@ def state(job: Job) -> str:
     return {front.HELD: "H", front.DEPENDENCY: "H", front.BEGIN: "W"}.get(job.why, "Q")
 
 
-def state_of(jobs: Sequence[Job]) -> str:
+def state_of(jobs: Sequence[JobView]) -> str:
     """That of an array: B as soon as one of its jobs has begun."""
     states = {state(job) for job in jobs}
     if states <= {"X"}:
@@ -140,7 +140,7 @@ def state_of(jobs: Sequence[Job]) -> str:
     return "B" if states & {"R", "E", "X"} else min(states, key="QWH".find)
 
 
-def exit_status(job: Job) -> Optional[int]:
+def exit_status(job: JobView) -> Optional[int]:
     """The exit status as PBS counts: 256 and the number of the signal that ended the job, -29 at the walltime's end.
     A script that a signal of its own has ended is as its shell shows it."""
     if job.state is JobState.TIMEOUT:
@@ -150,14 +150,14 @@ def exit_status(job: Job) -> Optional[int]:
     return job.code
 
 
-def used(job: Job, now: float) -> float:
+def used(job: JobView, now: float) -> float:
     """Seconds that a job has run."""
     if not math.isfinite(job.start) or job.state is JobState.QUEUED:
         return 0.0
     return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
 
 
-def queue(job: Job, site: Site) -> str:
+def queue(job: JobView, site: Site) -> str:
     """The queue of a job."""
     return job.job.queue or next(iter(site.queues), "vrm")
 
@@ -193,6 +193,9 @@ def size(text: str) -> int:
     return int(found[1]) << 10 * ("kmgtp".find(found[2]) + 1 if found[2] else 0) << 3 * (found[3] == "w")
 
 
+MOST = 1_000_000
+"""Chunks, or cores of a job, that may be asked for."""
+
 _COUNTED = ("ncpus", "mpiprocs", "ngpus", "ompthreads")
 
 
@@ -207,7 +210,7 @@ def chunk(text: str) -> Tuple[int, Dict[str, str]]:
         if name in _COUNTED or name == "ppn":
             int(value)
         values[name] = value
-    if int(number) < 1:
+    if not 1 <= int(number) <= MOST:
         raise ValueError(text)
     return int(number), values
 
@@ -221,7 +224,8 @@ def resources(text: str, into: Dict[str, str]) -> None:
         into[name.strip()] = value.strip()
 
 
-IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy")
+IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy",
+           "filesystems")
 """Resources that change nothing here: vrm does not count them."""
 
 PLACES = ("free", "pack", "scatter", "vscatter", "excl", "exclhost", "shared")
@@ -252,7 +256,8 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
         if features:
             found["features"] = frozenset(features)
     elif "select" in wanted:
-        count, each, hosts = _equal(wanted["select"], "select")
+        different = _different(wanted["select"])
+        count, each, hosts = different or _equal(wanted["select"], "select")
         cpus = int(each.get("ncpus", "1"))
         ranks = int(each.get("mpiprocs", "1"))
         cores = max(1, cpus // max(1, ranks))
@@ -263,6 +268,9 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
             raise ValueError("select: a chunk needs a core and a rank")
         if cpus % ranks and cpus > ranks:
             raise ValueError(f"select: {cpus} cores cannot be shared equally by {ranks} ranks")
+        if different and fixed:
+            raise ValueError("place=scatter: vrm spreads ranks evenly; ask for equal chunks, or leave it out")
+        chunks = sum(chunk(part)[0] for part in wanted["select"].split("+"))
     else:
         count, each = 1, {}
         ranks = int(wanted.get("procs", wanted.get("mpiprocs", "1")))
@@ -270,13 +278,15 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
         each = {name: wanted[name] for name in ("ngpus",) if name in wanted}
     if count * ranks < 1:
         raise ValueError("a job needs a core")
+    if count * ranks * cores > MOST:
+        raise ValueError(f"a job has {MOST} cores at most")
     found.update(procs=count * ranks, cores=cores)
     if hosts:
         _on_hosts(found, hosts, count, ranks, fixed)
     elif fixed:
         found.update(nodes=(count, count), tasks_per_node=ranks)
     elif "select" in wanted:
-        found.update(nodes=(1, count))
+        found.update(nodes=(1, chunks))
     elif "procs" not in wanted:
         found.update(nodes=(1, 1))
     _amounts(found, wanted, each, count, ranks)
@@ -300,6 +310,29 @@ def _on_hosts(found: Dict[str, Any], hosts: Sequence[str], count: int, ranks: in
         found.update(nodes=(number, number), tasks_per_node=count * ranks // number)
 
 
+def _different(text: str) -> Optional[Tuple[int, Dict[str, str], List[str]]]:
+    """Chunks that differ in nothing but the number of ranks, as chunks of one rank; None where they are equal. Their
+    ranks must be equal: a job of vrm is so many ranks of one kind."""
+    try:
+        parts = [chunk(part) for part in text.split("+")]
+    except ValueError:
+        return None  # `_equal` says what is wrong
+    if all(each == parts[0][1] for _, each in parts) or any({"host", "vnode"} & set(each) for _, each in parts):
+        return None
+    kinds, total = set(), 0
+    for count, each in parts:
+        ranks = int(each.get("mpiprocs", "1"))
+        amounts = {"ncpus": int(each.get("ncpus", "1")), "ngpus": int(each.get("ngpus", "0")),
+                   "mem": size(each["mem"]) if "mem" in each else 0}
+        if ranks < 1 or any(amount % ranks for amount in amounts.values()):
+            return None
+        rest = {key: value for key, value in each.items() if key not in ("mpiprocs", *amounts)}
+        rest.update((key, f"{amount // ranks}{'b' * (key == 'mem')}") for key, amount in amounts.items() if amount)
+        kinds.add(tuple(sorted(rest.items())))
+        total += count * ranks
+    return (total, dict(kinds.pop()), []) if len(kinds) == 1 else None
+
+
 def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
     """The number of chunks and what each has, which must be the same for all; and the hosts of those chunks that
     name theirs."""
@@ -313,7 +346,8 @@ def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
         named = [each.pop(key) for key in ("host", "vnode") if key in each]
         hosts += named[:1] * count
         if same is not None and each != same:
-            raise ValueError(f"{what}={text}: vrm gives chunks of one kind; ask for equal ones")
+            raise ValueError(f"{what}={text}: vrm gives ranks of one kind; ask for chunks with as many "
+                             "cores, and as much memory and GPUs, for each rank (mpiprocs)")
         total, same = total + count, each
     assert same is not None
     return total, same, hosts

@@ -37,7 +37,7 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
 
     cores = read("cpus-per-task", _positive, 1)
     per_node = read("ntasks-per-node", _positive, 0)
-    least, most = read("nodes", _nodes, (0, 0))
+    least, most = read("nodes", nodes, (0, 0))
     tasks = read("ntasks", _positive, 0)
     nodelist = read("nodelist", nodelists.names, NO_NODES)
     if nodelist:
@@ -105,7 +105,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _nodes(text: str) -> "tuple[int, int]":
+def nodes(text: str) -> "tuple[int, int]":
     """The least and the most nodes."""
     match = re.fullmatch(r"([0-9]{1,7})([km]?)(?:-([0-9]{1,7})([km]?))?", text.lower())
     if not match:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.front import formats, times, words
+from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
 from vrm.front.counter import Counter
-from vrm.front.formats import Field
-from vrm.front.jobs import Job
+from vrm.front.formats import SacctField
+from vrm.front.jobs import JobView
 from vrm.front.options import Options
-from vrm.front.squeue import record
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
 from vrm.results.steps import BATCH, Step
@@ -81,10 +79,10 @@ LONG = ("jobid,jobidraw,jobname,partition,maxvmsize,maxrss,averss,ntasks,alloccp
 
 
 @dataclass(frozen=True)
-class Row:
+class SacctRow:
     """A job, or a step of it."""
 
-    job: Job
+    job: JobView
     step: Optional[Step] = None
 
     @property
@@ -111,15 +109,19 @@ def sacct(call: Call, counter: Counter) -> Answer:
         raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
     rows = _rows(given, counter)
     if "json" in given:
-        return Answer(json.dumps({"meta": {"Slurm": {"release": words.VERSION.split()[1]}}, "errors": [],
-                                  "jobs": [record(row.job, counter) for row in rows if row.step is None]}) + "\n")
+        steps: Dict[int, List[Tuple[Step, str]]] = {}
+        for row in rows:
+            if row.step is not None:
+                steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
+        return Answer(data.document(call, counter, "jobs", (
+            data.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
     heading = "noheader" not in given
     if "parsable" in given or "parsable2" in given:
         return Answer(formats.parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given))
     return Answer(formats.aligned(chosen, rows, heading))
 
 
-def _rows(given: Mapping[str, str], counter: Counter) -> List[Row]:
+def _rows(given: Mapping[str, str], counter: Counter) -> List[SacctRow]:
     """The jobs that are asked for, with their steps behind them."""
     site, now = counter.site, counter.now
     users = words.split(given.get("user", ""))
@@ -153,15 +155,15 @@ def _rows(given: Mapping[str, str], counter: Counter) -> List[Row]:
     jobs = [job for job in jobs if int(job.job.submit) <= until and job.end >= since
             and (states is None or words.state(job) in states)]
     if "allocations" in given:
-        return [Row(job) for job in jobs]
+        return [SacctRow(job) for job in jobs]
     found = []
     for job in jobs:
-        found.append(Row(job))
+        found.append(SacctRow(job))
         steps = counter.steps(job)
         if job.job.payload.script and job.state is not JobState.QUEUED and math.isfinite(job.start) and not any(
                 step.step == "batch" for step in steps):
             steps = [_batch(job), *steps]
-        found += [Row(job, step) for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
+        found += [SacctRow(job, step) for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
     return found
 
 
@@ -169,7 +171,7 @@ def _number(step: Step) -> int:
     return int(step.step) if step.step.isdigit() else -1
 
 
-def _batch(job: Job) -> Step:
+def _batch(job: JobView) -> Step:
     """The step of a script that nobody has recorded (yet)."""
     return Step(job.id, "batch", "batch", job.start, job.end, job.state.value, job.code, 1,
                 job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
@@ -220,11 +222,11 @@ EMPTY = (
 """Columns of sacct of which vrm knows nothing."""
 
 
-def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
+def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, SacctField]:
     """What each name stands for, by its small letters."""
     site, now = counter.site, counter.now
 
-    def state(row: Row) -> str:
+    def state(row: SacctRow) -> str:
         if row.step is not None and row.step.step == BATCH and row.job.cause in _OF_BATCH:
             return _OF_BATCH[row.job.cause]
         if row.step is not None:
@@ -233,20 +235,20 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         cancelled = word == "CANCELLED" and words.reason(row.job) != "DependencyNeverSatisfied"
         return f"{word} by {site.uid}" if cancelled else word
 
-    def start(row: Row) -> float:
+    def start(row: SacctRow) -> float:
         return row.step.start if row.step is not None else (
             math.inf if row.job.state is JobState.QUEUED else row.job.start)
 
-    def end(row: Row) -> float:
+    def end(row: SacctRow) -> float:
         if row.step is not None and math.isfinite(row.step.end):
             return row.step.end if row.job.state.ended or row.step.state != "running" else math.inf
         return row.job.end if row.job.state.ended else math.inf
 
-    def seconds(row: Row) -> float:
+    def seconds(row: SacctRow) -> float:
         begin = start(row)
         return max(0.0, (end(row) if math.isfinite(end(row)) else now) - begin) if math.isfinite(begin) else 0.0
 
-    def code(row: Row) -> str:
+    def code(row: SacctRow) -> str:
         if row.step is None and words.state(row.job) in _NOT_ITS_OWN:
             return "0:0"
         if row.step is None or row.step.exit_code is None or row.step.step == BATCH:
@@ -254,89 +256,91 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         value = row.step.exit_code
         return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
 
-    def cores(row: Row) -> int:
+    def cores(row: SacctRow) -> int:
         if row.step is not None and row.step.step != BATCH:
             return row.step.cores
         return row.job.cpus if row.job.cores or row.job.state is JobState.QUEUED else 0
 
-    def nodes(row: Row) -> str:
+    def nodes(row: SacctRow) -> str:
         names = row.step.nodes.split() if row.step is not None else list(row.job.nodes)
         return words.node_list(names) if names else "None assigned"
 
-    def count(row: Row) -> int:
+    def count(row: SacctRow) -> int:
         return len(row.step.nodes.split()) if row.step is not None else len(row.job.nodes) or 1
 
-    def memory(row: Row) -> str:
+    def memory(row: SacctRow) -> str:
         request = row.job.job.request
         size = request.mem_per_node or request.mem_per_task * request.tasks
         return memory_text(size) if size else "0"
 
-    def tres(row: Row) -> str:
+    def tres(row: SacctRow) -> str:
         return f"billing={cores(row)},cpu={cores(row)},node={count(row)}" if cores(row) else ""
 
-    def only_job(read: Callable[[Job], str]) -> Callable[[Row], str]:
+    def only_job(read: Callable[[JobView], str]) -> Callable[[SacctRow], str]:
         return lambda row: read(row.job) if row.step is None else ""
 
-    def used(row: Row) -> Used:
+    def used(row: SacctRow) -> Used:
         if row.step is not None and row.step.step != BATCH:
             return Used(row.step.user, row.step.system, row.step.maxrss)
         return used_by(counter.steps(row.job), row.step is not None)
 
-    def peak(row: Row) -> str:
+    def peak(row: SacctRow) -> str:
         return f"{used(row).memory // 1024}K" if row.step is not None and used(row).memory else ""
 
     rows = [
-        Field("JobID", -12, lambda row: row.job.shown_id + row.suffix),
-        Field("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
-        Field("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
-        Field("State", 10, state), Field("ExitCode", 8, code),
-        Field("DerivedExitCode", 15, only_job(words.exit_code)),
-        Field("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
-        Field("Eligible", 19, lambda row: times.moment(row.job.eligible, env, "Unknown")),
-        Field("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
-        Field("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
-        Field("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
-        Field("ElapsedRaw", 10, lambda row: str(int(seconds(row)))),
-        Field("NodeList", 15, nodes), Field("NNodes", 8, lambda row: str(count(row))),
-        Field("AllocNodes", 10, lambda row: str(count(row) if row.job.nodes else 0)),
-        Field("NCPUS", 10, lambda row: str(cores(row))), Field("AllocCPUS", 10, lambda row: str(cores(row))),
-        Field("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
-        Field("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
-        Field("Account", 10, lambda row: ""),
-        Field("Partition", 10, only_job(lambda job: words.partition(job, site))),
-        Field("MaxRSS", 10, peak),
-        Field("AveRSS", 10, lambda row: peak(row) if row.step is not None and row.step.tasks == 1 else ""),
-        Field("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
+        SacctField("JobID", -12, lambda row: row.job.shown_id + row.suffix),
+        SacctField("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
+        SacctField("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
+        SacctField("State", 10, state), SacctField("ExitCode", 8, code),
+        SacctField("DerivedExitCode", 15, only_job(words.exit_code)),
+        SacctField("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
+        SacctField("Eligible", 19, lambda row: times.moment(row.job.eligible, env, "Unknown")),
+        SacctField("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
+        SacctField("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
+        SacctField("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
+        SacctField("ElapsedRaw", 10, lambda row: str(int(seconds(row)))),
+        SacctField("NodeList", 15, nodes), SacctField("NNodes", 8, lambda row: str(count(row))),
+        SacctField("AllocNodes", 10, lambda row: str(count(row) if row.job.nodes else 0)),
+        SacctField("NCPUS", 10, lambda row: str(cores(row))), SacctField("AllocCPUS", 10, lambda row: str(cores(row))),
+        SacctField("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
+        SacctField("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
+        SacctField("Account", 10, lambda row: ""),
+        SacctField("Partition", 10, only_job(lambda job: words.partition(job, site))),
+        SacctField("MaxRSS", 10, peak),
+        SacctField("AveRSS", 10, lambda row: peak(row) if row.step is not None and row.step.tasks == 1 else ""),
+        SacctField("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
             (used(row).user + used(row).system) / row.step.tasks)),
-        Field("UserCPU", 10, lambda row: times.cpu(used(row).user)),
-        Field("SystemCPU", 10, lambda row: times.cpu(used(row).system)),
-        Field("TotalCPU", 10, lambda row: times.cpu(used(row).user + used(row).system)),
-        Field("Reason", 22, only_job(words.reason)),
-        Field("User", 9, only_job(lambda job: site.user)), Field("UID", 6, only_job(lambda job: str(site.uid))),
-        Field("Group", 9, only_job(lambda job: site.group)), Field("GID", 6, only_job(lambda job: str(site.gid))),
-        Field("Cluster", 10, lambda row: "vrm"),
-        Field("WorkDir", 20, only_job(lambda job: job.job.payload.directory)),
-        Field("Timelimit", 10, only_job(lambda job: times.elapsed(job.job.walltime))),
-        Field("TimelimitRaw", 12, only_job(lambda job: str(max(1, round(job.job.walltime / 60))))),
-        Field("Comment", 14, only_job(lambda job: job.details.more.get("comment", ""))),
-        Field("Priority", 10, only_job(lambda job: str(max(1, 1000 + job.job.priority)))),
-        Field("QOS", 10, only_job(lambda job: "normal")), Field("QOSREQ", 10, only_job(lambda job: "")),
-        Field("QOSRAW", 10, only_job(lambda job: "")),
-        Field("ReqMem", 10, memory), Field("AllocTRES", 10, tres), Field("ReqTRES", 10, tres),
-        Field("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
-        Field("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
-        Field("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
-        Field("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
-        Field("ReqNodes", 8, lambda row: str(row.job.job.request.least_nodes)),
-        Field("Restarts", 8, only_job(lambda job: str(job.requeued))),
-        Field("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
-        Field("PlannedCPU", 10, lambda row: ""), Field("PlannedCPURAW", 10, lambda row: ""),
-        Field("Reserved", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
-        Field("ResvCPU", 10, lambda row: ""), Field("ResvCPURAW", 10, lambda row: ""),
-        Field("Suspended", 10, lambda row: times.elapsed(0)),
-        Field("SubmitLine", 20, lambda row: ""),
-        Field("StdOut", 20, only_job(lambda job: counter.files(job)[0])),
-        Field("StdErr", 20, only_job(lambda job: counter.files(job)[1])),
-        Field("StdIn", 20, only_job(lambda job: counter.files(job)[2])),
-        *(Field(name, 10, None) for name in EMPTY)]
+        SacctField("UserCPU", 10, lambda row: times.cpu(used(row).user)),
+        SacctField("SystemCPU", 10, lambda row: times.cpu(used(row).system)),
+        SacctField("TotalCPU", 10, lambda row: times.cpu(used(row).user + used(row).system)),
+        SacctField("Reason", 22, only_job(words.reason)),
+        SacctField("User", 9, only_job(lambda job: site.user)),
+        SacctField("UID", 6, only_job(lambda job: str(site.uid))),
+        SacctField("Group", 9, only_job(lambda job: site.group)),
+        SacctField("GID", 6, only_job(lambda job: str(site.gid))),
+        SacctField("Cluster", 10, lambda row: "vrm"),
+        SacctField("WorkDir", 20, only_job(lambda job: job.job.payload.directory)),
+        SacctField("Timelimit", 10, only_job(lambda job: times.elapsed(job.job.walltime))),
+        SacctField("TimelimitRaw", 12, only_job(lambda job: str(max(1, round(job.job.walltime / 60))))),
+        SacctField("Comment", 14, only_job(lambda job: job.details.more.get("comment", ""))),
+        SacctField("Priority", 10, only_job(lambda job: str(max(1, 1000 + job.job.priority)))),
+        SacctField("QOS", 10, only_job(lambda job: "normal")), SacctField("QOSREQ", 10, only_job(lambda job: "")),
+        SacctField("QOSRAW", 10, only_job(lambda job: "")),
+        SacctField("ReqMem", 10, memory), SacctField("AllocTRES", 10, tres), SacctField("ReqTRES", 10, tres),
+        SacctField("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
+        SacctField("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
+        SacctField("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
+        SacctField("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
+        SacctField("ReqNodes", 8, lambda row: str(row.job.job.request.least_nodes)),
+        SacctField("Restarts", 8, only_job(lambda job: str(job.requeued))),
+        SacctField("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("PlannedCPU", 10, lambda row: ""), SacctField("PlannedCPURAW", 10, lambda row: ""),
+        SacctField("Reserved", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("ResvCPU", 10, lambda row: ""), SacctField("ResvCPURAW", 10, lambda row: ""),
+        SacctField("Suspended", 10, lambda row: times.elapsed(0)),
+        SacctField("SubmitLine", 20, lambda row: ""),
+        SacctField("StdOut", 20, only_job(lambda job: counter.files(job)[0])),
+        SacctField("StdErr", 20, only_job(lambda job: counter.files(job)[1])),
+        SacctField("StdIn", 20, only_job(lambda job: counter.files(job)[2])),
+        *(SacctField(name, 10, None) for name in EMPTY)]
     return {field.name.lower(): field for field in sorted(rows, key=lambda field: field.name)}

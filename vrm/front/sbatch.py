@@ -7,22 +7,22 @@ import os
 import re
 import shlex
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from vrm.front import nodelists, times, words
-from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told, Waiting
+from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told, LaterAnswer
 from vrm.front.counter import Asked, Counter, submitted
-from vrm.front.options import Option, Options
-from vrm.front.jobs import Job
+from vrm.front.dependencies import dependencies
+from vrm.front.options import CommandOption, Options
 from vrm.front.requests import Demand, demand
 from vrm.model import JobState
 from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
-from vrm.model.job import ANY, FAIL, OK, START, Dependency
-from vrm.model.ranges import MOST_JOBS, numbers, to_ranges
+from vrm.model.ranges import MOST_JOBS, fold, numbers
+from vrm.model.times import of_slurm
 
 JOB_OPTIONS = """
 a array v
-A account v -
+A account v
 . acctg-freq v -
 B extra-node-info v !
 . batch v !
@@ -133,10 +133,13 @@ W wait n
 . wrap v
 """, "[options] [SCRIPT [ARGUMENTS]]")
 
+NO_HETEROGENEOUS = "vrm has no heterogeneous jobs: submit a job for each part, or one with the nodes of all"
+
 LARGEST = 4 << 20
 """Bytes of a script."""
 
-_VARIABLES = {"SBATCH_JOB_NAME": "job-name", "SBATCH_TIMELIMIT": "time", "SBATCH_PARTITION": "partition",
+_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
+              "SBATCH_TIMELIMIT": "time", "SBATCH_PARTITION": "partition",
               "SBATCH_EXPORT": "export", "SBATCH_OUTPUT": "output", "SBATCH_ERROR": "error",
               "SBATCH_ARRAY_INX": "array", "SBATCH_EXCLUSIVE": "exclusive", "SBATCH_CONSTRAINT": "constraint",
               "SBATCH_RESERVATION": "reservation", "SBATCH_WAIT": "wait", "SBATCH_OPEN_MODE": "open-mode",
@@ -148,6 +151,8 @@ _VARIABLES = {"SBATCH_JOB_NAME": "job-name", "SBATCH_TIMELIMIT": "time", "SBATCH
 def sbatch(call: Call, counter: Counter) -> Reply:
     """Submit a script; its id."""
     given, rest = OPTIONS.parse(call.arguments, mixed=False)
+    if rest[:1] == [":"]:
+        raise OPTIONS.error(NO_HETEROGENEOUS)
     if "wrap" in given:
         if rest:
             raise OPTIONS.error(f"--wrap has the commands already; leave out the script {rest[0]}")
@@ -185,7 +190,7 @@ def foreseen(counter: Counter, asked: Asked) -> Answer:
                       f"{words.node_list(found.nodes)} in partition {words.partition(found, counter.site)}\n")
 
 
-class Until(Waiting):
+class Until(LaterAnswer):
     """Waits until jobs have ended; the exit status is the largest of theirs."""
 
     def __init__(self, counter: Counter, ids: Sequence[int], out: str) -> None:
@@ -242,9 +247,8 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
             except Told as told:
                 raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
             if rest:
-                raise OPTIONS.error(f"{path}:{number}: `{rest[0]}` is no option")
-            if parts and parts[0].startswith("hetjob"):
-                raise OPTIONS.error(f"{path}:{number}: vrm has no heterogeneous jobs")
+                raise OPTIONS.error(f"{path}:{number}: " + (
+                    NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is no option"))
             found.update(values)
         elif line.strip() and not line.lstrip().startswith(b"#"):
             break
@@ -272,10 +276,12 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
         values["comment"] = printable(chosen["comment"])
     if "signal" in chosen:
         values["warning"] = _read(options, "signal", chosen["signal"], _signal)
-    dependencies, own = _dependencies(chosen.get("dependency", ""), options, counter,
+    after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
                                       values.get("title", values["app"]), indices)
-    if dependencies:
-        values["after"] = dependencies
+    if after:
+        values["after"] = after
+    if single:
+        values["singleton"] = fold(single)
     if "begin" in chosen:
         begin = _read(options, "begin", chosen["begin"], lambda said: times.begin(said, counter.now))
         values["begin"] = _within(options, "begin", begin - counter.now)
@@ -283,6 +289,10 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
         values["deadline"] = _deadline(chosen, options, counter)
     if chosen.get("kill-on-invalid-dep", "yes") != "yes":
         raise options.error("--kill-on-invalid-dep: vrm cancels a job whose dependency can never come true")
+    tasks = chosen.get("cpus-per-task", "")
+    variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
+                 "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
+    values["variables"] = {key: value for key, value in variables.items() if value}
     if "requeue" in chosen:
         values["requeue"] = chosen["requeue"]
     walltime, flexible = _walltime(chosen, options, counter)
@@ -390,7 +400,7 @@ def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> 
     """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
     only where it fits."""
     site = counter.site
-    said = _read(options, "time", chosen["time"], times.limit) if chosen.get("time") else 0.0
+    said = _read(options, "time", chosen["time"], of_slurm) if chosen.get("time") else 0.0
     left = site.closing - counter.now
     if not 0 < said < math.inf:
         return (min(site.default_time, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
@@ -402,7 +412,7 @@ def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> 
 def _deadline(chosen: Mapping[str, str], options: Options, counter: Counter) -> float:
     """The seconds until the job must have ended; Refused where it cannot."""
     until = _read(options, "deadline", chosen["deadline"], lambda said: times.begin(said, counter.now)) - counter.now
-    limit = _read(options, "time", chosen.get("time", ""), times.limit) if chosen.get("time") else 0.0
+    limit = _read(options, "time", chosen.get("time", ""), of_slurm) if chosen.get("time") else 0.0
     if not 0 < limit < math.inf:
         raise options.error("--deadline: say how long the job may run, with --time")
     if limit > until:
@@ -452,65 +462,4 @@ def exported(said: str, env: Mapping[str, str]) -> Dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------- dependencies
-
-_KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afternotok": FAIL}
-
-Dependencies = Tuple[Dependency, ...]
-
-
-def _dependencies(text: str, options: Options, counter: Counter, name: str, indices: Sequence[int]
-                  ) -> Tuple[Dependencies, Dict[int, Dependencies]]:
-    """What a job waits for, as `afterok:3:4,after:5+10,singleton` says it; and what in an array each index waits
-    for alone (aftercorr). Minutes behind a `+` count for `after`, and are read with the others, as Slurm does."""
-    found: List[Dependency] = []
-    own: Dict[int, List[Dependency]] = {index: [] for index in indices}
-    if "?" in text:
-        raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        kind, *ids = part.strip().split(":")
-        if kind == "singleton" and not ids:
-            found += _on(sorted(job.id for job in counter.jobs(ended=False) if job.name == name), ANY)
-            continue
-        if kind not in _KINDS:
-            raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
-        if not ids:
-            raise options.error(f"--dependency: {kind} names no job")
-        together: Dict[float, set[int]] = {}
-        for word in ids:
-            jobs, minutes = _depended(word, options, counter)
-            array = {job.details.index: job.id for job in jobs if job.array is not None}
-            if kind != "aftercorr" or not indices or not array:
-                together.setdefault(60.0 * minutes * (kind == "after"), set()).update(job.id for job in jobs)
-                continue
-            for index in indices:
-                if index not in array:
-                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, for which task "
-                                        f"{index} of this one would wait for ever")
-                own[index] += _on([array[index]], OK)
-        for delay, these in together.items():
-            found += _on(sorted(these), _KINDS[kind], delay)
-    return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}
-
-
-def _depended(word: str, options: Options, counter: Counter) -> Tuple[List[Job], int]:
-    """The jobs that a part of --dependency names, and the minutes behind it."""
-    name, plus, minutes = word.partition("+")
-    if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
-        raise options.error(f"--dependency: `{minutes}` behind the + is no number of minutes")
-    try:
-        jobs, missing = words.find(counter, name)
-    except ValueError as error:
-        raise options.error(f"--dependency: `{name}` is no id of a job") from error
-    if missing or not jobs:
-        raise options.error(f"Job dependency problem: there is no job {name or word}")
-    return jobs, int(minutes or 0)
-
-
-def _on(ids: Sequence[int], kind: str, delay: float = 0.0) -> List[Dependency]:
-    return [Dependency(members, kind, delay=delay) for members in to_ranges(ids)]
-
-
-__all__ = ["JOB_OPTIONS", "OPTIONS", "Option", "Until", "ask", "exported", "named", "sbatch", "signal_number"]
+__all__ = ["JOB_OPTIONS", "OPTIONS", "CommandOption", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Dict, Generator, List, Optional, Sequence, Set, Union
+
 from vrm.front import words
-from vrm.front.answers import Answer, Call, Refused
+from vrm.front.answers import Answer, Call, InParts, Refused, Reply, LaterAnswer
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job
+from vrm.front.jobs import JobView
 from vrm.front.options import Options
 from vrm.front.sbatch import signal_number
+from vrm.model import JobState
 
 OPTIONS = Options("scancel", """
 A account v
@@ -40,7 +44,42 @@ w nodelist v !
 _FILTERS = ("account", "me", "name", "partition", "qos", "reservation", "state", "user", "wckey")
 
 
-def scancel(call: Call, counter: Counter) -> Answer:
+PATIENCE = 95.0
+"""Seconds for which a signal waits for its jobs to start, as Slurm's scancel does."""
+
+
+class Signalling(LaterAnswer):
+    """Waits until jobs run that are to get a signal. `said` and `wrong` are what there is to say already, and how
+    many jobs it is of."""
+
+    def __init__(self, counter: Counter, ids: List[int], number: int, said: List[str], wrong: int) -> None:
+        self._counter, self._ids, self._number = counter, ids, number
+        self._said, self._wrong = said, wrong
+        self._until = counter.now + PATIENCE
+
+    def poll(self) -> Optional[Answer]:
+        """The answer, when all jobs have got it, or have ended, or it is too late."""
+        late = self._counter.now >= self._until
+        for job in self._counter.jobs(self._ids) if self._ids else ():
+            if job.state is not JobState.QUEUED or late:
+                self._ids.remove(job.id)
+                self._send(job, late)
+        if self._ids:
+            return None
+        return Answer(err="".join(f"{line}\n" for line in self._said), code=int(bool(self._wrong)))
+
+    def _send(self, job: JobView, late: bool) -> None:
+        try:
+            if job.state is JobState.RUNNING:
+                self._counter.cancel(job.id, self._number)
+            elif late and job.state is JobState.QUEUED:
+                raise Refused("Job can not be altered now, try again later")
+        except Refused as error:
+            self._wrong += 1
+            self._said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
+
+
+def scancel(call: Call, counter: Counter) -> Reply:
     """End the jobs that are named, or those that all options describe."""
     given, rest = OPTIONS.parse(call.arguments)
     if not rest and not any(key in given for key in _FILTERS):
@@ -51,38 +90,57 @@ def scancel(call: Call, counter: Counter) -> Answer:
             number = signal_number(given["signal"])
         except ValueError as error:
             raise OPTIONS.error(f"Unknown job signal: {given['signal']}") from error
-    said: list[str] = []
-    wrong = 0
-    jobs: dict[int, Job] = {}
+    said: List[str] = []
+    found: Set[int] = set()
     for word in rest:
         if "." in word:
             raise OPTIONS.error(f"{word}: vrm ends whole jobs; a step ends with its job, or by a signal to its srun")
         try:
-            found, missing = words.find(counter, word)
+            named, missing = words.find(counter, word)
         except ValueError as error:
             raise OPTIONS.error(f"Invalid job id {word}") from error
-        jobs.update((job.id, job) for job in found)
+        found.update(job.id for job in named)
         if missing:
-            wrong += 1
             said.append(f"scancel: error: Kill job error on job id {', '.join(missing)}: Invalid job id specified")
-    if not rest:
-        jobs = {job.id: job for job in counter.jobs(ended=False)}
-    for job in _matching(list(jobs.values()), given, counter):
-        if job.state.ended:
-            continue
-        if "verbose" in given:
-            said.append(f"scancel: Terminating job {job.shown_id}")
-        try:
-            counter.cancel(job.id, number)
-        except Refused as error:
-            wrong += 1
-            said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
+    _matching([], given, counter)  # what is wrong with the options is wrong with those of no job
+    ids = sorted(found) if rest else counter.ids()
+    work = InParts(_end_all(ids, given, number, said, counter))
+    return work.finish() if len(ids) <= MANY else work
+
+
+MANY = 1000
+"""Jobs that are looked at in one turn of the manager's loop."""
+
+STEP = 100
+"""Jobs that are looked at before the time is."""
+
+
+def _end_all(ids: Sequence[int], given: Dict[str, str], number: int, said: List[str], counter: Counter
+             ) -> Generator[None, None, Union[Answer, LaterAnswer]]:
+    """End those of these jobs that the options describe, or send them a signal; `said` is what went wrong before."""
+    wrong, waits = len(said), []
+    for at in range(0, len(ids), STEP):
+        for job in _matching(counter.jobs(ids[at:at + STEP], ended=False), given, counter):
+            if "verbose" in given:
+                said.append(f"scancel: Terminating job {job.shown_id}")
+            waiting = job.state is JobState.QUEUED
+            if waiting and number not in (0, signal.SIGKILL):
+                waits.append(job.id)
+                continue
+            try:
+                counter.cancel(job.id, 0 if waiting else number)
+            except Refused as error:
+                wrong += 1
+                said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
+        yield
     if "quiet" in given:
         said.clear()
+    if waits:
+        return Signalling(counter, waits, number, said, wrong)
     return Answer(err="".join(f"{line}\n" for line in said), code=int(bool(wrong)))
 
 
-def _matching(jobs: "list[Job]", given: "dict[str, str]", counter: Counter) -> "list[Job]":
+def _matching(jobs: List[JobView], given: Dict[str, str], counter: Counter) -> List[JobView]:
     """Those of the jobs that the options describe."""
     site = counter.site
     if "user" in given and given["user"] not in (site.user, str(site.uid)) or "account" in given or "wckey" in given:

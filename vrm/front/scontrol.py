@@ -3,18 +3,19 @@ changed."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.front import squeue, times, words
-from vrm.front.answers import Answer, Call, Refused, Reply
+from vrm.front import data, squeue, times, words
+from vrm.front.answers import Answer, Call, Refused, Reply, LaterAnswer
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job, Node
+from vrm.front.jobs import JobView, NodeView
 from vrm.front.options import Options
+from vrm.front.sstat import Later
+from vrm.front.updating import update
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
 from vrm.model.hosts import expand
@@ -37,7 +38,7 @@ V version n
 . usage n help
 . yaml m !
 """, "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
-                  "update JobId=ID TimeLimit=|Priority=, write batch_script ID, ping")
+                  "update JobId=ID NAME=VALUE, write batch_script ID, wait_job ID, top IDS, listpids [ID], ping")
 
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
 
@@ -57,10 +58,18 @@ def scontrol(call: Call, counter: Counter) -> Reply:
     if act in _ACTS:
         return _each(_ACTS[act], what, counter, call.token)
     if act == "update":
-        return _update(what, counter)
+        return update(what, counter, OPTIONS)
+    if act in ("wait_job", "top"):
+        return _wait(what, counter) if act == "wait_job" else _top(what, counter)
+    if act == "listpids":
+        return _pids(what, counter)
+    if act in ("suspend", "resume"):
+        raise OPTIONS.error(f"vrm cannot {act} jobs: a job that runs keeps its cores until it ends. `scontrol hold` "
+                            "keeps one from starting, `scontrol requeue` runs it again later")
     if act == "write" and what[:1] == ["batch_script"]:
         return _script(what[1:], counter)
-    raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write and ping")
+    raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write, "
+                        "wait_job, top, listpids and ping")
 
 
 def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
@@ -75,11 +84,12 @@ def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Co
     if "hostlistsorted".startswith(kind) and len(kind) > 4:
         return Answer(words.node_list(names[0].split(",") if names else []) + "\n")
     if kind in ("job", "jobs", "jobid"):
-        return _jobs(names, given, counter)
+        return _jobs(names, given, call, counter)
     if kind in ("node", "nodes", "nodename"):
         nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
         if "json" in given:
-            return Answer(json.dumps({"nodes": [{"name": node.name, "cpus": node.cores} for node in nodes]}) + "\n")
+            partitions = words.partitions(counter.site)
+            return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
         return _blocks([node_text(node, counter) for node in nodes], given)
     if kind in ("partition", "partitions", "partitionname"):
         parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
@@ -134,18 +144,18 @@ def _blocks(texts: Sequence[str], given: Mapping[str, str]) -> Answer:
     return Answer("".join(f"{text}\n\n" for text in texts))
 
 
-def _jobs(names: Sequence[str], given: Mapping[str, str], counter: Counter) -> Answer:
+def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
     jobs, missing = _find(",".join(names), counter) if names else (counter.jobs(), [])
     if missing:
         raise Refused("slurm_load_jobs error: Invalid job id specified")
     if "json" in given:
-        return Answer(json.dumps({"jobs": [squeue.record(job, counter) for job in jobs]}) + "\n")
+        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
     if not jobs:
         return Answer("No jobs in the system\n")
     return _blocks([job_text(job, counter) for job in jobs], given)
 
 
-def _find(text: str, counter: Counter) -> Tuple[List[Job], List[str]]:
+def _find(text: str, counter: Counter) -> Tuple[List[JobView], List[str]]:
     try:
         return words.find(counter, text.removeprefix("JobId="))
     except ValueError as error:
@@ -173,50 +183,62 @@ def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answe
     return Answer(err="".join(f"scontrol: error: {line}\n" for line in wrong), code=int(bool(wrong)))
 
 
-def _update(given: Sequence[str], counter: Counter) -> Answer:
-    """Change the time limit or the priority of jobs."""
-    values: Dict[str, str] = {}
-    key = ""
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not equals and not key:
-            key = name.lower()
-            continue
-        values[key or name.lower()] = value if equals else name
-        key = ""
-    text = values.pop("jobid", values.pop("job", ""))
-    if not text:
-        raise OPTIONS.error("update what? For example scontrol update JobId=12 TimeLimit=1:00:00")
-    jobs, missing = _find(text, counter)
+class Ready(LaterAnswer):
+    """Waits until a job has its nodes; the exit status is 1 where it has ended by then."""
+
+    def __init__(self, counter: Counter, job_id: int) -> None:
+        self._counter, self._id = counter, job_id
+
+    def poll(self) -> Optional[Answer]:
+        """The answer, when the job runs or has ended."""
+        job, = self._counter.jobs([self._id])
+        if job.state is JobState.QUEUED:
+            return None
+        return Answer(f"Job {job.shown_id} is {'no longer running' if job.state.ended else 'ready'}\n",
+                      code=int(job.state.ended))
+
+
+def _wait(names: Sequence[str], counter: Counter) -> Reply:
+    jobs, missing = _find(names[0], counter) if names else ([], ["?"])
+    if missing or len(jobs) != 1:
+        raise OPTIONS.error("wait for which job? For example scontrol wait_job 12")
+    return Ready(counter, jobs[0].id)
+
+
+def _top(names: Sequence[str], counter: Counter) -> Answer:
+    """Give waiting jobs more priority than all others have."""
+    jobs, missing = _find(",".join(names), counter) if names else ([], ["?"])
     if missing or not jobs:
-        raise Refused("slurm_update error: Invalid job id specified")
-    change: Dict[str, float] = {}
-    for name, value in values.items():
-        if name == "priority" and re.fullmatch("-?[0-9]{1,9}", value):
-            change["priority"] = int(value)
-        elif name == "nice" and re.fullmatch("-?[0-9]{0,9}", value):
-            change["priority"] = -int(value or 100)
-        elif name != "timelimit":
-            raise Refused(f"slurm_update error: vrm changes TimeLimit and Priority of jobs, and not `{name}={value}`")
-    for job in jobs:
-        if "timelimit" in values:
-            change["walltime"] = _limit(values["timelimit"], job)
+        raise Refused("scontrol: error: Invalid job id specified")
+    first = max(job.job.priority for job in counter.jobs(ended=False)) if counter.jobs(ended=False) else 0
+    for number, job in enumerate(reversed(jobs), 1):
         try:
-            counter.change(job.id, change)
+            counter.change(job.id, {"priority": first + number})
         except Refused as error:
-            raise Refused(f"slurm_update error: job {job.shown_id}: {error}") from error
+            raise Refused(f"scontrol: error: job {job.shown_id}: {error}") from error
     return Answer()
 
 
-def _limit(text: str, job: Job) -> float:
-    try:
-        seconds = times.limit(text.lstrip("+-"))
-    except ValueError as error:
-        raise Refused(f"slurm_update error: Invalid time limit specification: {text}") from error
-    found = {"+": job.job.walltime + seconds, "-": job.job.walltime - seconds}.get(text[:1], seconds)
-    if not 0 < found < math.inf:
-        raise Refused(f"slurm_update error: Requested time limit is invalid: {text}")
-    return found
+def _pids(names: Sequence[str], counter: Counter) -> Reply:
+    """The processes of steps that run, as far as the nodes know them."""
+    text, _, step = (names[0] if names else "").partition(".")
+    jobs, missing = _find(text, counter) if text else (counter.jobs(ended=False), [])
+    if missing:
+        raise Refused("scontrol: error: Invalid job id specified")
+    jobs = [job for job in jobs if job.state is JobState.RUNNING]
+    look = counter.usage(jobs)
+
+    def answer() -> Optional[Answer]:
+        found = look()
+        if found is None:
+            return None
+        rows = [(str(pid), job.shown_id, usage.step) for job, here in zip(jobs, found) for usage in here
+                for pid in usage.pids if step in ("", usage.step)]
+        if not rows and text:
+            return Answer(err=f"scontrol: error: no processes of {names[0]} run\n", code=1)
+        return Answer("PID      JOBID    STEPID   LOCALID GLOBALID\n"
+                      + "".join(f"{pid:<8} {job:<8} {name:<8} {'-':<7} {'-':<8}\n" for pid, job, name in rows))
+    return answer() or Later(answer)
 
 
 def _script(names: Sequence[str], counter: Counter) -> Answer:
@@ -237,7 +259,7 @@ def _lines(*lines: Sequence[Tuple[str, str]]) -> str:
     return "\n   ".join(" ".join(f"{key}={value}" for key, value in line) for line in lines)
 
 
-def job_text(job: Job, counter: Counter) -> str:
+def job_text(job: JobView, counter: Counter) -> str:
     """All that is known of a job."""
     site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
     waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
@@ -249,7 +271,8 @@ def job_text(job: Job, counter: Counter) -> str:
 
     def at(seconds: float) -> str:
         return times.moment(seconds, env, "Unknown")
-    array = [] if job.array is None else [("ArrayJobId", str(job.array)), ("ArrayTaskId", str(job.details.index))]
+    array = [] if job.array is None else [("ArrayJobId", str(job.array)), ("ArrayTaskId", str(job.details.index)),
+                                         *([("ArrayTaskThrottle", str(job.limit))] if job.limit else [])]
     end = job.end if job.end < math.inf else job.start + job.job.walltime
     return _lines(
         [("JobId", str(job.id)), *array, ("JobName", job.name)],
@@ -289,7 +312,7 @@ def job_text(job: Job, counter: Counter) -> str:
         [("StdOut", output)])
 
 
-def node_text(node: Node, counter: Counter) -> str:
+def node_text(node: NodeView, counter: Counter) -> str:
     """All that is known of a node."""
     memory = node.memory >> 20
     return _lines(

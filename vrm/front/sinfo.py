@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
-from vrm.front import formats, times, words
+from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
 from vrm.front.counter import Counter
 from vrm.front.formats import Value
-from vrm.front.jobs import Node
+from vrm.front.jobs import NodeView
 from vrm.front.options import Options
 
 OPTIONS = Options("sinfo", """
@@ -53,11 +52,11 @@ NODES_LONG = "%10N %.6D %.9P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
 
 
 @dataclass(frozen=True)
-class Row:
+class SinfoRow:
     """Nodes of one partition that have the same in all columns."""
 
     partition: str
-    nodes: Tuple[Node, ...]
+    nodes: Tuple[NodeView, ...]
 
 
 def sinfo(call: Call, counter: Counter) -> Answer:
@@ -83,26 +82,26 @@ def sinfo(call: Call, counter: Counter) -> Answer:
     except ValueError as error:
         raise OPTIONS.error(f"Invalid node format specification: {error}") from error
     nodes, partitions = _chosen(given, counter)
-    if "json" in given:
-        return Answer(json.dumps({"meta": {}, "errors": [], "nodes": [
-            {"name": node.name, "state": words.node_state(node).lower(), "cpus": node.cores,
-             "alloc_cpus": node.allocated, "real_memory": node.memory >> 20, "sockets": len(node.sockets),
-             "features": ",".join(node.features), "partitions": partitions} for node in nodes]}) + "\n")
     rows = []
     for partition in partitions:
         if by_node:
-            rows += [Row(partition, (node,)) for node in nodes]
+            rows += [SinfoRow(partition, (node,)) for node in nodes]
             continue
-        alike: Dict[Tuple[str, ...], List[Node]] = {}
+        alike: Dict[Tuple[object, ...], List[NodeView]] = {}
         for node in nodes:
-            row = Row(partition, (node,))
-            key = tuple(column.value(row) for column in table.columns if column.value not in _OF_MANY)
+            row = SinfoRow(partition, (node,))
+            key: Tuple[object, ...] = (
+                (words.node_state(node), node.sockets, node.memory, node.gpus, node.features) if "json" in given else
+                tuple(column.value(row) for column in table.columns if column.value not in _OF_MANY))
             alike.setdefault(key, []).append(node)
-        rows += [Row(partition, tuple(each)) for each in alike.values()]
+        rows += [SinfoRow(partition, tuple(each)) for each in alike.values()]
+    if "json" in given:
+        return Answer(data.document(call, counter, "sinfo", (
+            data.nodes_of(row.partition, row.nodes, counter) for row in rows)))
     return Answer(table.lines(rows, heading))
 
 
-def _chosen(given: Mapping[str, str], counter: Counter) -> Tuple[List[Node], List[str]]:
+def _chosen(given: Mapping[str, str], counter: Counter) -> Tuple[List[NodeView], List[str]]:
     """The nodes and partitions that are asked for."""
     from vrm.model.hosts import expand
     nodes, partitions = counter.nodes(), words.partitions(counter.site)
@@ -128,29 +127,34 @@ def _size(nodes: Sequence[int]) -> str:
     return str(least) if least == most else f"{least}+"
 
 
-def _count(row: Row) -> str:
+def _count(row: SinfoRow) -> str:
     return str(len(row.nodes))
 
 
-def _names(row: Row) -> str:
+def _names(row: SinfoRow) -> str:
     return words.node_list([node.name for node in row.nodes])
 
 
-def _cpus(row: Row) -> str:
+def _cpus(row: SinfoRow) -> str:
     down = sum(node.cores for node in row.nodes if not node.up)
     taken = sum(node.allocated for node in row.nodes if node.up)
     total = sum(node.cores for node in row.nodes)
     return f"{taken}/{total - taken - down}/{down}/{total}"
 
 
-def _by_state(row: Row) -> str:
+def _by_state(row: SinfoRow) -> str:
     states = [words.node_state(node) for node in row.nodes]
     down, idle = states.count("DOWN"), states.count("IDLE")
     return f"{len(states) - down - idle}/{idle}/{down}/{len(states)}"
 
 
-def _some_by_state(row: Row) -> str:
+def _some_by_state(row: SinfoRow) -> str:
     return "/".join(_by_state(row).split("/")[:2])
+
+
+def _hosts(row: SinfoRow) -> str:
+    """The host's name: nodes have lines of their own where it is a column."""
+    return _names(row)
 
 
 _OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
@@ -162,20 +166,20 @@ def _columns(counter: Counter) -> Tuple[Dict[str, Tuple[str, Value]], Dict[str, 
     site = counter.site
     first = words.default_partition(site)
 
-    def each(read: Callable[[Node], int]) -> Value:
+    def each(read: Callable[[NodeView], int]) -> Value:
         return lambda row: _size([read(node) for node in row.nodes])
 
-    def limit(row: Row) -> str:
+    def limit(row: SinfoRow) -> str:
         return times.used(max(0.0, site.end - counter.now)) if site.end < float("inf") else "infinite"
 
-    def gres(row: Row) -> str:
+    def gres(row: SinfoRow) -> str:
         count = max((node.gpus for node in row.nodes), default=0) // 1000
         return f"gpu:{count}" if count else "(null)"
 
-    def state(row: Row) -> str:
+    def state(row: SinfoRow) -> str:
         return words.node_state(row.nodes[0])
 
-    def features(row: Row) -> str:
+    def features(row: SinfoRow) -> str:
         return ",".join(row.nodes[0].features) or "(null)"
 
     rows: List[Tuple[str, str, str, Value]] = [
@@ -184,8 +188,8 @@ def _columns(counter: Counter) -> Tuple[Dict[str, Tuple[str, Value]], Dict[str, 
         ("a", "available", "AVAIL", lambda row: "up"),
         ("l", "time", "TIMELIMIT", limit),
         ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(site.default_time)),
-        ("D", "nodes", "NODES", _count), ("N", "nodelist", "NODELIST", _names), ("n", "nodehost", "HOSTNAMES", _names),
-        ("o", "nodeaddr", "NODE_ADDR", _names),
+        ("D", "nodes", "NODES", _count), ("N", "nodelist", "NODELIST", _names), ("n", "nodehost", "HOSTNAMES", _hosts),
+        ("o", "nodeaddr", "NODE_ADDR", _hosts),
         ("t", "statecompact", "STATE", lambda row: words.SHORT_NODE[state(row)]),
         ("T", "statelong", "STATE", lambda row: state(row).lower()),
         ("c", "cpus", "CPUS", each(lambda node: node.cores)), ("C", "cpusstate", "CPUS(A/I/O/T)", _cpus),

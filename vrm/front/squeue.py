@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
-from vrm.front import formats, times, words
+from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
 from vrm.front.counter import Counter
 from vrm.front.formats import Value
-from vrm.front.jobs import Job
+from vrm.front.jobs import JobView
 from vrm.front.options import Options
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
@@ -76,12 +75,11 @@ def squeue(call: Call, counter: Counter) -> Answer:
         return Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
     jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), counter)
     if "json" in given:
-        return Answer(json.dumps({"meta": {"Slurm": {"release": words.VERSION.split()[1]}}, "errors": [],
-                                  "jobs": [record(job, counter) for job in jobs]}) + "\n")
+        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
     return Answer(table.lines(jobs, "noheader" not in given))
 
 
-def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> formats.Table:
+def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> formats.TextTable:
     known = Columns(counter, env)
     try:
         if "Format" in given:
@@ -99,7 +97,7 @@ def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -
         raise OPTIONS.error(f"Unrecognized field: {error}") from error
 
 
-def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> Tuple[List[Job], bool]:
+def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> Tuple[List[JobView], bool]:
     """The jobs to show, and whether one was asked for that is not there."""
     site = counter.site
     try:
@@ -143,7 +141,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
 
 _ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
 
-_SORTS: Dict[str, Callable[[Job, Counter], Any]] = {
+_SORTS: Dict[str, Callable[[JobView, Counter], Any]] = {
     "i": lambda job, counter: job.id, "A": lambda job, counter: job.id, "F": lambda job, counter: job.array or job.id,
     "t": lambda job, counter: _ORDER.get(words.state(job), 5), "T": lambda job, counter: words.state(job),
     "P": lambda job, counter: words.partition(job, counter.site), "j": lambda job, counter: job.name,
@@ -154,7 +152,7 @@ _SORTS: Dict[str, Callable[[Job, Counter], Any]] = {
     lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
 
 
-def _sorted(jobs: List[Job], keys: str, counter: Counter) -> List[Job]:
+def _sorted(jobs: List[JobView], keys: str, counter: Counter) -> List[JobView]:
     """The jobs in the order of `-S`; without one those that wait first."""
     for word in reversed((keys or "t").split(",")):
         found = _SORTS.get(word.strip().lstrip("+-"))
@@ -165,14 +163,14 @@ def _sorted(jobs: List[Job], keys: str, counter: Counter) -> List[Job]:
     return jobs
 
 
-def used(job: Job, counter: Counter) -> float:
+def used(job: JobView, counter: Counter) -> float:
     """Seconds that a job has run."""
     if job.state is JobState.QUEUED or not math.isfinite(job.start):
         return 0.0
     return max(0.0, (job.end if job.state.ended else counter.now) - job.start)
 
 
-def node_count(job: Job) -> int:
+def node_count(job: JobView) -> int:
     """On how many nodes it runs, or at least will run."""
     request = job.job.request
     if job.nodes:
@@ -181,13 +179,13 @@ def node_count(job: Job) -> int:
     return max(request.least_nodes, -(-request.tasks // per_node))
 
 
-def _amount(job: Job) -> str:
+def _amount(job: JobView) -> str:
     request = job.job.request
     memory = request.mem_per_node or request.mem_per_task
     return memory_text(memory) if memory else "0"
 
 
-def _gpus(job: Job) -> str:
+def _gpus(job: JobView) -> str:
     request = job.job.request
     count = request.gpus_per_node or request.gpus_per_task
     return f"gres:gpu:{count}" if count else "N/A"
@@ -199,22 +197,22 @@ class Columns:
     def __init__(self, counter: Counter, env: Mapping[str, str]) -> None:
         site = counter.site
 
-        def left(job: Job) -> str:
+        def left(job: JobView) -> str:
             return times.used(max(0.0, job.job.walltime - used(job, counter)))
 
-        def end(job: Job) -> str:
+        def end(job: JobView) -> str:
             known = job.end if job.end < math.inf else job.start + job.job.walltime
             return times.moment(known, env)
 
-        def where(job: Job) -> str:
+        def where(job: JobView) -> str:
             if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
                 return f"({words.reason(job)})"
             return words.node_list(job.nodes)
 
-        def first(job: Job) -> str:
+        def first(job: JobView) -> str:
             return job.nodes[0] if job.nodes else "n/a"
 
-        def value(read: Callable[[Job], str]) -> Value:
+        def value(read: Callable[[JobView], str]) -> Value:
             return read
 
         rows: List[Tuple[str, str, str, Value]] = [
@@ -292,27 +290,3 @@ class Columns:
         self.letters: Dict[str, Tuple[str, Value]] = {
             letter: (heading, read) for letter, _, heading, read in rows if letter}
         self.names: Dict[str, Tuple[str, Value]] = {name: (heading, read) for _, name, heading, read in rows}
-
-
-def record(job: Job, counter: Counter) -> Dict[str, Any]:
-    """A job as `--json` has it."""
-    site, payload = counter.site, job.job.payload
-    return {
-        "job_id": job.id, "array_job_id": job.array or 0,
-        "array_task_id": job.details.index if job.array is not None else None, "name": job.name,
-        "user_id": site.uid, "user_name": site.user, "group_id": site.gid, "group_name": site.group,
-        "cluster": "vrm", "account": "", "partition": words.partition(job, site), "qos": "normal",
-        "job_state": words.state(job), "state_reason": words.reason(job),
-        "exit_code": job.code or 0, "submit_time": int(job.job.submit),
-        "start_time": int(job.start) if job.start < math.inf else 0,
-        "end_time": int(job.end) if job.end < math.inf else 0,
-        "time_limit": max(1, round(job.job.walltime / 60)), "node_count": node_count(job),
-        "nodes": words.node_list(job.nodes), "batch_host": job.nodes[0] if job.nodes else "",
-        "cpus": job.cpus, "tasks": job.job.procs,
-        "cpus_per_task": job.job.cores, "priority": max(1, 1000 + job.job.priority),
-        "current_working_directory": payload.directory, "command": payload.file,
-        **dict(zip(("standard_output", "standard_error", "standard_input"), counter.files(job))),
-        "comment": job.details.more.get("comment", ""), "features": ",".join(sorted(job.job.features)),
-        "required_nodes": words.node_list(job.job.request.nodelist),
-        "excluded_nodes": words.node_list(job.job.request.exclude),
-        "restart_cnt": job.requeued, "batch_flag": payload.script}

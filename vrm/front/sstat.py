@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple, Union
 
 from vrm.front import formats, times, words
-from vrm.front.answers import Answer, Call, Waiting
+from vrm.front.answers import Answer, Call, LaterAnswer
 from vrm.front.counter import Counter
-from vrm.front.formats import Field
-from vrm.front.jobs import Job, Usage
+from vrm.front.formats import SacctField
+from vrm.front.jobs import JobView, StepUsage
 from vrm.front.options import Options
 from vrm.model import JobState
 from vrm.results.steps import BATCH
@@ -45,14 +45,14 @@ PIDS = "JobID,Nodelist,Pids"
 
 
 @dataclass(frozen=True)
-class Row:
+class SstatRow:
     """A step that runs."""
 
-    job: Job
-    usage: Usage
+    job: JobView
+    usage: StepUsage
 
 
-def sstat(call: Call, counter: Counter) -> Union[Answer, Waiting]:
+def sstat(call: Call, counter: Counter) -> Union[Answer, LaterAnswer]:
     """The table of steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
@@ -75,18 +75,18 @@ def sstat(call: Call, counter: Counter) -> Union[Answer, Waiting]:
             return None
         left, rows, wrong = iter(found), [], ""
         for word, jobs in named.items():
-            here = [Row(job, usage) for job in jobs for usage in next(left)]
+            here = [SstatRow(job, usage) for job in jobs for usage in next(left)]
             some, why = _steps(word, "allsteps" in given, jobs, here)
             rows += some
             wrong += f"sstat: error: {why}\n" * bool(why)
         heading = "noheader" not in given
         return Answer(formats.parsable(chosen, rows, heading, "|", "parsable" in given)
                       if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading), wrong)
-    return answer() or _Later(answer)
+    return answer() or Later(answer)
 
 
-class _Later(Waiting):
-    """The answer, once the nodes have answered."""
+class Later(LaterAnswer):
+    """An answer, once the nodes have answered."""
 
     def __init__(self, poll: Callable[[], Optional[Answer]]) -> None:
         self._poll = poll
@@ -96,7 +96,7 @@ class _Later(Waiting):
         return self._poll()
 
 
-def _jobs(word: str, counter: Counter) -> List[Job]:
+def _jobs(word: str, counter: Counter) -> List[JobView]:
     """The running jobs that a word names."""
     try:
         return [job for job in words.find(counter, word.partition(".")[0])[0] if job.state is JobState.RUNNING]
@@ -104,7 +104,7 @@ def _jobs(word: str, counter: Counter) -> List[Job]:
         raise OPTIONS.error(f"Bad job/step specified: {word}") from error
 
 
-def _steps(word: str, every: bool, jobs: List[Job], rows: List[Row]) -> Tuple[List[Row], str]:
+def _steps(word: str, every: bool, jobs: List[JobView], rows: List[SstatRow]) -> Tuple[List[SstatRow], str]:
     """Those of the running steps of these jobs that a word names, and what is wrong with it."""
     number, dot, step = word.partition(".")
     if not jobs:
@@ -120,19 +120,19 @@ def _kib(size: float) -> str:
     return f"{round(size / 1024)}K"
 
 
-def _columns() -> Dict[str, Field]:
+def _columns() -> Dict[str, SacctField]:
     """What each name stands for, by its small letters."""
-    def each(seconds: float, row: Row) -> str:
+    def each(seconds: float, row: SstatRow) -> str:
         return times.elapsed(seconds / row.usage.tasks)
     known = {
-        "JobID": Field("JobID", -12, lambda row: f"{row.job.shown_id}.{row.usage.step}"),
-        "MaxRSS": Field("MaxRSS", 10, lambda row: _kib(row.usage.largest)),
-        "AveRSS": Field("AveRSS", 10, lambda row: _kib(row.usage.memory / row.usage.tasks)),
-        "MaxRSSNode": Field("MaxRSSNode", 10, lambda row: row.usage.node),
-        "AveCPU": Field("AveCPU", 10, lambda row: each(row.usage.cpu, row)),
-        "MinCPU": Field("MinCPU", 10, lambda row: ""),
-        "NTasks": Field("NTasks", 8, lambda row: str(row.usage.tasks)),
-        "Nodelist": Field("Nodelist", 20, lambda row: ",".join(row.usage.nodes)),
-        "Pids": Field("Pids", 20, lambda row: ",".join(map(str, row.usage.pids)))}
+        "JobID": SacctField("JobID", -12, lambda row: f"{row.job.shown_id}.{row.usage.step}"),
+        "MaxRSS": SacctField("MaxRSS", 10, lambda row: _kib(row.usage.largest)),
+        "AveRSS": SacctField("AveRSS", 10, lambda row: _kib(row.usage.memory / row.usage.tasks)),
+        "MaxRSSNode": SacctField("MaxRSSNode", 10, lambda row: row.usage.node),
+        "AveCPU": SacctField("AveCPU", 10, lambda row: each(row.usage.cpu, row)),
+        "MinCPU": SacctField("MinCPU", 10, lambda row: ""),
+        "NTasks": SacctField("NTasks", 8, lambda row: str(row.usage.tasks)),
+        "Nodelist": SacctField("Nodelist", 20, lambda row: ",".join(row.usage.nodes)),
+        "Pids": SacctField("Pids", 20, lambda row: ",".join(map(str, row.usage.pids)))}
     names = [*DEFAULT.split(","), "Nodelist", "Pids", "ConsumedEnergyRaw", "ReqCPUFreq"]
-    return {name.lower(): known.get(name) or Field(name, max(10, len(name)), None) for name in names}
+    return {name.lower(): known.get(name) or SacctField(name, max(10, len(name)), None) for name in names}

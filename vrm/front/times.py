@@ -8,33 +8,7 @@ import time
 from calendar import monthrange
 from typing import Mapping
 
-_LIMIT = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::([0-9]{1,6}))?")
-
-UNLIMITED = ("UNLIMITED", "INFINITE", "-1")
-
 STANDARD = "%Y-%m-%dT%H:%M:%S"
-
-
-def limit(text: str) -> float:
-    """The seconds of a time limit: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; infinity for none.
-    ValueError for anything else."""
-    if text.upper() in UNLIMITED:
-        return math.inf
-    found = _LIMIT.fullmatch(text)
-    if not found:
-        raise ValueError(text)
-    days, *parts = (None if part is None else int(part) for part in found.groups())
-    first, second, third = parts
-    assert first is not None
-    if days is not None:
-        hours, minutes, seconds = first, second or 0, third or 0
-    elif second is None:
-        hours, minutes, seconds = 0, first, 0
-    elif third is None:
-        hours, minutes, seconds = 0, first, second
-    else:
-        hours, minutes, seconds = first, second, third
-    return ((days or 0) * 24.0 + hours) * 3600 + minutes * 60 + seconds
 
 
 def used(seconds: float) -> str:

@@ -10,6 +10,7 @@ a letter, a length and so many bytes:
 | O, E | manager | text for standard output, for standard error; one without text says that the call was taken |
 | X | manager | the exit status, as a decimal number; the last frame |
 | I | manager | the path of a file that the client is to send ("" for its standard input) |
+| S | manager | the client is to be a step of a job with these variables (each ends with a zero), or has its own job |
 | P | manager | the client is to do it itself, with Python (`vrm.front.client`) |
 | D | client | the content of that file |
 | F | client | why it cannot be read |
@@ -41,6 +42,9 @@ under the same name, by a command file, and gets the same jobs."""
 
 LARGEST = 16 << 20
 """Bytes of the longest call or frame."""
+
+PART = 1 << 20
+"""Bytes of the longest frame that a manager sends of an answer."""
 
 SOCKET = "socket"
 """The name of the socket in the directory of a run."""
@@ -85,7 +89,7 @@ class Call:
     token: str = ""
 
     def packed(self) -> bytes:
-        """As it goes through the socket."""
+        """The frame as it is sent through the socket."""
         texts = [self.cwd, self.name, str(len(self.arguments)), *self.arguments,
                  *(f"{name}={value}" for name, value in self.env.items()),
                  *([f"{TOKEN}={self.token}"] if self.token else [])]
@@ -135,6 +139,13 @@ def _variables(text: str) -> Mapping[str, str]:
     return env
 
 
+def signal_of(data: bytes) -> int:
+    """The signal of a frame K; WireError for what is none."""
+    if not (data.isdigit() and len(data) < 3 and 1 <= int(data) <= 64):
+        raise WireError("this is no signal")
+    return int(data)
+
+
 def frame(kind: bytes, data: bytes) -> bytes:
     """A frame."""
     return FRAME.pack(kind, len(data)) + data
@@ -157,5 +168,9 @@ def frames(data: bytes) -> Tuple[List[Tuple[bytes, bytes]], bytes]:
 
 
 def texts(answers: Iterable[Tuple[bytes, str]]) -> bytes:
-    """Frames of texts, without the empty ones."""
-    return b"".join(frame(kind, os.fsencode(text)) for kind, text in answers if text)
+    """Frames of texts, of at most PART bytes each, without empty ones."""
+    parts = []
+    for kind, text in answers:
+        data = os.fsencode(text)
+        parts += [frame(kind, data[at:at + PART]) for at in range(0, len(data), PART)]
+    return b"".join(parts)

@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 from vrm.front import jobs as front
 from vrm.front.counter import Counter
-from vrm.front.jobs import Job, Node, Site
+from vrm.front.jobs import JobView, NodeView, Site
 from vrm.front.options import VERSION as VERSION
 from vrm.model import JobState
 from vrm.model.hosts import fold
@@ -33,7 +33,7 @@ _OF_CAUSE = {"memory": "OUT_OF_MEMORY", "node": "NODE_FAIL", "interrupted": "PRE
 """States by why the manager has ended a job: the end of the allocation takes it away as a preemption does."""
 
 
-def state(job: Job) -> str:
+def state(job: JobView) -> str:
     """The long form of a job's state."""
     if job.ending:
         return "COMPLETING"
@@ -42,10 +42,10 @@ def state(job: Job) -> str:
 
 _WHY = {front.HELD: "JobHeldUser", front.DEPENDENCY: "Dependency", front.BEGIN: "BeginTime",
         front.RESOURCES: "Resources", front.PRIORITY: "Priority", front.LATE: "PartitionTimeLimit",
-        front.RESERVATION: "Reservation", front.DOWN: "NodeDown"}
+        front.RESERVATION: "Reservation", front.DOWN: "NodeDown", front.LIMIT: "JobArrayTaskLimit"}
 
 
-def reason(job: Job) -> str:
+def reason(job: JobView) -> str:
     """Why a job waits or has not succeeded, in one word."""
     if job.state is JobState.QUEUED:
         return _WHY.get(job.why, "None")
@@ -60,10 +60,14 @@ def reason(job: Job) -> str:
 _DEPENDED = {OK: "afterok", ANY: "afterany", START: "after", FAIL: "afternotok"}
 
 
-def dependency(job: Job) -> str:
+def dependency(job: JobView) -> str:
     """What a job still waits for: `afterok:2(unfulfilled),after:3+5(unfulfilled)`."""
-    return ",".join(f"{_DEPENDED[each.kind]}:{job_id}{f'+{each.delay / 60:g}' if each.delay else ''}(unfulfilled)"
-                    for each in job.waits for job_id in each.ids) or "(null)"
+    alone = set(numbers(job.details.more.get("singleton", ""))) if "singleton" in job.details.more else ()
+    found = [(each, job_id) for each in job.named for job_id in each.ids]
+    said = ["singleton(unfulfilled)"] * any(each.kind == ANY and job_id in alone for each, job_id in found)
+    said += [f"{_DEPENDED[each.kind]}:{job_id}{f'+{each.delay / 60:g}' if each.delay else ''}(unfulfilled)"
+             for each, job_id in found if each.kind != ANY or job_id not in alone]
+    return ",".join(said) or "(null)"
 
 
 def states_of(text: str) -> Optional[List[str]]:
@@ -80,7 +84,7 @@ def states_of(text: str) -> Optional[List[str]]:
     return found
 
 
-def partition(job: Job, site: Site) -> str:
+def partition(job: JobView, site: Site) -> str:
     """The partition of a job."""
     return job.job.queue or default_partition(site)
 
@@ -103,10 +107,10 @@ def split(text: str) -> List[str]:
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
-def find(counter: Counter, text: str) -> Tuple[List[Job], List[str]]:
+def find(counter: Counter, text: str) -> Tuple[List[JobView], List[str]]:
     """The jobs that a list of ids means: `12`, all of an array, `12_3` and `12_[1-4]` tasks of it; and the
     ids of which there is none. ValueError for what is no id."""
-    found: Dict[int, Job] = {}
+    found: Dict[int, JobView] = {}
     missing: List[str] = []
     for word in split(text):
         match = _ID.fullmatch(word)
@@ -131,7 +135,7 @@ OUT_OF_MEMORY = 125
 _KILLED = re.compile(r"killed by signal (\d+)")
 
 
-def exit_code(job: Job) -> str:
+def exit_code(job: JobView) -> str:
     """The exit status as `code:signal`."""
     code = job.code
     if job.cause == "memory":
@@ -148,7 +152,7 @@ def exit_code(job: Job) -> str:
     return f"{code}:0"
 
 
-def node_state(node: Node) -> str:
+def node_state(node: NodeView) -> str:
     """The state of a node, the long form."""
     if not node.up:
         return "DOWN"

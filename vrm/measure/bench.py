@@ -41,7 +41,7 @@ class MeasureError(RunError):
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchmarkRun:
     """A run that ended: `seconds` as the application says (else the whole), `whole` seconds of
     mpirun, `cpu` seconds of all its processes on this machine, or why it does not count in
     `fault`."""
@@ -139,7 +139,7 @@ class Bench:
             raise MeasureError(f"{app}: cannot be started: {error}") from error
         return number
 
-    def wait(self) -> List[Run]:
+    def wait(self) -> List[BenchmarkRun]:
         """Wait until something ends, and give all that has ended."""
         while True:
             now = time.monotonic()
@@ -151,11 +151,11 @@ class Bench:
             if ended:
                 return ended
 
-    def _look(self, now: float) -> List[Run]:
+    def _look(self, now: float) -> List[BenchmarkRun]:
         due = [trial.ending.deadline if trial.ending else trial.deadline
                for trial in self._trials.values()]
         self._selector.select(max(0.0, min(due, default=now) - now))
-        ended: List[Run] = []
+        ended: List[BenchmarkRun] = []
         for event in self._spawner.events():
             if isinstance(event, SpawnerLost):
                 raise MeasureError(f"{event.message}; start the measurement again: it "
@@ -174,7 +174,7 @@ class Bench:
                 trial.ending.poll(now)
         return ended
 
-    def _ended(self, number: int, trial: _Trial, event: Any) -> Run:
+    def _ended(self, number: int, trial: _Trial, event: Any) -> BenchmarkRun:
         del self._trials[number]
         output = self.run.output(trial.app, number)
         errors = self.run.errors(trial.app, number)
@@ -199,7 +199,7 @@ class Bench:
         for path in (output, errors, self.run.rankfile(trial.app, number),
                      self.run.status(number), self.run.marker(number)):
             path.unlink(missing_ok=True)
-        return Run(number, whole if seconds is None else seconds, whole, fault, cpu)
+        return BenchmarkRun(number, whole if seconds is None else seconds, whole, fault, cpu)
 
     def _bindings(self, trial: _Trial, output: Path, errors: Path) -> str:
         """What is wrong with the cores a run was on: a figure from other cores is worth nothing."""

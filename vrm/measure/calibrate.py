@@ -23,7 +23,7 @@ Key = Tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CalibrationPlan:
     """What to measure: programs, rank counts (none: all that fit), repetitions, seconds a run may
     take, and the table's file."""
 
@@ -46,7 +46,7 @@ def most_ranks(site: Site) -> int:
     return most
 
 
-def combinations(plan: Plan, site: Site, tell: Tell) -> List[Key]:
+def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> List[Key]:
     """The programs with the rank counts they will be run on, those left out told with the reason.
 
     Raises MeasureError when nothing is left.
@@ -69,7 +69,7 @@ def combinations(plan: Plan, site: Site, tell: Tell) -> List[Key]:
     return chosen
 
 
-def calibrate(settings: Settings, site: Site, plan: Plan, tell: Tell, fresh: bool = False) -> bool:
+def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell, fresh: bool = False) -> bool:
     """Run everything that is missing in the table; True when every program ran.
 
     Raises MeasureError or RunError when it cannot begin or go on, KeyboardInterrupt when it is

@@ -261,7 +261,7 @@ def suite_def(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int] 
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildRequest:
     """What is to be built: programs, classes, rank counts (for 3.3), flags and the target."""
 
     apps: Tuple[str, ...]
@@ -275,7 +275,7 @@ class Order:
 Report = Callable[[Built], None]
 
 
-def build_official(path: Path, order: Order, tools: Tools, report: Report,
+def build_official(path: Path, order: BuildRequest, tools: Tools, report: Report,
                    work: Optional[Path] = None,
                    note: Callable[[str], None] = lambda text: None) -> List[Built]:
     """Build an NPB-MPI and install what could be built in `order.out`. `note` is given what the
@@ -318,7 +318,7 @@ def _choice(source: Source, path: Path) -> str:
             f".../{source.others[0].name}")
 
 
-def _work_directory(work: Path, order: Order) -> Path:
+def _work_directory(work: Path, order: BuildRequest) -> Path:
     """Make the directory to build in. What lies there under a program's name is replaced, unless
     somebody else has put it there."""
     try:
@@ -335,7 +335,7 @@ def _work_directory(work: Path, order: Order) -> Path:
     return work
 
 
-def _check(source: Source, order: Order, path: Path) -> None:
+def _check(source: Source, order: BuildRequest, path: Path) -> None:
     there = source.apps()
     missing = [app for app in order.apps if app not in there]
     if missing:
@@ -346,7 +346,7 @@ def _check(source: Source, order: Order, path: Path) -> None:
                          "such as bt.A.4; say which with --ranks 1,4,16")
 
 
-def _build_app(app: str, source: Source, order: Order, tools: Tools, place: Path, report: Report,
+def _build_app(app: str, source: Source, order: BuildRequest, tools: Tools, place: Path, report: Report,
                halt: threading.Event) -> List[Built]:
     """Build a program in all its classes in a copy of the tree."""
     tree = place / app
@@ -377,7 +377,7 @@ def _build_app(app: str, source: Source, order: Order, tools: Tools, place: Path
     return results
 
 
-def _build_one(built: Built, tree: Path, order: Order, tools: Tools, ranks: int,
+def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, ranks: int,
                added: Dict[str, List[str]]) -> Built:
     command = [tools.make, built.app, f"CLASS={built.problem_class}"]
     command += [f"NPROCS={ranks}"] if ranks else []
@@ -473,7 +473,7 @@ def bundled() -> ModuleType:
     return module
 
 
-def build_bundled(order: Order, mpicc: Optional[str], report: Report,
+def build_bundled(order: BuildRequest, mpicc: Optional[str], report: Report,
                   extra_flags: Sequence[str] = ()) -> List[Built]:
     """Build the bundled programs; raises BuildError when nothing can be built."""
     program = bundled()

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
+    from vrm.model.cluster import Booking, Cluster, Pool
     from vrm.model.heatmap import Heatmap
     from vrm.model.job import Dependency, Infeasible, Job, JobState
     from vrm.model.node import Node, Socket
     from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
 else:
     _PLACES = {
-        "cluster": ("AnyPlacement", "Booking", "Cluster", "Pool"),
+        "cluster": ("Booking", "Cluster", "Pool"),
         "heatmap": ("Heatmap",),
         "job": ("Dependency", "Infeasible", "Job", "JobState"),
         "node": ("Node", "Socket"),
@@ -31,6 +31,6 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 __all__ = [
-    "AnyPlacement", "Booking", "Cluster", "CoreLayout", "CorePlacement", "Dependency", "Heatmap",
+    "Booking", "Cluster", "CoreLayout", "CorePlacement", "Dependency", "Heatmap",
     "Infeasible", "Job", "JobState", "Node", "Placement", "Pool", "RankSlot", "Socket",
 ]

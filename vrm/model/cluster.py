@@ -4,53 +4,24 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Union)
+from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional,
+                    Sequence, Tuple)
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
-from vrm.model.core_share import Borrowed, Loan, Share, slots
+from vrm.model.booking import Booking as Booking
+from vrm.model.core_share import Loan, slots
 from vrm.model.job import Job
 from vrm.model.energy import NO_PROGRAMS
 from vrm.model.loans import Loans
-from vrm.model.node import CORES, HALF, Node, Socket, node_classes
-from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
+from vrm.model.node import HALF, Node, Socket, node_classes
+from vrm.model.placement import CoreLayout, Placement, RankSlot
 from vrm.model.power import Budget, added, pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
 
-AnyPlacement = Union[Placement, CorePlacement]
-
 # What a named tuple's own constructor calls; without that detour, a third of the time.
 _new = tuple.__new__
-
-
-class Booking(NamedTuple):
-    """A running job: its placement, start, and expected end, in seconds. That is the start and the
-    expected run time, until the job has outlived it and something else is expected.
-
-    `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
-    seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for, or slower.
-    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.loans`).
-    """
-
-    job: Job
-    placement: AnyPlacement
-    start: float
-    expected_end: float
-    shares: Tuple[Share, ...] = ()
-    extra: float = 0.0
-    until: float = 0.0
-
-    @property
-    def limit(self) -> float:
-        """The end of its walltime."""
-        return self.start + self.job.walltime + self.extra
-
-    @property
-    def gives(self) -> float:
-        """When its room is expected to be free."""
-        return self.expected_end if self.expected_end > self.until else self.until
 
 
 class Watcher:
@@ -176,14 +147,8 @@ class Pool:
         """Nodes that are up and hold no job."""
         empty = self.up & ~(self.busy0 | self.busy1)
         if self.busy_cores:
-            for node, *_ in self.layout.spans(self.busy_cores):
-                empty &= ~(1 << node)
+            empty &= ~self.layout.nodes_of(self.busy_cores)
         return empty
-
-    @property
-    def up_cores(self) -> int:
-        """Cores of nodes that are up (see `layout`)."""
-        return self.layout.all & ~self._down_cores
 
     @property
     def free_cores(self) -> int:
@@ -224,11 +189,14 @@ class Pool:
             return self.calendar.boundaries(now)
         return sorted({*self.calendar.boundaries(now), *self.budget.boundaries(now)})
 
-    def take(self, job: Job, placement: AnyPlacement, begun: Optional[float] = None, power: Optional[int] = None
+    def take(self, job: Job, placement: Placement, begun: Optional[float] = None, power: Optional[int] = None
              ) -> None:
         """Mark the placement's lanes or cores, amounts, licences and power as taken; `begun`: since when
         or from when on, if that is not the time of this view. `power` (milliwatts), where that is known."""
-        placement.take(self)
+        lane0, lane1, cores = placement.room
+        self.busy0 |= lane0
+        self.busy1 |= lane1
+        self.busy_cores |= cores
         self._empties = self._free = -1
         if self.rooms.used:
             self.rooms.touch(placement.node_set, freed=False)
@@ -238,13 +206,26 @@ class Pool:
             self.budget.take(job.id, (self.at if begun is None else begun) + job.walltime * placement.pace,
                              self.power(job, placement) if power is None else power)
 
-    def power(self, job: Job, placement: AnyPlacement) -> int:
+    def clashes(self, placement: Placement) -> bool:
+        """Whether something that a placement holds is taken or on a node that is down. Lenders hold what they lend."""
+        if placement.lease is not None:
+            return bool(placement.node_set & ~self.up)
+        lane0, lane1, cores = placement.room
+        if cores:
+            return bool(cores & ~self.free_cores)
+        return bool(lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up
+                    or self.busy_cores and (lane0 | lane1) & self.layout.nodes_of(self.busy_cores))
+
+    def power(self, job: Job, placement: Placement) -> int:
         """What a job draws there above idle nodes, in milliwatts; 0 where that is not known."""
         return added(job, placement, self.nodes, self.programs) or 0
 
-    def give(self, job: Job, placement: AnyPlacement) -> None:
+    def give(self, job: Job, placement: Placement) -> None:
         """Undo `take`."""
-        placement.give(self)
+        lane0, lane1, cores = placement.room
+        self.busy0 &= ~lane0
+        self.busy1 &= ~lane1
+        self.busy_cores &= ~cores
         self._empties = self._free = -1
         if self.rooms.used:
             self.rooms.touch(placement.node_set)
@@ -285,14 +266,15 @@ class Pool:
                 and self.licences == other.licences
                 and (self.budget is None or other.budget is None or self.budget.held == other.budget.held))
 
-    def returns(self, placement: AnyPlacement) -> int:
+    def returns(self, placement: Placement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
         are up."""
         if self.up == self._all:
             return placement.size
-        return placement.size_on(self)
+        lane0, lane1, cores = placement.room
+        return bits.count((lane0 | lane1) & self.up) + bits.count(cores and cores & ~self._down_cores)
 
-    def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
+    def _change_amounts(self, job: Job, placement: Placement, sign: int) -> None:
         request = job.request
         for name, amount in request.licences:
             self.licences[name] += sign * amount
@@ -376,110 +358,89 @@ class Cluster(Pool):
         """Cores of all nodes, up or down."""
         return sum(node.cores for node in self.nodes)
 
-    def book(self, job: Job, placement: AnyPlacement, now: float) -> Booking:
-        """Give the placement's cores to the job until `now` plus its expected run time, and devices
+    def book(self, job: Job, placement: Placement, now: float) -> Booking:
+        """Give what the placement holds to the job until `now` plus its expected run time, and devices
         where it wants some: those that the placement has already, else the nearest.
 
         Raises ValueError when one of them is not free: a policy has erred.
         """
         job_id = job.id
-        if placement.clashes(self):
+        if self.clashes(placement):
             raise ValueError(f"job {job_id}: {placement} takes cores that are not free")
         if job_id in self.bookings:
             raise ValueError(f"job {job_id} runs already")
-        if not job.request.plain:
-            self._take_more(job, placement)
-        if self.programs:
-            placement.pace = pace(job, placement, self.nodes, self.programs)
-        if self.budget is not None:
-            self.budget.take(job_id, now + job.walltime * placement.pace, self.power(job, placement))
-        slower = placement.pace
-        if type(placement) is Borrowed:
-            slower *= job.cores / placement.width
+        if not job.request.plain or self.programs:
+            placement = self._completed(job, placement)
+        slower = placement.slower(job.cores)
         end, extra = now + job.expected * slower, job.walltime * (slower - 1)
-        if type(placement) is Borrowed:
-            for lender, cores in placement.lent:
+        if placement.lease is not None:
+            for lender, cores in placement.lease.lent:
                 self.loans.lend(self, Loan(lender, job_id, cores, now, end))
             self.loans.guests.add(job_id)
         booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end, (), extra, 0.0))
-        if self._ends is not None:
-            bisect.insort(self._ends, (end, job_id))
-        if self._limits is not None:
-            bisect.insort(self._limits, (now + job.walltime + extra, job_id))
-        lane0, lane1 = placement.claims
-        if placement.share == CORES:
-            placement.take(self)
-            self._free -= placement.size if self._free >= 0 else 0
-            self._empties = -1
-        else:
-            self.busy0 |= lane0
-            self.busy1 |= lane1
-            self._free = -1
-            if lane0 == lane1:  # it has its nodes for itself
-                self._empties -= placement.size if self._empties >= 0 else 0
-            else:
-                self._empties = -1
-                tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
-                tenant[0] |= lane0
-                tenant[1] |= lane1
-        if self.rooms.used:
-            self.rooms.touch(placement.node_set, freed=False)
+        self._insert(booking)
+        known = self._empties, self._free
+        self.take(job, placement, now)
+        self._recount(job, placement, known, -1)
         self.generation += 1
         for watcher in self.watchers:
             watcher.booked(booking)
         return booking
 
-    def _take_more(self, job: Job, placement: AnyPlacement) -> None:
-        """Take what a job wants besides cores: devices, amounts and licences."""
-        if not placement.devices and job.request.amounts:
-            placement.devices = devices.choose(job.request, placement.slots(self.nodes), self.nodes,
-                                               self.held)
-        devices.hold(self.held, placement.devices)
-        self._change_amounts(job, placement, -1)
+    def _completed(self, job: Job, placement: Placement) -> Placement:
+        """The placement with devices, if the job wants some, and with how fast it is there."""
+        given = placement.devices
+        if not given and job.request.amounts:
+            given = devices.choose(job.request, placement.slots(self.nodes), self.nodes, self.held)
+        devices.hold(self.held, given)
+        paced = pace(job, placement, self.nodes, self.programs) if self.programs else placement.pace
+        return placement.but(devices=given, pace=paced) if given or paced != placement.pace else placement
+
+    def _recount(self, job: Job, placement: Placement, known: Tuple[int, int], sign: int) -> None:
+        """Bring up to date how many nodes and cores are free, and whose lanes those are of which nodes have two,
+        after a start (-1) or an end (+1). `known`: the empty nodes and the free cores before."""
+        lane0, lane1, cores = placement.room
+        empties, free = known
+        if not (lane0 or lane1):
+            self._free = free + sign * self.returns(placement) if free >= 0 else -1
+        elif lane0 == lane1 and not cores:  # it has its nodes for itself
+            self._empties = empties + sign * self.returns(placement) if empties >= 0 else -1
+        elif placement.lease is None:
+            tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
+            tenant[0] ^= lane0
+            tenant[1] ^= lane1
+            if not any(tenant):
+                del self.tenants[job.app, job.procs]
 
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""
         booking = self.bookings.pop(job_id)
         job, placement = booking[:2]
-        if self._ends is not None:
-            del self._ends[bisect.bisect_left(self._ends, (booking.gives, job_id))]
-        if self._limits is not None:
-            del self._limits[bisect.bisect_left(self._limits, (booking.limit, job_id))]
-        lane0, lane1 = placement.claims
-        up = self.up == self._all
-        if placement.share == CORES:
-            placement.give(self)
-            self._free = self._free + placement.size if up and self._free >= 0 else -1
-            self._empties = -1
-        else:
-            self.busy0 &= ~lane0
-            self.busy1 &= ~lane1
-            self._free = -1
-            if lane0 == lane1:
-                self._empties = self._empties + placement.size if up and self._empties >= 0 else -1
-            else:
-                self._empties = -1
-                load = job.app, job.procs
-                tenant = self.tenants[load]
-                tenant[0] &= ~lane0
-                tenant[1] &= ~lane1
-                if not tenant[0] and not tenant[1]:
-                    del self.tenants[load]
-        if not job.request.plain:
-            devices.free(self.held, placement.devices)
-            self._change_amounts(job, placement, +1)
-        if self.budget is not None:
-            self.budget.give(job_id)
-        if self.rooms.used:
-            self.rooms.touch(placement.node_set)
-        if type(placement) is Borrowed:
-            self._free = -1
+        self._remove(booking)
+        known = self._empties, self._free
+        self.give(job, placement)
+        devices.free(self.held, placement.devices)
+        self._recount(job, placement, known, +1)
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
         if self.loans and self.loans.ended(self, booking):
             self._empties = self._free = -1
         return booking
+
+    def _insert(self, booking: Booking) -> None:
+        """Note when it ends."""
+        if self._ends is not None:
+            bisect.insort(self._ends, (booking.gives, booking.job.id))
+        if self._limits is not None:
+            bisect.insort(self._limits, (booking.limit, booking.job.id))
+
+    def _remove(self, booking: Booking) -> None:
+        """Undo `_insert`."""
+        if self._ends is not None:
+            del self._ends[bisect.bisect_left(self._ends, (booking.gives, booking.job.id))]
+        if self._limits is not None:
+            del self._limits[bisect.bisect_left(self._limits, (booking.limit, booking.job.id))]
 
     def revise(self, job_id: int, end: float, now: float = -math.inf) -> Booking:
         """Expect the end of a running job at another time, in seconds; KeyError when it does not
@@ -494,12 +455,8 @@ class Cluster(Pool):
         of it once. KeyError when it does not run."""
         before = self.bookings[job_id]
         booking = self.bookings[job_id] = before._replace(**changes)
-        if self._ends is not None:
-            del self._ends[bisect.bisect_left(self._ends, (before.gives, job_id))]
-            bisect.insort(self._ends, (booking.gives, job_id))
-        if self._limits is not None and booking.limit != before.limit:
-            del self._limits[bisect.bisect_left(self._limits, (before.limit, job_id))]
-            bisect.insort(self._limits, (booking.limit, job_id))
+        self._remove(before)
+        self._insert(booking)
         self.generation += 1
         for watcher in self.watchers:
             watcher.revised(booking, before.expected_end)

@@ -128,7 +128,7 @@ def chosen(predictions: Sequence[Prediction], goal: str, weight: float = 1.0) ->
                                                       weight))
 
 
-class Offer(NamedTuple):
+class ClassOffer(NamedTuple):
     """A class of nodes for a program, at the frequency chosen there. `score` is its distance from the
     best that any class offers; `pace` the run time there, as a multiple of that on the program's
     first class at its highest frequency."""
@@ -145,7 +145,7 @@ class Programs:
 
     def __init__(self, measured: Optional[Mapping[str, Mapping[str, Measured]]] = None) -> None:
         self._measured = {app: dict(classes) for app, classes in (measured or {}).items()}
-        self._offers: Dict[Tuple[object, ...], Tuple[Offer, ...]] = {}
+        self._offers: Dict[Tuple[object, ...], Tuple[ClassOffer, ...]] = {}
         self._at: Dict[Tuple[object, ...], Optional[Prediction]] = {}
 
     def __bool__(self) -> bool:
@@ -171,7 +171,7 @@ class Programs:
         return found[name].seconds / next(iter(found.values())).seconds if name in found else None
 
     def offers(self, app: str, classes: Mapping[str, PowerClass], goal: str = BALANCED,
-               weight: float = 1.0) -> Tuple[Offer, ...]:
+               weight: float = 1.0) -> Tuple[ClassOffer, ...]:
         """The classes on which a program was measured, in the order of its measurements, each with the
         frequency that is best there for the goal."""
         key = (app, goal, weight, *classes.items())
@@ -180,7 +180,7 @@ class Programs:
         return self._offers[key]
 
     def _made(self, app: str, classes: Mapping[str, PowerClass], goal: str, weight: float
-              ) -> Tuple[Offer, ...]:
+              ) -> Tuple[ClassOffer, ...]:
         found = self.of(app)
         picked = {name: chosen(classes[name].predictions(each), goal, weight)
                   for name, each in found.items() if name in classes}
@@ -189,7 +189,7 @@ class Programs:
         joules = min(each.joules for each in picked.values())
         seconds = min(each.seconds for each in picked.values())
         whole = next(iter(found.values())).seconds
-        return tuple(Offer(name, each, distance(each.joules / joules, each.seconds / seconds, weight),
+        return tuple(ClassOffer(name, each, distance(each.joules / joules, each.seconds / seconds, weight),
                            each.seconds / whole) for name, each in picked.items())
 
     def at(self, app: str, power: PowerClass, frequency: float) -> Optional[Prediction]:

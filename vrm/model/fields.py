@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
-from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EXPECTED, FEATURES, FLAG, HOSTS,
+from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
 from vrm.model.ranges import MOST_JOBS
@@ -138,7 +138,11 @@ TABLE: List[Field] = [
     Field("array", INDICES, f"the indices of at most {MOST_JOBS} jobs, as 0-9:2,20", LINE,
           "array", (), record="array",
           option=Option("0-9:2", "one job for each index, which it finds in VRM_ARRAY_INDEX; %%i "
-                        "in the arguments is the index")),
+                        "in the arguments, in --dir and in --name is the index")),
+    Field("each", EACH, "a pattern of paths, as 'cases/*', or @FILE for the lines of a file", PAYLOAD, "each", (),
+          record="each",
+          option=Option("PATTERN|@FILE", "one job for each path that matches, or for each line of the file; %%e in "
+                        "the arguments, in --dir and in --name is it, and VRM_ARRAY_ITEM")),
     Field("", INDEX, "", DETAILS, "index", None, shown="index", column="index", form=2),
     Field("hold", FLAG, "1 (the job waits for `vrm release`) or 0", DETAILS, "held", False,
           record="held", column="hold",
@@ -218,6 +222,8 @@ TABLE: List[Field] = [
           option=Option("TIME", "do not start it earlier than so long after its submission: 90m, 2h")),
     Field("", TEXT, "", RESULT, "cause", "", column="cause", form=4),
     Field("", NAME, "", DETAILS, "requeue", "", record="requeue"),
+    Field("", TEXT, "", DETAILS, "singleton", "", record="singleton"),
+    Field("", WHOLE, "", DETAILS, "throttle", 0, record="throttle"),
     Field("deadline", AMOUNT, "a time after the submission, as 90m, 2h or 1-12:00:00", DETAILS, "deadline", 0.0,
           record="deadline", shown="deadline", column="deadline", form=4,
           option=Option("TIME", "cancel it when it can end no more, by its time, so long after its submission: 2h")),

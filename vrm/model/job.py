@@ -25,7 +25,7 @@ class JobState(str, enum.Enum):
     @property
     def ended(self) -> bool:
         """Whether a job in this state will never run (again)."""
-        return self not in (JobState.QUEUED, JobState.RUNNING)
+        return self is not JobState.QUEUED and self is not JobState.RUNNING
 
 
 OK, ANY, START, FAIL = "", "any", "start", "fail"
@@ -154,6 +154,14 @@ class Request(NamedTuple):
             raise ValueError(f"a job needs at least 1 rank, not {self.tasks}")
         if self.cores_per_task < 1:
             raise ValueError(f"a rank needs at least 1 core, not {self.cores_per_task}")
+        self._check_nodes()
+        for name, amount in (*self.per_task, *self.per_node):
+            if name == GPU and amount % 1000:
+                raise ValueError(f"{GPU}: {people(name, amount):g} is no whole number of them")
+        return self
+
+    def _check_nodes(self) -> None:
+        """ValueError where no nodes can be what it says of them."""
         least, most = self.nodes
         if least > self.tasks:
             raise ValueError(f"nodes: {self.tasks} rank(s) cannot run on {least} nodes")
@@ -169,11 +177,6 @@ class Request(NamedTuple):
         both = sorted(self.nodelist & self.exclude)
         if both:
             raise ValueError(f"nodelist and exclude both name {both[0]}")
-        for amounts_here in (self.per_task, self.per_node):
-            for name, amount in amounts_here:
-                if name == GPU and amount % 1000:
-                    raise ValueError(f"{GPU}: {people(name, amount):g} is no whole number of them")
-        return self
 
     # By the names of the fields (`vrm.model.fields`).
 
@@ -245,7 +248,8 @@ class Program:
     `front` is the batch system by whose commands it came ("": by vrm's own): its user has sent the script.
     `environment` names what was kept of the variables that it gets in the place of the manager's. `output`,
     `errors` and `input` are files that its user has chosen, in which %j is the id (see
-    `vrm.live.manager.surroundings`), `append`: they are not emptied first.
+    `vrm.live.manager.surroundings`), `append`: they are not emptied first. `each` are the items of an array
+    that was made of paths or of lines, by their indices.
     """
 
     arguments: Tuple[str, ...] = ()
@@ -260,14 +264,26 @@ class Program:
     errors: str = ""
     input: str = ""
     append: bool = False
+    each: Tuple[str, ...] = ()
 
     def own(self, index: Optional[int]) -> Program:
-        """That of the job of this index in an array: `%i` in the arguments is its index, which it
-        also finds in the variable VRM_ARRAY_INDEX. None: the job is of no array."""
+        """That of the job of this index in an array: `%i` in the arguments and in the directory is its index,
+        which it also finds in the variable VRM_ARRAY_INDEX, and `%e` its item (VRM_ARRAY_ITEM), where the array
+        has items. None: the job is of no array."""
         if index is None:
             return self
-        return replace(self, arguments=tuple(word.replace("%i", str(index)) for word in self.arguments),
-                       variables={**self.variables, "VRM_ARRAY_INDEX": str(index)})
+        variables = {"VRM_ARRAY_INDEX": str(index), **({"VRM_ARRAY_ITEM": self.each[index]} if self.each else {})}
+        before, mark, _ = self.directory.partition("%e")
+        directory = self.directory
+        if mark and self.each and self.each[index].startswith("/"):  # which stands for itself wherever it is put
+            directory = directory[len(before):]
+        return replace(self, arguments=tuple(self.filled(word, index) for word in self.arguments),
+                       directory=self.filled(directory, index), variables={**self.variables, **variables})
+
+    def filled(self, text: str, index: int) -> str:
+        """A text of an array's job with its index and item in it."""
+        text = text.replace("%i", str(index))
+        return text.replace("%e", self.each[index]) if self.each else text
 
 
 PROGRAM = Program()
@@ -350,8 +366,8 @@ class Job:
     def but(self, **changes: Any) -> Job:
         """The same job with other values of some of its attributes."""
         twin = Job.__new__(Job)
-        for name, value in zip(Job.__slots__, _all_of(self)):
-            setattr(twin, name, value)
+        (twin.id, twin.app, twin.request, twin.walltime, twin.expected, twin.submit, twin.priority, twin.user,
+         twin.queue, twin.payload, twin.malleable, twin.watts, twin.procs, twin.cores, twin.exclusive) = _all_of(self)
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin
@@ -396,6 +412,10 @@ class Details:
     held: bool = False
     name: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, index: int, payload: Program) -> Details:
+        """Those of the job of this index in an array, with its index and item in its name."""
+        return replace(self, index=index, name=payload.filled(self.name, index) if "%" in self.name else self.name)
 
 
 PLAIN = Details()

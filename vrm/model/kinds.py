@@ -207,7 +207,7 @@ def _path_sound(value: Any) -> bool:
 def _label(text: str) -> str:
     if not text.isprintable() or not 0 < len(text) <= 64:
         raise ValueError(text)
-    if _LIKE_IDS.fullmatch(text) or _KIND.fullmatch(text)[1]:  # type: ignore[index]
+    if _LIKE_IDS.fullmatch(text.replace("%i", "0")) or _KIND.fullmatch(text)[1]:  # type: ignore[index]
         raise FieldError("name: `{}` would be taken for ids in after=; put a letter before it: "
                          "name=run{}", text, text)
     return text
@@ -356,6 +356,7 @@ ARGUMENTS = Kind(_arguments, shapes.list_of(_path_sound), lambda value: [shlex.j
 VARIABLES = Kind(_variable, _variables_sound,
                  lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True,
                  to_record=dict)
+EACH = Kind(_directory, shapes.list_of(_path_sound), to_record=list, of_record=tuple)
 TEXT = Kind(same, shapes.text, plain_sound=shapes.text)
 INDICES = Kind(numbers, _numbers_sound, lambda value: [fold(value)], to_record=fold,
                of_record=numbers)

@@ -11,13 +11,26 @@ its borrowers hold what it held of their nodes. Where a borrower is expected to 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
 
 from vrm.model import bits, core_share
-from vrm.model.core_share import NOBODY, Alike, Borrowed, Loan, Share
+from vrm.model.booking import Booking
+from vrm.model.core_share import NOBODY, Alike, Loan, LentCores
+from vrm.model.node import Node
+from vrm.model.placement import CoreLayout, Placement
 
-if TYPE_CHECKING:
-    from vrm.model.cluster import AnyPlacement, Booking, Cluster
+
+class LoanCluster(Protocol):
+    """What loans ask and change of a cluster."""
+
+    nodes: Sequence[Node]
+    layout: CoreLayout
+    busy0: int
+    busy1: int
+    busy_cores: int
+    bookings: Dict[int, Booking]
+
+    def reshape(self, job_id: int, **changes: Any) -> Booking: ...
 
 
 class Loans:
@@ -57,12 +70,12 @@ class Loans:
             cores |= loan.cores
         return cores
 
-    def cores(self, cluster: "Cluster") -> int:
+    def cores(self, cluster: LoanCluster) -> int:
         """The number of cores that are lent."""
         return sum(bits.count(loan.cores) for loan in self.all
-                   if not isinstance(cluster.bookings[loan.lender].placement, Borrowed))
+                   if cluster.bookings[loan.lender].placement.lease is None)
 
-    def ranks(self, cluster: "Cluster", booking: "Booking") -> List[Alike]:
+    def ranks(self, cluster: LoanCluster, booking: Booking) -> List[Alike]:
         """The ranks of a running job, equal nodes together, with their cores when none is lent."""
         found = self._ranks.get(booking.job.id)
         if found is None:
@@ -70,16 +83,16 @@ class Loans:
             self._ranks[booking.job.id] = found
         return found
 
-    def rate(self, cluster: "Cluster", booking: "Booking", ideal: bool = False) -> float:
+    def rate(self, cluster: LoanCluster, booking: Booking, ideal: bool = False) -> float:
         """How fast a running job is with the cores that it has now (see `core_share.rate`)."""
         placement = booking.placement
-        if isinstance(placement, Borrowed):
+        if placement.lease is not None:
             cores = booking.job.cores
             alone = ideal and not self.of_lender(booking.job.id)  # else others are on what it holds
-            return (placement.mean_width(cluster.nodes, cores) if alone else placement.width) / cores
+            return (core_share.mean_width(placement, cluster.nodes, cores) if alone else placement.width) / cores
         return self.rate_without(cluster, booking, self.lent(booking.job.id) if self.all else 0, ideal)
 
-    def rate_without(self, cluster: "Cluster", booking: "Booking", lent: int, ideal: bool = False) -> float:
+    def rate_without(self, cluster: LoanCluster, booking: Booking, lent: int, ideal: bool = False) -> float:
         """How fast a running job is without these cores of its."""
         if not lent:
             return 1.0
@@ -95,25 +108,36 @@ class Loans:
         self._rates.pop((job_id, False), None)
         self._rates.pop((job_id, True), None)
 
-    def lost(self, cluster: "Cluster", booking: "Booking", now: float) -> float:
+    def lost(self, cluster: LoanCluster, booking: Booking, now: float) -> float:
         """The seconds that a running job has lost by now, since it had fewer cores than it asked
         for (the worst case)."""
         placement = booking.placement
-        if isinstance(placement, Borrowed):
-            return placement.lost(booking.start, now, booking.job.cores)
+        if placement.lease is not None:
+            return sum((until - since) * (1 - then.width / booking.job.cores)
+                       for since, until, then in core_share.periods(placement, booking.start, now))
         lost = 0.0
         for at, (since, lent) in enumerate(booking.shares):
             until = booking.shares[at + 1].since if at + 1 < len(booking.shares) else now
             lost += (until - since) * (1 - self.rate_without(cluster, booking, lent))
         return lost
 
+    def recall(self, cluster: LoanCluster, job_id: int, shares: Iterable[LentCores], now: float) -> None:
+        """A job that runs has lent all this by now, of which its booking knows what it still lends: it has as much
+        more time as it has lost before."""
+        booking = cluster.bookings.get(job_id)
+        if booking is None or booking.placement.lease is not None:
+            return
+        whole = booking._replace(shares=tuple(shares))
+        more = self.lost(cluster, whole, now) - self.lost(cluster, booking, now)
+        cluster.reshape(job_id, shares=whole.shares, expected_end=booking.expected_end + more,
+                        extra=booking.extra + more)
+
     # What the cluster does.
 
-    def lend(self, cluster: "Cluster", loan: Loan) -> None:
+    def lend(self, cluster: LoanCluster, loan: Loan) -> None:
         """A running job lends cores. ValueError, with the reason, where it cannot."""
         booking = cluster.bookings[loan.lender]
-        placement = booking.placement
-        if isinstance(placement, Borrowed):
+        if booking.placement.lease is not None:
             raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
         held = core_share.held(self.ranks(cluster, booking), cluster.layout)
         lent = self.lent(loan.lender)
@@ -125,7 +149,7 @@ class Loans:
         self.all.append(loan)
         self.changes += 1
 
-    def regain(self, cluster: "Cluster", loan: Loan, now: float) -> None:
+    def regain(self, cluster: LoanCluster, loan: Loan, now: float) -> None:
         """A lender has the cores of a loan again."""
         self.all.remove(loan)
         self.changes += 1
@@ -135,7 +159,7 @@ class Loans:
         if not self.of_lender(loan.lender):
             self._forget(loan.lender)
 
-    def outlives(self, cluster: "Cluster", borrower: int, now: float, until: float) -> None:
+    def outlives(self, cluster: LoanCluster, borrower: int, now: float, until: float) -> None:
         """A borrower is expected to end at another time."""
         for loan in self.of_borrower(borrower):
             before = self.of_lender(loan.lender)
@@ -144,7 +168,7 @@ class Loans:
                 self._change(cluster, cluster.bookings[loan.lender], now,
                              self.of_lender(loan.lender), before, same=True)
 
-    def ended(self, cluster: "Cluster", booking: "Booking") -> bool:
+    def ended(self, cluster: LoanCluster, booking: Booking) -> bool:
         """A job has left its cores: those that borrowed some hold what it held of their nodes. Of
         several on one node it is the one that is expected to run longest, and it lends to the
         others. Whether there are any."""
@@ -162,20 +186,23 @@ class Loans:
         self.bequeath(cluster, booking.placement, [loan for loan in mine if loan.borrower in cluster.bookings])
         return True
 
-    def bequeath(self, cluster: "Cluster", room: "AnyPlacement", mine: Iterable[Loan]) -> None:
+    def bequeath(self, cluster: LoanCluster, left_by: Placement, mine: Iterable[Loan]) -> None:
         """Whoever had these loans of a job holds what that held of their nodes."""
         mine = sorted(mine, key=lambda loan: (-loan.until, loan.borrower))
-        left = room.node_set
+        left = left_by.node_set
         heirs: List[int] = []
         for loan in mine:
             heir = cluster.bookings[loan.borrower]
             placement = heir.placement
-            assert isinstance(placement, Borrowed)
             here = placement.node_set & left
             left &= ~here
             if here:
-                own = placement.holding(core_share.room_on(room, here, cluster.layout))
-                own.take(cluster)
+                on = here, here, left_by.room[2] and cluster.layout.cores_of(here)
+                lane0, lane1, cores = (mine | more & chosen for mine, more, chosen in zip(
+                    placement.room, left_by.room, on))
+                own = placement.but(room=(lane0, lane1, cores))
+                cluster.busy0, cluster.busy1 = cluster.busy0 | lane0, cluster.busy1 | lane1
+                cluster.busy_cores |= cores
                 cluster.reshape(loan.borrower, placement=own)
             for other in heirs:
                 if cluster.bookings[other].placement.node_set & placement.node_set:
@@ -184,29 +211,27 @@ class Loans:
                     cluster.reshape(other, until=until)
             heirs.append(loan.borrower)
 
-    def growing(self, cluster: "Cluster", now: float, among: Optional[Set[int]] = None) -> List[Tuple[int, Borrowed]]:
+    def growing(self, cluster: LoanCluster, now: float, among: Optional[Set[int]] = None
+                ) -> List[Tuple[int, Placement]]:
         """The jobs whose lenders have all ended, and which lend to nobody, that have room for more cores than
         they run on, as far as they asked for them; with these cores. `among`: the only ones that could."""
-        found: List[Tuple[int, Borrowed]] = []
+        found: List[Tuple[int, Placement]] = []
         for job_id in sorted(self.guests if among is None else self.guests & among):
             booking = cluster.bookings[job_id]
             placement = booking.placement
-            assert isinstance(placement, Borrowed)
             if placement.width < booking.job.cores and not self.of_borrower(job_id) and not self.of_lender(job_id):
-                wide = placement.wider(cluster.nodes, booking.job.cores, now)
+                wide = core_share.wider(placement, cluster.nodes, booking.job.cores, now)
                 if wide is not None:
                     found.append((job_id, wide))
         return found
 
-    def borrowed_of(self, cluster: "Cluster", lender: int) -> Set[int]:
+    def borrowed_of(self, cluster: LoanCluster, lender: int) -> Set[int]:
         """The running jobs that started on cores of a job, which may have ended."""
-        placements = ((job_id, cluster.bookings[job_id].placement) for job_id in self.guests)
-        return {job_id for job_id, placement in placements if isinstance(placement, Borrowed)
-                and any(each == lender for each, _ in placement.lent)}
+        return {job_id for job_id in self.guests if lender in dict(cluster.bookings[job_id].placement.lent)}
 
-    def grow(self, cluster: "Cluster", job_id: int, wide: Borrowed) -> None:
+    def grow(self, cluster: LoanCluster, job_id: int, wide: Placement, now: float) -> None:
         """A job has more cores from now on: what is left of it takes less time."""
-        booking, now = cluster.bookings[job_id], wide.grown[-1].until
+        booking = cluster.bookings[job_id]
         self.changes += 1
         self._forget(job_id)
         slower = booking.placement.width / wide.width
@@ -215,7 +240,7 @@ class Loans:
         cluster.reshape(job_id, placement=wide, expected_end=end,
                         extra=limit - booking.start - booking.job.walltime)
 
-    def _change(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
+    def _change(self, cluster: LoanCluster, booking: Booking, now: float, after: List[Loan],
                 before: Optional[List[Loan]] = None, same: bool = False) -> None:
         """Expect other ends of a lender whose loans change at `now`. `same`: they are the same loans,
         of which something else is expected."""
@@ -225,17 +250,17 @@ class Loans:
             lent = 0
             for loan in after:
                 lent |= loan.cores
-            shares = (*shares, Share(now, lent))
+            shares = (*shares, LentCores(now, lent))
         until = max((loan.until for loan in after if loan.borrower != NOBODY), default=0.0)
         cluster.reshape(booking.job.id, expected_end=ends[0], shares=shares, until=until,
                         extra=ends[1] - booking.start - booking.job.walltime)
 
-    def limit(self, cluster: "Cluster", loan: Loan) -> float:
+    def limit(self, cluster: LoanCluster, loan: Loan) -> float:
         """The end of the walltime of a running job if it made this loan, too."""
         booking, mine = cluster.bookings[loan.lender], self.of_lender(loan.lender)
         return self._ends(cluster, booking, loan.since, [*mine, loan], mine)[1]
 
-    def _ends(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
+    def _ends(self, cluster: LoanCluster, booking: Booking, now: float, after: List[Loan],
               before: List[Loan]) -> List[float]:
         """The expected end of a lender, and that of its walltime, if its loans are others from `now` on."""
         was = self._plan(cluster, booking, now, before, foreseen=True)
@@ -250,7 +275,7 @@ class Loans:
             ends.append(core_share.finish(will, now, left) if left > 0 else end)
         return ends
 
-    def _plan(self, cluster: "Cluster", booking: "Booking", now: float, loans: List[Loan],
+    def _plan(self, cluster: LoanCluster, booking: Booking, now: float, loans: List[Loan],
               foreseen: bool = False) -> List[Tuple[float, float]]:
         """How fast a lender is from the last change on: slower until its loans are expected to end, or
         until `now` where they have outlived that; `foreseen`: as if they had not."""

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Collection, Mapping, Tuple
+from typing import Collection, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.node import Node
 
 
+MOST_SOCKETS = 1_000_000
+"""Of a machine; each costs memory, and a wrong number would take all of it."""
+
+
 @dataclass(frozen=True)
 class Machine:
-    """Nodes, and licences by name for the whole run."""
+    """Nodes, and licences by name for the whole run. Without nodes, a simulation takes as many nodes of one core as
+    the trace says that its machine has processors."""
 
-    nodes: Tuple[Node, ...]
+    nodes: Sequence[Node] = ()
     licences: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: int, sockets: int = 1, cores: int = 1, licences: Optional[Mapping[str, float]] = None
+           ) -> Machine:
+        """Return a machine of equal nodes, named n0, n1, ..., each of `sockets` with `cores`. Raises ValueError for
+        numbers below 1, and for more than a million sockets."""
+        if min(nodes, sockets, cores) < 1:
+            raise ValueError("a machine has at least 1 node, 1 socket and 1 core")
+        if nodes * sockets > MOST_SOCKETS:
+            raise ValueError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at most "
+                             f"{MOST_SOCKETS} sockets")
+        return cls(tuple(Node(f"n{number}", (cores,) * sockets) for number in range(nodes)), licences or {})
 
 
 def holdings(resources: Mapping[str, float], features: Collection[str] = ()) -> str:

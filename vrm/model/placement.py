@@ -6,15 +6,12 @@ import bisect
 import itertools
 import operator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from functools import cached_property, lru_cache
+from typing import (Any, Callable, Dict, Final, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple, Union)
 
 from vrm.model import bits
 from vrm.model.node import CORES, Node, lane_of_socket
-
-if TYPE_CHECKING:
-    from vrm.model.cluster import Pool
-
 
 Devices = Mapping[int, Mapping[str, Tuple[int, ...]]]
 """Devices by node and resource, as indices: those of the tasks there, in their order, then those of
@@ -25,6 +22,10 @@ NO_DEVICES: Devices = {}
 Amounts = Sequence[Tuple[str, int, int]]
 """What is taken of nodes besides cores: the resource, the node, and how much (base units). A placement keeps them
 with the request of which they are: a plan asks again and again."""
+
+Room = Tuple[int, int, int]
+"""What somebody holds: the nodes of which it is lane 0, those of which it is lane 1 (see `vrm.model.node`), and
+cores."""
 
 
 @dataclass(frozen=True)
@@ -37,106 +38,12 @@ class RankSlot:
     cores: Tuple[int, ...]
 
 
-class Placement:
-    """Nodes taken by a job, in rank order, and the lane of each.
+class OnNode(NamedTuple):
+    """The ranks of a job on one node, and their cores when none is lent, counted from the node's first."""
 
-    Every node offers two lanes (see `vrm.model.node`). `claims[lane]` is the set of nodes on
-    which the job holds that lane: both lanes for a whole share, and for a half share closed to
-    others. `order` is a sequence of disjoint node sets: ranks fill the nodes of the first set
-    by number, then the next, socket by socket and core by core; the last node may stay partly
-    filled. `width` is the number of cores of each rank, `size` the number of nodes. `most` tells
-    how many ranks a node takes where that is less than its cores allow (for lack of other
-    resources). `devices` are given when the job is booked. `frequency` is that of its cores in GHz (0: as
-    the nodes choose), `pace` its run time there as a multiple of that of which its user speaks.
-    """
-
-    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most", "devices",
-                 "frequency", "pace", "amounts")
-
-    def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
-                 procs: int, width: int = 1, size: int = 0,
-                 most: Optional[Mapping[int, int]] = None,
-                 devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0) -> None:
-        self.share = share
-        self.claims = claims
-        self.order = order
-        self.procs = procs
-        self.width = width
-        self.size = size or bits.count(claims[0] | claims[1])
-        self.most = most
-        self.devices = devices
-        self.frequency = frequency
-        self.pace = pace
-        self.amounts: Optional[Tuple[object, Amounts]] = None
-
-    def take(self, pool: "Pool") -> None:
-        """Mark the lanes as taken."""
-        lane0, lane1 = self.claims
-        pool.busy0 |= lane0
-        pool.busy1 |= lane1
-
-    def give(self, pool: "Pool") -> None:
-        """Undo `take`."""
-        lane0, lane1 = self.claims
-        pool.busy0 &= ~lane0
-        pool.busy1 &= ~lane1
-
-    def clashes(self, pool: "Pool") -> bool:
-        """Whether something of it is taken, or on a node that is down."""
-        lane0, lane1 = self.claims
-        if lane0 & pool.busy0 or lane1 & pool.busy1 or (lane0 | lane1) & ~pool.up:
-            return True
-        return bool(pool.busy_cores) and any((lane0 | lane1) >> node & 1 for node, *_ in
-                                             pool.layout.spans(pool.busy_cores))
-
-    def size_on(self, pool: "Pool") -> int:
-        """Nodes of it that are up."""
-        return bits.count(self.node_set & pool.up)
-
-    @property
-    def node_set(self) -> int:
-        """The nodes as a set."""
-        return self.claims[0] | self.claims[1]
-
-    @property
-    def nodes(self) -> List[int]:
-        """Node indices in the order in which ranks fill them."""
-        return [node for group in self.order for node in bits.members(group)]
-
-    @property
-    def cores(self) -> int:
-        """Cores in use by the ranks."""
-        return self.procs * self.width
-
-    def lane(self, node: int) -> int:
-        """The lane whose cores the job uses on a node of its."""
-        return 0 if self.claims[0] >> node & 1 else 1
-
-    def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
-        """Pairs of node index and ranks there, in rank order."""
-        left = self.procs
-        for node in itertools.chain.from_iterable(map(bits.members, self.order)):
-            here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
-            if self.most is not None:
-                here = min(here, self.most.get(node, here))
-            yield node, here
-            left -= here
-
-    def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
-        """The place of every rank, in rank order."""
-        rank = 0
-        for node, here in self.ranks_by_node(nodes):
-            stop = rank + here
-            for socket, cores in enumerate(nodes[node].sockets):
-                first, length = lane_of_socket(cores, self.share, self.lane(node))
-                for core in range(first, first + length - self.width + 1, self.width):
-                    if rank == stop:
-                        break
-                    yield RankSlot(rank, node, socket, tuple(range(core, core + self.width)))
-                    rank += 1
-
-    def __repr__(self) -> str:
-        return f"Placement({self.share}, nodes={self.nodes}, procs={self.procs})"
+    node: int
+    ranks: int
+    cores: int
 
 
 class CoreLayout:
@@ -170,6 +77,14 @@ class CoreLayout:
         """Those of a set of cores that are on a node, counted from its first."""
         first = self.node_first[index]
         return cores >> first & ((1 << self._end(index) - first) - 1)
+
+    def nodes_of(self, cores: int) -> int:
+        """The nodes of a set of cores."""
+        found = 0
+        for start, stop in bits.runs(cores):
+            found |= (1 << bisect.bisect_left(self.node_first, stop)) - (
+                1 << bisect.bisect_right(self.node_first, start) - 1)
+        return found
 
     # Sets of nodes at a time: where a job has the same cores on all of its nodes, this takes as long for a
     # thousand of them as for one.
@@ -261,14 +176,6 @@ class CoreLayout:
         """First core and number of cores of every socket, in order."""
         return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))
 
-    def sockets_of(self, node: int) -> Iterator[Tuple[int, int]]:
-        """First core and number of cores of every socket of a node."""
-        at = bisect.bisect_left(self.first, self.node_first[node])
-        while at < len(self.first) and self.socket[at][0] == node:
-            end = self.first[at + 1] if at + 1 < len(self.first) else self.total
-            yield self.first[at], end - self.first[at]
-            at += 1
-
     def spans(self, cores: int) -> Iterator[Tuple[int, int, int, int]]:
         """A set of cores as (node, socket, first core, one past the last) within the sockets."""
         for start, stop in bits.runs(cores):
@@ -308,107 +215,181 @@ def _repeated(cores: int, each: int, number: int) -> int:
     return found
 
 
-class CorePlacement:
-    """Cores taken by a job on nodes that it shares with others, core by core.
+class Lease(NamedTuple):
+    """What a job has that started on cores of running jobs: `lent` are these jobs, each with all that it lends to this
+    one. `grown`: until when (seconds) its ranks were in an earlier place, with fewer cores, before they got more of
+    what passed to them from lenders that have ended."""
 
-    `taken` is a set of cores in the numbering of `layout`; ranks fill it in that order, each
-    with `width` cores of one socket. `held` are the cores that others cannot have meanwhile: the same, but
-    where the job is exclusive all of its nodes. `size` is their number. `devices` are given when the job
-    is booked.
+    lent: Tuple[Tuple[int, int], ...]
+    grown: Tuple[Tuple[float, Placement], ...] = ()
+
+
+class Placement:
+    """What a job holds of the machine, and where its ranks are. Nobody changes one: `but` gives another.
+
+    `room` are the lanes of nodes and the cores that nobody else can have: both lanes of a node where the job is alone.
+    `share` says how ranks fill it. For a whole or half share, `order` are disjoint sets of nodes: ranks fill the nodes
+    of the first set by number, then the next, socket by socket and core by core; the last node may stay partly
+    filled. For CORES, it is one set of cores (numbered as in `layout`), which ranks fill by number.
+
+    `procs` is the number of ranks, `width` that of the cores of each, which lie in one socket. `size` counts what the
+    job holds, in nodes or cores. `most` tells how many ranks a node takes where that is less than its cores allow (for
+    lack of other resources). `devices` are given when the job is booked. `frequency` is that of its cores in GHz (0: as
+    the nodes choose), `pace` its run time there as a multiple of that of which its user speaks.
+
+    With a `lease` the ranks are on cores that running jobs hold and lend: `room` is what passed to the job from lenders
+    that have ended.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "held", "size", "devices", "frequency", "pace", "amounts",
-                 "_spans", "_nodes")
+    __slots__ = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease",
+                 "layout", "amounts", "_nodes")
 
-    share = CORES
-    claims = (0, 0)  # no lane is closed
-
-    def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1,
+    def __init__(self, share: str, room: Union[Room, Tuple[int, int]], order: Tuple[int, ...], procs: int,
+                 width: int = 1, size: int = 0, most: Optional[Mapping[int, int]] = None,
                  devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0,
-                 held: int = 0) -> None:
-        self.layout = layout
-        self.taken = taken
-        self.procs = procs
-        self.width = width
-        self.held = held or taken
-        self.size = bits.count(held) if held else procs * width
-        self.devices = devices
-        self.frequency = frequency
-        self.pace = pace
+                 lease: Optional[Lease] = None, layout: Optional[CoreLayout] = None, nodes: int = -1) -> None:
+        self.share: Final = share
+        self.room: Final[Room] = room if len(room) == 3 else (*room, 0)
+        self.order: Final = order
+        self.procs: Final = procs
+        self.width: Final = width
+        self.size: Final = size or bits.count(room[0] | room[1]) + bits.count(self.room[2])
+        self.most: Final = most
+        self.devices: Final = devices
+        self.frequency: Final = frequency
+        self.pace: Final = pace
+        self.lease: Final = lease
+        self.layout: Final = layout or _NO_LAYOUT
         self.amounts: Optional[Tuple[object, Amounts]] = None
-        self._spans: Optional[List[Tuple[int, int, int, int]]] = None
-        self._nodes = 0
+        self._nodes = nodes
 
-    @property
-    def spans(self) -> List[Tuple[int, int, int, int]]:
-        """The cores as (node, socket, first core, one past the last) within the sockets."""
-        if self._spans is None:
-            self._spans = list(self.layout.spans(self.taken))
-        return self._spans
+    @classmethod
+    def of_cores(cls, layout: CoreLayout, taken: int, procs: int, width: int = 1, held: int = 0) -> Placement:
+        """Ranks on a set of cores; `held`: the cores that others cannot have meanwhile, where these are more."""
+        return cls(CORES, (0, 0, held or taken), (taken,), procs, width, 0 if held else procs * width, layout=layout)
 
-    def take(self, pool: "Pool") -> None:
-        """Mark the cores as taken."""
-        pool.busy_cores |= self.held
-
-    def give(self, pool: "Pool") -> None:
-        """Undo `take`."""
-        pool.busy_cores &= ~self.held
-
-    def clashes(self, pool: "Pool") -> bool:
-        """Whether a core of it is taken, or on a node that is down."""
-        return bool(self.held & ~pool.free_cores)
-
-    def on_whole_nodes(self) -> CorePlacement:
-        """The same ranks, with all cores of their nodes held."""
-        return CorePlacement(self.layout, self.taken, self.procs, self.width, self.devices, self.frequency, self.pace,
-                             self.layout.cores_of(self.node_set))
-
-    def size_on(self, pool: "Pool") -> int:
-        """Cores of it on nodes that are up."""
-        return bits.count(self.held & pool.up_cores)
-
-    @property
-    def nodes(self) -> List[int]:
-        """Node indices in the order in which ranks fill them."""
-        return list(dict.fromkeys([span[0] for span in self.spans]))
+    def but(self, **changes: Any) -> Placement:
+        """A copy in which some attributes have other values; `nodes` are those of its cores."""
+        if "room" in changes:
+            changes["size"] = 0
+        twin = Placement(**{**dict(zip(_FACTS, _facts(self))), "nodes": self._nodes, **changes})
+        twin.amounts = self.amounts
+        return twin
 
     @property
     def node_set(self) -> int:
         """The nodes as a set."""
-        if not self._nodes:
-            for node, *_ in self.spans:
-                self._nodes |= 1 << node
+        if self._nodes < 0:
+            self._nodes = self.layout.nodes_of(self.taken) if self.share == CORES else self.room[0] | self.room[1]
         return self._nodes
 
     @property
-    def order(self) -> Tuple[int, ...]:
-        """The nodes as one set: ranks fill them by number."""
-        return (self.node_set,)
+    def nodes(self) -> List[int]:
+        """Node indices in the order in which ranks fill them."""
+        groups = (self.node_set,) if self.share == CORES else self.order
+        return [node for group in groups for node in bits.members(group)]
+
+    @property
+    def alone(self) -> int:
+        """The nodes that it has for itself, by lanes."""
+        return self.room[0] & self.room[1] if self.lease is None else 0
+
+    @property
+    def taken(self) -> int:
+        """The cores of its ranks, where they are a set of cores; else none."""
+        return self.order[0] if self.share == CORES else 0
 
     @property
     def cores(self) -> int:
         """Cores in use by the ranks."""
         return self.procs * self.width
 
-    def _cores_by_node(self) -> Dict[int, int]:
-        found: Dict[int, int] = {}
-        for node, _, first, stop in self.spans:
-            found[node] = found.get(node, 0) + stop - first
-        return found
+    @property
+    def lent(self) -> Tuple[Tuple[int, int], ...]:
+        """The jobs that lend cores to it, each with all of them."""
+        return self.lease.lent if self.lease is not None else ()
+
+    @property
+    def grown(self) -> Tuple[Tuple[float, Placement], ...]:
+        """Until when (seconds) its ranks were in which earlier place."""
+        return self.lease.grown if self.lease is not None else ()
+
+    @property
+    def at_start(self) -> Placement:
+        """The ranks where they were at first."""
+        return self.grown[0][1] if self.grown else self
+
+    def slower(self, cores: int) -> float:
+        """The run time there as a multiple of the expected one, of ranks that asked for so many cores each."""
+        return self.pace if self.lease is None else self.pace * cores / self.width
+
+    def lane(self, node: int) -> int:
+        """The lane whose cores the job uses on a node of its."""
+        return 0 if self.room[0] >> node & 1 else 1
 
     def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
         """Pairs of node index and ranks there, in rank order."""
-        return ((node, cores // self.width) for node, cores in self._cores_by_node().items())
+        if self.share == CORES:
+            yield from (each[:2] for each in self.on_nodes(nodes))
+            return
+        left = self.procs
+        for node in itertools.chain.from_iterable(map(bits.members, self.order)):
+            here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
+            if self.most is not None:
+                here = min(here, self.most.get(node, here))
+            yield node, here
+            left -= here
+
+    def on_nodes(self, nodes: Sequence[Node]) -> Iterator[OnNode]:
+        """The ranks and cores node by node, in rank order."""
+        if self.share == CORES:
+            here, width = self.layout.split(self.taken), self.width
+            for node in bits.members(self.node_set):
+                cores = here(node)
+                yield OnNode(node, bits.count(cores) // width, cores)
+            return
+        for node, ranks in self.ranks_by_node(nodes):
+            if ranks:
+                yield OnNode(node, ranks, in_lane(nodes[node].sockets, self.share, self.lane(node), self.width, ranks))
 
     def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
         """The place of every rank, in rank order."""
-        rank, held = 0, []
-        for node, socket, first, stop in self.spans:
-            for core in range(first, stop):
-                held.append(core)
-                if len(held) == self.width:
-                    yield RankSlot(rank, node, socket, tuple(held))
-                    rank, held = rank + 1, []
+        return slots_of(((each, self.width) for each in self.on_nodes(nodes)), nodes)
 
     def __repr__(self) -> str:
-        return f"CorePlacement(nodes={self.nodes}, procs={self.procs})"
+        return f"Placement({self.share}, nodes={self.nodes}, procs={self.procs})"
+
+
+_FACTS = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease", "layout")
+_facts = operator.attrgetter(*_FACTS)
+_NO_LAYOUT = CoreLayout(())  # of placements that need none
+
+CorePlacement = Placement.of_cores
+"""The name by which policies of users know it."""
+
+
+@lru_cache(maxsize=4096)
+def in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: int) -> int:
+    """The cores of so many ranks in a lane of a node, counted from its first."""
+    cores = at = 0
+    for count in sockets:
+        first, length = lane_of_socket(count, share, lane)
+        here = min(ranks, length // width)
+        cores |= ((1 << here * width) - 1) << at + first
+        ranks -= here
+        at += count
+    return cores
+
+
+def slots_of(parts: Iterable[Tuple[OnNode, int]], nodes: Sequence[Node]) -> Iterator[RankSlot]:
+    """The place of every rank: `parts` are those of each node, with how many cores each has."""
+    rank = 0
+    for (node, ranks, cores), width in parts:
+        stop = rank + ranks
+        for socket, count in enumerate(nodes[node].sockets):
+            here = tuple(bits.members(cores & ((1 << count) - 1)))
+            for first in range(0, len(here) - width + 1, width):
+                if rank < stop:
+                    yield RankSlot(rank, node, socket, here[first:first + width])
+                    rank += 1
+            cores >>= count

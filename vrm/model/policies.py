@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import (Callable, Hashable, Iterable, Iterator, List, Mapping, Optional, Protocol, Sequence,
                     Tuple)
 
-from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import Node
+from vrm.model.placement import Placement
 
 Rooms = Callable[[], Sequence[Tuple[int, int]]]
 """Gives the eligible nodes on which a job finds room, as disjoint sets of nodes that hold equally many
@@ -37,8 +38,8 @@ class Follower(Protocol):
     """Who goes by what waits and by what became of earlier jobs, and is told each step of a run."""
 
     def follow(self, now: float, waiting: InOrder, cluster: Cluster,
-               decided: Iterator[Tuple[Job, AnyPlacement]], all_tried: bool
-               ) -> Iterator[Tuple[Job, AnyPlacement]]:
+               decided: Iterator[Tuple[Job, Placement]], all_tried: bool
+               ) -> Iterator[Tuple[Job, Placement]]:
         """A step at `now`: the same starts as `decided`, each of which is booked before the next
         one is asked for. `all_tried`: the dispatcher also looks at jobs behind the first that does
         not fit. Until it ends, `waiting` says who waits."""
@@ -73,7 +74,7 @@ class PlacementPolicy(Protocol):
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view as it is."""
 
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """Where the job would start on the view, or None when it does not fit; takes nothing."""
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:

@@ -18,13 +18,13 @@ from vrm.model.job import Job
 from vrm.model.node import Node
 
 if TYPE_CHECKING:
-    from vrm.model.cluster import AnyPlacement
+    from vrm.model.placement import Placement
 
 MARK = "class:"
 """What the feature begins with that says to which power class a node belongs."""
 
 
-def draw(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs
+def draw(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs
          ) -> Optional[float]:
     """Mean watts of a job on its nodes; None where that is not known. A prediction is of whole nodes,
     and a job that shares one is taken to draw as much more than the idle node as its cores are."""
@@ -40,13 +40,13 @@ def draw(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: P
         busy = there.watts if there is not None else power.busy
         if not busy:
             return None
-        whole = placement.claims[0] & placement.claims[1] & 1 << number
+        whole = placement.alone & 1 << number
         share = 1.0 if whole else min(1.0, tasks * job.cores / node.cores)
         total += power.idle * bool(whole) + share * (busy - power.idle)
     return total
 
 
-def added(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs
+def added(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs
           ) -> Optional[int]:
     """Milliwatts by which a job raises the power of its nodes above that of idle ones; None where that
     is not known."""
@@ -56,7 +56,7 @@ def added(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: 
     if not job.watts:
         watts -= sum(power.idle for number, _ in placement.ranks_by_node(nodes)
                      if (power := nodes[number].power) is not None
-                     and placement.claims[0] & placement.claims[1] & 1 << number)
+                     and placement.alone & 1 << number)
     return max(0, math.ceil(watts * 1000 - 1e-6))
 
 
@@ -65,7 +65,7 @@ def idle_power(nodes: Sequence[Node]) -> float:
     return math.fsum(node.power.idle for node in nodes if node.power is not None)
 
 
-def pace(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs) -> float:
+def pace(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs) -> float:
     """The run time of a job where it is, as a multiple of that on its program's first class at the
     highest frequency: that of its slowest node."""
     classes = {power.name: power for number, _ in placement.ranks_by_node(nodes)

@@ -25,7 +25,7 @@ class ReservationError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReservationRequest:
     """A reservation that somebody asks for: `number` nodes, or those named in `nodes`, from `begin`
     to `end` (seconds of the run's clock; -inf: from now on), for `jobs` (ids) and for those that
     name it (`name`, "": it gets one)."""

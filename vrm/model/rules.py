@@ -1,6 +1,6 @@
 """How a run schedules, as one value: the table of these keys.
 
-A key is one field of `Rules`. The configuration, `vrm simulate` and `simulate()`, the state file,
+A key is one field of `Rules`. The configuration, `vrm simulate` and `simulate(rules=)`, the state file,
 `vrm validate`, `vrm compare` and the records of experiments read the table: nothing else lists keys.
 What a key does is for the scheduler, or whoever else asks `Rules` for it.
 """
@@ -30,6 +30,9 @@ def _cap(value: Any) -> bool:
         return False
 
 
+WORDS: Mapping[str, Tuple[str, ...]] = {"speed": ("ideal", "worst"), "events": ("instant", "published")}
+"""The values that keys of these kinds can have."""
+
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": line,
     "backfilling": lambda value: count(value) or line(value),
@@ -38,7 +41,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "count": count,
     "flag": flag,
     "share": lambda value: number(value) and 0 <= value <= 1,
-    "speed": lambda value: value in ("ideal", "worst"),
+    **{kind: values.__contains__ for kind, values in WORDS.items()},
     "queues": _queues,
     "cap": _cap,
 }
@@ -80,8 +83,13 @@ def _rule(default: Any, kind: str, config: str, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a run schedules. Policies are names, as the configuration has them; `simulate()` also
-    takes the objects that they stand for. `interval` is in seconds, 0: at every event."""
+    """How a run schedules: who starts next, who is backfilled, where jobs run, and what ends them.
+
+    The policies `algorithm`, `backfill`, `policy`, `node_order` and `estimates` are names, as the configuration has
+    them, or in simulations the objects that they stand for (`vrm.scheduling.compose.compose`). `interval` is in
+    seconds, 0: decide at every event. `KEYS` says what each field does and where the configuration has it. No value
+    is checked here: `compose` raises PolicyError for one that cannot be.
+    """
 
     algorithm: Any = _rule(
         "FCFS", "text", "Scheduling.Algorithm",
@@ -89,14 +97,14 @@ class Rules:
         "module:function (your module.py is found in this directory); advised in live runs", metavar="NAME|EXPR",
         example="FCFS", always=True, own=True)
     backfill: Any = _rule(
-        "none", "backfilling", "Scheduling.Backfilling",
+        "easy", "backfilling", "Scheduling.Backfilling",
         "none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
         "conservative-recomputed for the other choice of keeping them; sd: easy in which malleable jobs borrow "
         "cores of running ones (with its defaults: 'sd max_slowdown=10 share=0.5 mates=2 when=earlier')", metavar="HOW",
         record="backfilling", always=True, own=True)
     policy: Any = _rule(
-        "compact", "text", "Allocation.Policy", "compact, spare, strip, pack (core by core)",
-        metavar="NAME", example="compact", always=True, own=True)
+        "pack", "text", "Allocation.Policy", "pack (core by core: jobs share nodes), compact, spare, strip",
+        metavar="NAME", example="pack", always=True, own=True)
     min_throughput: float = _rule(
         1.0, "number", "Allocation.MinThroughput",
         "under strip, with measured speed-ups: pairs whose combined throughput is below X share "
@@ -120,7 +128,7 @@ class Rules:
         "number, heatmap (default: heatmap under strip, first-fit under pack, else number)", metavar="NAME",
         example="weighted", own=True)
 
-    estimates: str = _rule(
+    estimates: Any = _rule(
         "requested", "text", "Scheduling.Estimates",
         "how long jobs are expected to take: requested, last-two, accasim, history, calibrated, "
         "module:function, or (simulated only) actual; limits stay as requested",
@@ -129,6 +137,9 @@ class Rules:
         "request", "text", "Scheduling.Correction",
         "what is expected of a job that runs longer: request, stepwise, doubling", metavar="NAME",
         example="stepwise", beside="estimates")
+    reestimate: bool = _rule(
+        False, "flag", "Scheduling.Reestimate",
+        "estimate waiting jobs again whenever a job like them ends (default: once, when they are submitted)")
     backfill_order: str = _rule(
         "queue", "text", "Scheduling.BackfillOrder",
         "in which order later jobs are backfilled: queue, or an algorithm such as sjf or saf",
@@ -137,6 +148,11 @@ class Rules:
         0.0, "number", "Starvation.Factor",
         "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
         metavar="X", example="25")
+    events: str = _rule(
+        "instant", "events", "Scheduling.Events",
+        "simulated only: one decision for all that happens at one moment (instant), or one after each "
+        "submission and each end, none at corrections (published: docs/estimates.md)", metavar="HOW",
+        example="published", record="event_order")
     malleable: float = _rule(
         0.0, "share", "Sharing.MalleableShare",
         "simulated only: all jobs run on whole nodes with a rank on each socket, and the share X of them, "

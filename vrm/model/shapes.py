@@ -5,9 +5,8 @@ JSON has no kinds that a program could rely on; a table of these says what a rec
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any, Callable, Collection, Mapping, Optional
+from typing import Any, Callable, Collection, KeysView, Mapping, Optional
 
 Check = Callable[[Any], bool]
 
@@ -40,7 +39,7 @@ def size(value: Any) -> bool:
 
 def number(value: Any) -> bool:
     """A number, such as a time in seconds."""
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e15
+    return type(value) in (int, float) and -1e15 < value < 1e15
 
 
 def flag(value: Any) -> bool:
@@ -82,14 +81,16 @@ def one_of(values: Collection[str]) -> Check:
 def fault(value: Any, wanted: Mapping[str, Check], may: Mapping[str, Check]) -> str:
     """What is wrong with a mapping: a key that is `wanted` and missing, or one of either whose
     value is of the wrong kind; "" when nothing is. Further keys are not looked at."""
+    return fault_of(value, wanted.keys(), {**may, **wanted})
+
+
+def fault_of(value: Any, wanted: KeysView[str], checks: Mapping[str, Check]) -> str:
+    """`fault` with all checks in one table, for many mappings."""
     if type(value) is not dict:
         return "it is not a mapping"
-    for name, check in wanted.items():
-        if name not in value:
-            return f"{name} is missing"
-        if not check(value[name]):
-            return f"{name} is wrong"
-    for name, check in may.items():
-        if name in value and not check(value[name]):
+    if not wanted <= value.keys():
+        return f"{next(name for name in wanted if name not in value)} is missing"
+    for name, each in value.items():  # of these there are few, and many that there may be
+        if name in checks and not checks[name](each):
             return f"{name} is wrong"
     return ""

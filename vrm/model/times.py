@@ -1,4 +1,4 @@
-"""Times as people write them: `90`, `1.5`, `90m`, `2h`, `1h30m`, `1:30:00`, `1-12:00:00`."""
+"""Times as people write them (`90`, `1.5`, `90m`, `2h`, `1h30m`, `1:30:00`, `1-12:00:00`), and as batch systems do."""
 
 from __future__ import annotations
 
@@ -32,6 +32,40 @@ def seconds_of(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(text)
     return found
+
+
+_PARTS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,3}(?:\.[0-9]{1,9})?)")
+_SIZES = (1.0, 60.0, 3600.0, 86400.0)
+
+
+def of_parts(text: str, alone: float = 1.0) -> float:
+    """The seconds of `[[[D:]H:]M:]S`, as PBS and logs write it, or of `D-H[:M[:S]]`; a number alone counts `alone`
+    seconds. ValueError for anything else."""
+    found = _PARTS.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    numbers = [float(part) for part in found[2].split(":")]
+    if found[1] is not None:
+        numbers = [float(found[1]), *numbers, 0.0, 0.0][:max(4, 1 + len(numbers))]
+    elif len(numbers) == 1:
+        return numbers[0] * alone
+    if len(numbers) > 4:
+        raise ValueError(text)
+    return sum(number * size for number, size in zip(reversed(numbers), _SIZES))
+
+
+UNLIMITED = ("UNLIMITED", "INFINITE", "-1")
+"""What Slurm calls no limit."""
+
+
+def of_slurm(text: str) -> float:
+    """The seconds of a time limit of Slurm: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; infinity for none.
+    ValueError for anything else."""
+    if text.upper() in UNLIMITED:
+        return math.inf
+    if text.count(":") > 2 or "." in text:
+        raise ValueError(text)
+    return of_parts(text, 60.0)
 
 
 def said(seconds: float) -> str:

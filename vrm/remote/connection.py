@@ -27,7 +27,7 @@ try:
     from fabric.auth import OpenSSHAuthStrategy
     from paramiko import (AuthenticationException, BadAuthenticationType, BadHostKeyException, ChannelException,
                           MissingHostKeyPolicy, PasswordRequiredException, PKey, ProxyCommandFailure,
-                          SSHException)
+                          SSHException as SSHException)
 except ImportError as error:
     raise RunError(f"--on needs Fabric ({error}); install it next to vrm: pip install 'fabric>=3.2,<4'") from error
 
@@ -174,7 +174,7 @@ def ask(question: str, secret: bool = True) -> str:
         return tty.readline().decode(errors="replace").rstrip("\n")
 
 
-class Unknown(MissingHostKeyPolicy):
+class Unknown(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has no types
     """A server that is in no file of known hosts: as StrictHostKeyChecking says, which asks by default."""
 
     def __init__(self, checking: str, path: Path) -> None:
@@ -200,7 +200,7 @@ class Unknown(MissingHostKeyPolicy):
                        + f"{hostname} {key.get_name()} {key.get_base64()}\n".encode())
 
 
-class Proof(OpenSSHAuthStrategy):
+class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
     """Who we are, as OpenSSH shows it: what the server allows, one after the other, until it is content; a server
     that wants two proofs says so after the first."""
 
@@ -241,7 +241,8 @@ class Proof(OpenSSHAuthStrategy):
     def _keys(self, transport: Any) -> Optional[List[str]]:
         for key in self._all_keys():
             try:
-                return transport.auth_publickey(self.username, key)
+                left: List[str] = transport.auth_publickey(self.username, key)
+                return left
             except BadAuthenticationType:
                 return None
             except AuthenticationException:

@@ -6,22 +6,22 @@ A run is the `--out` of `vrm simulate` or the directory of a live manager; both 
 from __future__ import annotations
 
 import json
-import math
-from array import array
 from bisect import bisect_right
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from vrm.model import shapes
 from vrm.model.rules import KEYS, Rules
+from vrm.report.job_table import JobTable
 from vrm.report.plotting import label_of, picture
 from vrm.results import state
-from vrm.results.energy import drawn_of, energy_of
-from vrm.results.jobs import JobFileError, read_jobs
-from vrm.results.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan, ran,
-                                 utilisation, waiting)
+from vrm.results.energy import energy_of
+from vrm.results.job_columns import JobFileError
+from vrm.results.metrics import THRESHOLD
 from vrm.results.names import digits, policy_name, time_text, unit_of
-from vrm.model import shapes
+from vrm.results.summary import Distribution, distribution, mean
 from vrm.system.files import read_regular
 
 # Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
@@ -37,7 +37,7 @@ class CompareError(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """What is compared of a run, over all of its jobs that ran, completed or not.
 
     `rules` and `processors` are None where the directory does not have them. `waits` are the
@@ -50,7 +50,7 @@ class Run:
     directory: Path
     rules: Optional[Rules]
     processors: Optional[int]
-    waits: "array[float]"
+    waits: Sequence[float]
     wait: Distribution
     slowdown: float
     utilisation: Optional[float]
@@ -63,12 +63,12 @@ class Run:
         """Mean waiting time in seconds."""
         return self.wait.mean or 0.0
 
-    def ratio(self, first: "Run") -> Optional[float]:
+    def ratio(self, first: "ComparedRun") -> Optional[float]:
         """The mean wait as a multiple of another run's; None where jobs of that did not wait."""
         return self.mean_wait / first.mean_wait if first.mean_wait else None
 
 
-def read_runs(directories: Sequence[str]) -> List[Run]:
+def read_runs(directories: Sequence[str]) -> List[ComparedRun]:
     """The runs, named by their directories, or by their paths where two are called the same.
 
     Raises CompareError.
@@ -78,10 +78,10 @@ def read_runs(directories: Sequence[str]) -> List[Run]:
             for directory, name in zip(directories, names)]
 
 
-def _read(directory: Path, name: str) -> Run:
+def _read(directory: Path, name: str) -> ComparedRun:
     path = directory / "jobs.csv"
     try:
-        rows = list(read_jobs(path))
+        table = JobTable.read(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CompareError(f"{directory}: there is no jobs.csv; name what `vrm simulate --out` "
                            "wrote, or the directory (Log) of a live run") from error
@@ -89,15 +89,15 @@ def _read(directory: Path, name: str) -> Run:
         raise CompareError(f"cannot read {path}: {error.strerror}") from error
     except JobFileError as error:
         raise CompareError(str(error)) from error
-    jobs = ran(rows)
-    if not jobs:
-        raise CompareError(f"{path}: none of its {len(rows)} jobs ran; there is nothing to compare")
+    jobs = table.ran
+    wait, slowdown = distribution(jobs.wait), mean(jobs.bounded_slowdown())
+    if slowdown is None:
+        raise CompareError(f"{path}: none of its {len(table)} jobs ran; there is nothing to compare")
     rules, processors = circumstances(directory)
-    waits = array("d", sorted(map(waiting, jobs)))
-    return Run(name, directory, rules, processors, waits, distribution(waits),
-               math.fsum(map(bounded_slowdown, jobs)) / len(jobs),
-               utilisation(jobs, processors) if processors else None, makespan(jobs),
-               hash(frozenset((row.id, row.procs) for row in jobs)), energy_of(drawn_of(jobs)))
+    first, last = jobs.whole
+    same = hash(frozenset(compress(zip(table.columns["id"], table.columns["procs"]), table.chosen.tolist())))
+    return ComparedRun(name, directory, rules, processors, sorted(jobs.wait.tolist()), wait, slowdown,
+               jobs.utilisation(processors) if processors else None, last - first, same, energy_of(table.drawn))
 
 
 def circumstances(directory: Path) -> Tuple[Optional[Rules], Optional[int]]:
@@ -129,7 +129,7 @@ def circumstances(directory: Path) -> Tuple[Optional[Rules], Optional[int]]:
 # --------------------------------------------------------------------------------------- as text
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[ComparedRun]) -> str:
     """The runs as a table, a row each, and below it what holds for all."""
     from prettytable import PrettyTable
 
@@ -169,7 +169,7 @@ def table(runs: Sequence[Run]) -> str:
     return text
 
 
-def _energy(run: Run, wanted: bool) -> List[str]:
+def _energy(run: ComparedRun, wanted: bool) -> List[str]:
     """The energy and the highest power of a run, where those of any are known."""
     found = run.energy
     return [f"{found['energy'] / 1e6:.2f}" if found else "-",
@@ -193,7 +193,7 @@ def figure(value: Optional[float]) -> str:
 _UNKNOWN = dict.fromkeys(key.record or name for name, key in KEYS.items() if key.always)
 
 
-def data(runs: Sequence[Run]) -> Dict[str, Any]:
+def data(runs: Sequence[ComparedRun]) -> Dict[str, Any]:
     """The runs as data for `json.dumps`; seconds, shares from 0 to 1, None where not known."""
     return {"bounded_slowdown_threshold": THRESHOLD, "runs": [{
         "name": run.name, "directory": str(run.directory),
@@ -208,7 +208,7 @@ def data(runs: Sequence[Run]) -> Dict[str, Any]:
 # ------------------------------------------------------------------------------------ as picture
 
 
-def draw(runs: Sequence[Run], path: Path) -> None:
+def draw(runs: Sequence[ComparedRun], path: Path) -> None:
     """Draw the runs into a PNG or SVG file: mean wait, mean bounded slowdown, and the share of
     jobs that waited at most so long. Raises CompareError."""
     # 9 inches are 900 px of a page, 9 points 12 px.
@@ -229,7 +229,7 @@ def _look(index: int) -> Tuple[str, str]:
     return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
-def _values(axes: Any, runs: Sequence[Run], values: Sequence[float], title: str,
+def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], title: str,
             words: Sequence[str], named: Sequence[Tuple[float, str]] = ()) -> None:
     """A value of each run: as bars from 0, or, where these would be stumps beside the longest, as
     points on a logarithmic axis, on which a length would mean nothing. `named` are the ticks of
@@ -280,7 +280,7 @@ def _steps_of(unit: float, most: float) -> Any:
     return FixedLocator([tick * unit for tick in ticks])
 
 
-def _curves(axes: Any, runs: Sequence[Run]) -> None:
+def _curves(axes: Any, runs: Sequence[ComparedRun]) -> None:
     right = 1.3 * max(1.0, *(run.waits[-1] for run in runs))
     for index, run in enumerate(runs):
         colour, style = _look(index)

@@ -10,7 +10,7 @@ import html
 import math
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.report.forecast_table import UNKNOWN, chosen, head
+from vrm.report.forecast_table import UNKNOWN, called, chosen, head
 from vrm.report.moments import all_near, span, when
 from vrm.report.tables import geometry, shown
 from vrm.results.forecast import Record, moment
@@ -119,10 +119,10 @@ def _bars(made: Record, state: Optional[Mapping[str, Any]], now: float) -> Dict[
             continue
         running = job["running"]
         low = now if running else max(now, start)
-        words = f"#{job['id']} {shown(job['app'])}, {job['procs']} ranks: " + (
+        words = f"#{job['id']} {called(job)}, {job['procs']} ranks: " + (
             f"runs until {when(end, now)}" if running else
             f"starts {when(low, now)} ({span(job, now) or 'no range'}), ends {when(end, now)}")
-        bar = Bar(low, max(end, low), "run" if running else "wait", f"#{job['id']} {shown(job['app'])}",
+        bar = Bar(low, max(end, low), "run" if running else "wait", f"#{job['id']} {called(job)}",
                   job["id"] % HUES, words)
         for node in _names(job["nodes"]):
             found.setdefault(node, []).append(bar)
@@ -201,7 +201,7 @@ def _list(jobs: Sequence[Record], now: float, scale: _Scale, end: float) -> str:
         never = not math.isfinite(start)
         begins = "runs" if running else when(max(now, start), now)
         latest = moment(job, "latest")
-        cells = [("id", f"#{job['id']} {shown(job['app'])}"), ("ranks", str(job["procs"])),
+        cells = [("id", f"#{job['id']} {called(job)}"), ("ranks", str(job["procs"])),
                  ("state" if running else "start", begins), ("range", "" if running else span(job, now, near)),
                  ("end", "" if never else when(max(now, moment(job, "end")), now, near)),
                  ("latest", "" if running or never else when(max(latest, now), now, near)),

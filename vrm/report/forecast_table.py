@@ -26,7 +26,7 @@ def facts(job: Record, made: Record) -> Dict[str, Any]:
     their users allow; `chance` (0 to 1) that it starts in this allocation; `time` when the forecast was
     made, `members` from how many draws; `calibrated`: whether ranges are corrected by what came of
     earlier ones."""
-    return {"id": job["id"], "app": job["app"], "ranks": job["procs"],
+    return {"id": job["id"], "app": job["app"], "name": job.get("name", ""), "ranks": job["procs"],
             "status": "running" if job["running"] else "waiting",
             **{key: job[key] for key in FORECAST},
             "time": made["time"], "members": made["members"], "calibrated": not made["calibrated"]}
@@ -66,9 +66,14 @@ def table(made: Record, ids: Collection[int] = (), now: Optional[float] = None,
                      else [*head(made, now), "no job runs or waits"])
 
 
+def called(job: Record) -> str:
+    """A job's program, with its name behind where it has one."""
+    return shown(" ".join(filter(None, (job["app"], job.get("name", "")))))
+
+
 def _row(job: Record, now: float, near: bool) -> List[str]:
     running, start, latest = job["running"], moment(job, "start"), moment(job, "latest")
-    return [str(job["id"]), shown(job["app"]), str(job["procs"]), "R" if running else "Q",
+    return [str(job["id"]), called(job), str(job["procs"]), "R" if running else "Q",
             when(start if running else max(start, now), now, near),
             "" if running else span(job, now, near),
             when(max(now, moment(job, "end")), now, near) if math.isfinite(start) else "-",

@@ -53,7 +53,7 @@ def worth_telling(snapshot: Mapping[str, Any]) -> bool:
 def rows(nodes: Sequence[Node], holders: Held, apps: Mapping[int, str]
          ) -> Tuple[List[str], List[List[str]]]:
     """The columns and lines of a table of what nodes have besides cores: what is free of it, and the
-    application on each GPU (`.`: free). Neighbours that say the same share a line."""
+    job on each GPU (`.`: free). Neighbours that say the same share a line."""
     resources = sorted({name for node in nodes for name in node.get("resources", {}) if name != GPU},
                        key=lambda name: (name != MEMORY, name))
     most = max((len(gpus(node, holders)) for node in nodes), default=0)
@@ -66,7 +66,7 @@ def rows(nodes: Sequence[Node], holders: Held, apps: Mapping[int, str]
             left, there) in ((name, node.get("resources", {}).get(name, (0, 0))) for name in resources)]
         on = []
         for place, (index, job) in enumerate(gpus(node, holders)):
-            called = "." if job is None else f"{apps.get(job, '?')} ({job})"
+            called = "." if job is None else apps.get(job, f"#{job}")
             on.append(called if index == place else f"{index}: {called}")
         lines.append([node["name"], *amounts, *on, *[""] * (most - len(on)),
                       *[", ".join(node.get("features", ()))] * features])

@@ -19,11 +19,11 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Pro
 
 from vrm.model.job import JobState
 from vrm.report.job_table import JobTable
-from vrm.results.energy import Drawn, drawn_of
+from vrm.results.energy import Drawn
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.results.statistics import Interval, interval
-from vrm.results.summary import Columns
+from vrm.results.summary import Columns, mean
 
 Choices = Tuple[Optional[str], Optional[str], Optional[str]]
 """Algorithm, backfilling and policy; None where they are not known."""
@@ -74,7 +74,7 @@ class RanJob(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """A run: its jobs, and what is known of it (`record` is its run.json, if it has one)."""
 
     directory: Path
@@ -97,11 +97,10 @@ class Run:
         """The jobs that ran, in the order of their starts."""
         return cast(List[RanJob], self.table.jobs)
 
-    @cached_property
+    @property
     def drawn(self) -> List[Drawn]:
         """What its jobs have drawn; empty where nothing is known of the power of any."""
-        known = any(self.table.columns["power"]) or any(self.table.columns["energy"])
-        return drawn_of(self.rows) if known else []
+        return self.table.drawn
 
     @cached_property
     def completed(self) -> List[RanJob]:
@@ -127,18 +126,14 @@ class Run:
     def figures(self) -> Dict[str, Optional[float]]:
         """The run's value of each of FIGURES; None where there is none."""
         jobs, done = self.table.ran, self.table.ran.completed
-        waits = _mean(jobs.wait[done].tolist())
-        runs = _mean(self.table.app_time[done].tolist())
-        used = math.fsum((jobs.used * (jobs.end - jobs.start)).tolist())
+        waits, runs = mean(jobs.wait[done]), mean(self.table.app_time[done])
         first, last = self.span
-        share = used / (self.processors * (last - first)) if self.processors and last > first \
-            else 0.0
         return {
             "waiting": waits, "running": runs,
             "turnaround": None if waits is None or runs is None else waits + runs,
-            "slowdown": _mean(jobs.bounded_slowdown(self.threshold).tolist()),
+            "slowdown": mean(jobs.bounded_slowdown(self.threshold)),
             "makespan": last - first if self.ran else None,
-            "utilisation": 100 * share if self.processors and self.ran else None}
+            "utilisation": 100 * jobs.utilisation(self.processors) if self.processors and self.ran else None}
 
     @cached_property
     def _overlaps(self) -> List[Tuple[RanJob, RanJob]]:
@@ -220,7 +215,7 @@ class Study:
     """Runs and their scenarios, in the order in which they are shown."""
 
     name: str
-    runs: Tuple[Run, ...]
+    runs: Tuple[StudyRun, ...]
     scenarios: Tuple[Scenario, ...]
     missing: int = 0  # runs that were planned and are not complete
 
@@ -263,7 +258,7 @@ class Study:
         return next((one for one in self.scenarios
                      if (one.group, one.series) == (group, series)), None)
 
-    def of(self, scenario: str, queue: Optional[str] = None) -> List[Run]:
+    def of(self, scenario: str, queue: Optional[str] = None) -> List[StudyRun]:
         """The runs of a scenario, on a queue or on all, by repetition."""
         return sorted((run for run in self.runs if run.scenario == scenario
                        and queue in (None, run.queue)), key=lambda run: run.repetition)

@@ -11,9 +11,9 @@ from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence,
 
 from vrm.report.compare import CompareError, circumstances
 from vrm.report.job_table import JobTable
-from vrm.report.study import ALGORITHM, BACKFILLING, Choices, POLICY, Run, Scenario, Study, StudyError
+from vrm.report.study import ALGORITHM, BACKFILLING, Choices, POLICY, StudyRun, Scenario, Study, StudyError
 from vrm.report.study_findings import count
-from vrm.results.jobs import JobFileError
+from vrm.results.job_columns import JobFileError
 from vrm.results.metrics import THRESHOLD
 from vrm.results.names import policy_name
 
@@ -74,7 +74,7 @@ def _planned(directory: Path) -> Tuple[str, List[str], int]:
                          "move it away, or start the experiment again") from error
 
 
-def _read(directory: Path) -> Optional[Run]:
+def _read(directory: Path) -> Optional[StudyRun]:
     """A run; None for one of an experiment that is not complete."""
     path = directory / "run.json"
     record: Dict[str, Any] = {}
@@ -95,9 +95,9 @@ def _read(directory: Path) -> Optional[Run]:
         raise StudyError(f"{path}: vrm has not written this ({error!r}); remove it, or run "
                          "again") from error
     if record:
-        return Run(directory, str(record["scenario"]), str(record["queue"]),
+        return StudyRun(directory, str(record["scenario"]), str(record["queue"]),
                    int(record["repetition"]), jobs, choices, processors, record)
-    return Run(directory, directory.resolve().name, workload_of(directory), 1, jobs, choices,
+    return StudyRun(directory, directory.resolve().name, workload_of(directory), 1, jobs, choices,
                processors)
 
 
@@ -110,7 +110,7 @@ def workload_of(directory: Path) -> str:
         return ""  # `circumstances` complains of a file that is there
 
 
-def _named(runs: Sequence[Run]) -> Iterator[Run]:
+def _named(runs: Sequence[StudyRun]) -> Iterator[StudyRun]:
     """The runs, those without a record by the paths where two have the same name.
 
     Simulations of several workloads are a queue each, and then a scenario is what its policies
@@ -132,13 +132,13 @@ def _named(runs: Sequence[Run]) -> Iterator[Run]:
         yield run
 
 
-def _policies(run: Run) -> str:
+def _policies(run: StudyRun) -> str:
     return ", ".join(filter(None, [policy_name(*run.choices[:2]), run.choices[2]])) or run.scenario
 
 
-def _scenarios(runs: Sequence[Run]) -> List[Scenario]:
+def _scenarios(runs: Sequence[StudyRun]) -> List[Scenario]:
     """The scenarios with the place of each. Where not all places are different, each is its own."""
-    first: Dict[str, Run] = {}
+    first: Dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.scenario, run)
     changes = {name: _changes(run) for name, run in first.items()}
@@ -156,14 +156,14 @@ def _scenarios(runs: Sequence[Run]) -> List[Scenario]:
     return found
 
 
-def _changes(run: Run) -> Dict[str, str]:
+def _changes(run: StudyRun) -> Dict[str, str]:
     """The keys of a run's scenario."""
     if run.record.get("changes"):
         return {key: str(value) for key, value in run.record["changes"].items()}
     return _choices(run)
 
 
-def _choices(run: Run) -> Dict[str, str]:
+def _choices(run: StudyRun) -> Dict[str, str]:
     keys = zip((ALGORITHM, BACKFILLING, POLICY), run.choices)
     return {key: value for key, value in keys if value is not None}
 

@@ -11,7 +11,7 @@ from vrm.report.holdings import GPU, parse_devices
 from vrm.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED, SKY, Picture,
                                  file_word, grid, styled)
 from vrm.report.plotting import PictureError, label_of
-from vrm.report.study import RanJob, Run, Study
+from vrm.report.study import RanJob, StudyRun, Study
 from vrm.results.energy import power_over_time
 from vrm.results.names import time_text
 from vrm.results import shares
@@ -43,7 +43,7 @@ def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture
         yield timeline(study, run, (begin, end))
 
 
-def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture:
+def timeline(study: Study, run: StudyRun, window: Optional[Window] = None) -> Picture:
     """One run over time, or within a window. Where there are more jobs than boxes can show, the
     nodes are drawn as dark as they were busy."""
     start, last = run.span
@@ -127,7 +127,7 @@ class _Held(NamedTuple):
     places: Places
 
 
-def _held(run: Run) -> _Held:
+def _held(run: StudyRun) -> _Held:
     """Those of a run: a core that one job had lent to another is the other's."""
     ran = run.table.ran
     if not _lends(run):
@@ -140,14 +140,14 @@ def _held(run: Run) -> _Held:
                  np.array(cores, np.int64), Places.read([part.cores for part in parts]))
 
 
-def _lends(run: Run) -> List[shares.Held]:
+def _lends(run: StudyRun) -> List[shares.Held]:
     try:
         return shares.read(run.directory / "shares.csv")
     except (OSError, ValueError):
         return []
 
 
-def _parts(run: Run) -> Iterator[RanJob]:
+def _parts(run: StudyRun) -> Iterator[RanJob]:
     """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores."""
     parts: Dict[int, Dict[Tuple[float, float], List[str]]] = {}
     for each in _lends(run):
@@ -165,7 +165,7 @@ def _parts(run: Run) -> Iterator[RanJob]:
 Bar = Tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
 
 
-def _places(run: Run, jobs: Sequence[RanJob]
+def _places(run: StudyRun, jobs: Sequence[RanJob]
             ) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
     """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
     a line is a core, or a node where jobs.csv has no cores; below the cores of a node are its GPUs."""
@@ -222,7 +222,7 @@ def _lines(sockets: int, size: int, halves: bool) -> Dict[Tuple[int, int], int]:
     return {place: line for line, place in enumerate(cores)}
 
 
-def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
+def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
            names: Sequence[Tuple[float, str]], lines: int, first: float, length: float,
            inches: float) -> None:
     from matplotlib.patches import Patch
@@ -295,7 +295,7 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
     axes.add_artist(boxes_path)
 
 
-def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str],
+def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: Dict[str, str],
            shown: Tuple[float, float], points: float, tall: float, plain: bool) -> None:
     """Write on each job, where there is room, its number and program, once. A second is `points`
     wide and a line `tall` points high; with `plain` all jobs have their full colours."""
@@ -340,7 +340,7 @@ def _colour(kinds: Dict[str, str], row: RanJob) -> str:
     return kinds.get(application_kind(row.app), GREY)
 
 
-def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
+def _stretches(run: StudyRun, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
     """The parts of a job's time, and whether another job was on one of its nodes in each."""
     begin = row.start
     for start, end in run.shared.get(row.id, ()):
@@ -355,7 +355,7 @@ def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
         yield begin, row.end, False
 
 
-def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None:
+def _usage(busy: Any, queue: Any, run: StudyRun, first: float, length: float) -> None:
     moments = Moments.of(run.table.ran, _held(run)[:3])
     whole = 100 / run.processors if run.processors else 1.0
     times, used = _thinned(moments.times - first, moments.busy, length)
@@ -376,7 +376,7 @@ def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None
         grid(axes, "both")
 
 
-def _power(axes: Any, run: Run, first: float, length: float) -> None:
+def _power(axes: Any, run: StudyRun, first: float, length: float) -> None:
     """What all jobs together draw."""
     import numpy as np
     steps = power_over_time(run.drawn)

@@ -7,6 +7,7 @@ answer is the same on every node that sees the file; its age tells whether the m
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import re
@@ -26,8 +27,8 @@ from vrm.model.node import Socket
 from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
-from vrm.results.places import fold_nodes
-from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
+from vrm.model.hosts import fold as fold_nodes
+from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -37,6 +38,8 @@ STALE_AFTER = 15.0
 least every 5 s."""
 FOLD_ABOVE = 64
 """Number of nodes above which equal neighbours share their lines in the table of nodes."""
+APART = 10
+"""Waiting jobs of an array, or others that are alike, up to which each has its own row."""
 
 
 # --------------------------------------------------------------------------------- the head line
@@ -52,12 +55,11 @@ class _Head:
     queued: List[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: float) -> "_Head":
-        snapshot = current(snapshot)
+    def of(cls, snapshot: Snapshot, now: float, apart: float = APART) -> "_Head":
         age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ a little
         stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
         by_state: Dict[str, List[Mapping[str, Any]]] = {"running": [], "queued": []}
-        for job in snapshot["jobs"]:
+        for job in jobs_of(snapshot, apart):
             by_state[job["state"]].append(job)
         return cls(age, stale, by_state["running"], by_state["queued"])
 
@@ -67,7 +69,7 @@ class _Head:
         others = ", ".join(f"{count} {what}" for what, count in ended.items()
                            if count and what != "completed")
         policies = f"{rules['algorithm']}, backfilling {rules['backfilling']}, {rules['policy']}:"
-        counts = (f"{len(self.running)} running, {len(self.queued)} waiting,"
+        counts = (f"{len(self.running)} running, {_count(self.queued)} waiting,"
                   f" {sum(ended.values())} ended{f' ({others})' if others else ''};"
                   f" {ago(self.age)} ago")
         one_line = f"{policies} {counts}"
@@ -88,6 +90,11 @@ class _Head:
         if width is None:
             return lines
         return [part for line in lines for part in textwrap.wrap(line, max(width, 20))]
+
+
+def _count(jobs: Sequence[Mapping[str, Any]]) -> int:
+    """How many jobs these are."""
+    return sum(job.get("count", 1) for job in jobs)
 
 
 def reservation_line(reservation: Mapping[str, Any]) -> str:
@@ -147,6 +154,12 @@ def duration(seconds: float) -> str:
     return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
+def first_parts(text: str) -> str:
+    """A list as 3,5-7,9,20-30 that is not too long for a table."""
+    some = text.split(",")
+    return f"{','.join(some[:3])}{',...' if len(some) > 3 else ''}"
+
+
 def status(job: Mapping[str, Any]) -> str:
     """R for a running job, Q for one that waits for room; others wait for what is named: held,
     after other jobs, nodes (more of them than there are), late (for another allocation: it would not
@@ -156,8 +169,7 @@ def status(job: Mapping[str, Any]) -> str:
     if job.get("held"):
         return "held"
     if job.get("after"):
-        some = job["after"].split(",")
-        return f"after {','.join(some[:3])}{',...' if len(some) > 3 else ''}"
+        return f"after {first_parts(job['after'])}"
     if job.get("lacks"):
         return "nodes"
     return "late" if job.get("late") else "Q"
@@ -166,9 +178,10 @@ def status(job: Mapping[str, Any]) -> str:
 def remaining(job: Mapping[str, Any], now: float) -> float:
     """The estimate less what of it has passed, in seconds; below 0 when the job outruns it. It is longer
     for a job that has lent cores, or has borrowed fewer than it asked for."""
+    estimate: float = job["estimate"]
     if job["state"] != "running":
-        return job["estimate"]
-    return job["start"] + job["estimate"] + job.get("extra", 0.0) - now
+        return estimate
+    return float(job["start"] + estimate + job.get("extra", 0.0) - now)
 
 
 def expected_text(job: Mapping[str, Any], now: float) -> str:
@@ -187,7 +200,7 @@ def head_text(snapshot: Snapshot, now: float, width: Optional[int] = None) -> st
 
 
 def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional[int] = None,
-                limit: Optional[int] = None, forecasts: Mapping[int, Record] = NONE) -> str:
+                limit: Optional[int] = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
@@ -198,13 +211,14 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     table, if they are AGED). Name, Args, Expected, Forecast
     and Why are there if a job has any. `now` is in epoch seconds (default: the clock), `width` in
     columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are shown.
+    Waiting jobs that are alike, more than APART, share a row, whose forecast is that of the first; not with `each`.
     ValueError when the snapshot has another format.
     """
     now = time.time() if now is None else now
-    head = _Head.of(snapshot, now)
+    head = _Head.of(snapshot, now, math.inf if each else APART)
     waiting = head.queued if limit is None else head.queued[:max(0, limit)]
     rows = [
-        [str(job["id"]), shown(job["app"]), shown(label(job)), shown(job["args"]),
+        [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
          str(job["procs"]), status(job),
          clock(job["start"]) if job["state"] == "running" else "-",
          duration(remaining(job, now)), expected_text(job, now),
@@ -222,7 +236,7 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         narrow(names, rows, width)
     after = []
     if len(waiting) < len(head.queued):
-        after.append(f"... and {len(head.queued) - len(waiting)} more waiting")
+        after.append(f"... and {_count(head.queued) - _count(waiting)} more waiting")
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]
@@ -232,6 +246,11 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     if "Forecast" in names and now - made >= AGED:
         after.append(f"the forecast is {ago(now - made)} old")
     return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
+
+
+def _short(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A job, or many that are alike with no more of their indices than a row has room for."""
+    return {**job, "index": first_parts(job["index"])} if type(job["index"]) is str else job
 
 
 def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) -> None:
@@ -270,17 +289,17 @@ def narrow(names: List[str], rows: List[List[str]], width: int,
 
 def state_table(snapshot: Snapshot, now: Optional[float] = None,
                 width: Optional[int] = None) -> str:
-    """The nodes: a line for every socket, with the application on each core.
+    """The nodes: a line for every socket, with the job on each core.
 
     Status is Empty, Full or Slots (some cores taken), or Down. When the table is wider than
-    `width` columns, its cores are folded into runs (`0-15 ft.B.x, 16-31 .`). In clusters of more
+    `width` columns, its cores are folded into runs (`0-15 #3 ft.B.x, 16-31 .`). In clusters of more
     than FOLD_ABOVE nodes, neighbours with the same jobs on the same cores (most often none)
     share their lines (`n3-n999`). `now` is in epoch seconds (default: the clock). ValueError
     when the snapshot has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
-    apps = {job["id"]: shown(job["app"]) for job in head.running}
+    apps = {job["id"]: shown(f"#{job['id']} {label(job) or job['app']}") for job in head.running}
     sockets = list(_sockets(snapshot["nodes"]))
     most = max([len(socket.slots) for _, _, socket in sockets], default=0)
     names = ["Node", "Socket", "Taken", "Status", *(f"Core {core}" for core in range(most))]
@@ -358,7 +377,7 @@ def _app(job: Optional[int], apps: Mapping[int, str]) -> str:
 
 
 def _runs(slots: Sequence[Optional[int]], apps: Mapping[int, str]) -> List[str]:
-    """Neighbouring cores of the same job together: `0-15 ft.B.x`, `16-31 .`."""
+    """Neighbouring cores of the same job together: `0-15 #3 ft.B.x`, `16-31 .`."""
     runs = []
     first = 0
     for core in range(1, len(slots) + 1):
@@ -414,7 +433,7 @@ def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
 
 def queue_json(snapshot: Snapshot, now: Optional[float] = None,
                forecasts: Mapping[int, Record] = NONE) -> Dict[str, Any]:
-    """The jobs as data for `json.dumps`; the keys are kept from version to version.
+    """The jobs as data; the keys are kept from version to version. `jobs` gives one after the other, once.
 
     Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its
     `age`, `manager` (`host`, `pid`, `start`, `phase`), `stale` (true: the manager may have died),
@@ -436,7 +455,8 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None,
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
     running = sorted(head.running, key=lambda job: (job["start"], job["id"]))
-    return {**_common(snapshot, head), "jobs": [{
+    queued = (job for job in jobs_of(snapshot) if job["state"] != "running")
+    return {**_common(snapshot, head), "jobs": ({
         **{key: job[key] for key in ("id", *REQUIRED, "state", "submit")},
         "start": job.get("start"),
         "remaining": remaining(job, now),
@@ -446,7 +466,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None,
         **{key: job[key] for key in JOB},
         "forecast": None if job["id"] not in forecasts else
         {key: forecasts[job["id"]][key] for key in FORECAST},
-    } for job in [*running, *head.queued]]}
+    } for job in itertools.chain(running, queued))}
 
 
 def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from vrm.report import holdings
 from vrm.report.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
@@ -27,7 +27,7 @@ _FEWEST = 3
 
 def _partners(nodes: Sequence[Mapping[str, Any]]) -> Dict[int, List[int]]:
     """By job: the other jobs that have cores of its nodes."""
-    found: Dict[int, set] = {}
+    found: Dict[int, Set[Any]] = {}
     for node in nodes:
         here = {job for slots in node["sockets"] for job in slots if job is not None}
         for job in here:

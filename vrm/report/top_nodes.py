@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.report.cells import Glyphs, Line, pad, columns
 from vrm.report.tables import follows, shown
-from vrm.results.places import fold_nodes
+from vrm.model.hosts import fold as fold_nodes
 
 COLOURS = 6
 """Number of the styles job0, job1 ... by which jobs are told apart."""

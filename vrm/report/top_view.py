@@ -5,14 +5,13 @@ Pure functions, but for `read_ends`.
 
 from __future__ import annotations
 
-import csv
-import os
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.report.tables import remaining
 from vrm.report.top_nodes import fold
-from vrm.results.jobs import seconds_of
+from vrm.results.job_columns import PathLike, read_last
+from vrm.results.jobs import JobRow, rows_of
 from vrm.results.state import Snapshot, current, label
 
 Job = Mapping[str, Any]
@@ -94,37 +93,18 @@ def chosen(jobs: Sequence[Job], view: View) -> Optional[int]:
     return max(0, min(view.row, len(jobs) - 1))
 
 
-def read_ends(path: Union[str, "os.PathLike[str]"], count: int = 100) -> List[End]:
+def read_ends(path: PathLike, count: int = 100) -> List[End]:
     """The last jobs of `jobs.csv`, the latest first; none when there is no such file.
 
     Only the file's end is read. What cannot be read as a job's line is passed over.
     """
-    try:
-        with open(path, "rb") as file:
-            names = file.readline().decode("utf-8", "replace").rstrip("\n").split(",")
-            start = file.tell()
-            size = file.seek(0, os.SEEK_END)
-            first = max(start, size - (1 << 16))
-            file.seek(first)
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except FileNotFoundError:
-        return []
-    lines = lines[first > start:-1]  # the first may be a part, the last is being written
-    ends = (_end(names, line) for line in reversed(lines[-count:]))
-    return [end for end in ends if end is not None]
+    return [_end(row) for values in read_last(path, count) for row in rows_of(values)][::-1]
 
 
-def _end(names: Sequence[str], line: str) -> Optional[End]:
-    try:
-        row = dict(zip(names, next(csv.reader([line]))))
-        start, end = (seconds_of(row[key]) if row[key] else None for key in ("start", "end"))
-        took = None if start is None or end is None else end - start
-        facts = {**row, "name": row.get("name", ""), "index": row.get("index") or None,
-                 "args": row.get("args", "")}
-        return End(int(row["id"]), row["app"], row["status"], end, took, row.get("reason", ""),
-                   name_of(facts))
-    except (KeyError, ValueError, StopIteration, csv.Error):
-        return None
+def _end(row: JobRow) -> End:
+    took = None if row.start is None or row.end is None else row.end - row.start
+    return End(row.id, row.app, row.status, row.end, took, row.reason,
+               name_of({"name": row.name, "index": row.index, "args": row.args}))
 
 
 # ----------------------------------------------------------------------------------------- keys

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from vrm.model.amounts import people
-from vrm.model.cluster import AnyPlacement
 from vrm.model.job import Request
 from vrm.model.node import Node
-from vrm.results.metrics import Distribution, percentile
+from vrm.model.placement import Placement
+from vrm.results.summary import distribution
 
 CORES, ALL = "cores", "all"
 
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     """A job that ran: what it asked for, where, and from when to when (s)."""
 
     request: Request
-    placement: AnyPlacement
+    placement: Placement
     start: float
     end: float
 
@@ -131,13 +131,5 @@ class Efficiency:
             time = math.fsum(seconds for seconds, _ in busy)
             if time:
                 efficiency[name] = math.fsum(seconds * value for seconds, value in busy) / time
-        return {"allocation_efficiency": asdict(_distribution(self.jobs)),
+        return {"allocation_efficiency": asdict(distribution(self.jobs)),
                 "allocation_efficiency_over_time": efficiency, "load": load}
-
-
-def _distribution(values: Sequence[float]) -> Distribution:
-    if not values:
-        return Distribution(0, None, None, None, None)
-    ordered = sorted(values)
-    return Distribution(len(ordered), math.fsum(ordered) / len(ordered), percentile(ordered, 0.5),
-                        percentile(ordered, 0.95), ordered[-1])

@@ -5,7 +5,10 @@ thesis, UPC, 2021, chapter 6)."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+MOST = 1e30
+"""What is more is no power in watts, and no energy in joules."""
 
 
 class Drawn(NamedTuple):
@@ -28,10 +31,15 @@ def columns_of(drawn: Drawn) -> Dict[str, float]:
 
 
 def drawn_of(rows: Iterable[Any]) -> List[Drawn]:
-    """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran."""
-    return [Drawn(row.start, row.end, row.power or (
-        row.energy / (row.end - row.start) if row.energy and row.end > row.start else 0.0), row.frequency)
+    """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran. What is no number there is
+    not known."""
+    return [Drawn(row.start, row.end, _known(row.power) or (
+        _known(row.energy) / (row.end - row.start) if row.end > row.start else 0.0), _known(row.frequency))
         for row in rows if row.start is not None and row.end is not None]
+
+
+def _known(value: Optional[float]) -> float:
+    return value if value is not None and 0 < value < MOST else 0.0
 
 
 def energy_of(jobs: Sequence[Drawn]) -> Dict[str, Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Callable, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from vrm.model.job import Job, JobState
-from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
+from vrm.results.job_columns import JobFileError
+from vrm.results.jobs import JobRow, read_jobs, submitted
 
 
 class HistoryError(ValueError):

@@ -1,14 +1,13 @@
 """The metrics of parallel job scheduling, computed from finished jobs; times in seconds.
 
-They compare policies on the same workload. Whoever prints one should print what `summary` has
-under `method` beside it: threshold, floor, percentile and trimming differ between tools.
+Here are the definitions, and what is printed at the end of a live run, which does not load numpy;
+all metrics of a run at once are in `vrm.results.summary`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Iterable, List, Optional, Protocol, Sequence, \
+from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, \
     Tuple, TypeVar
 
 from vrm.model.job import JobState
@@ -58,12 +57,14 @@ def ran(rows: Iterable[Row]) -> List[Row]:
 
 def waiting(row: Times) -> float:
     """Waiting time w = start - submit, in seconds."""
-    return row.start - row.submit
+    seconds: float = row.start - row.submit
+    return seconds
 
 
 def running(row: Times) -> float:
     """Running time r = end - start, in seconds: how long the job held its cores."""
-    return row.end - row.start
+    seconds: float = row.end - row.start
+    return seconds
 
 
 def application_time(row: Finished) -> float:
@@ -74,65 +75,17 @@ def application_time(row: Finished) -> float:
     return running(row) if row.app_time is None else row.app_time
 
 
-def turnaround(row: Finished) -> float:
-    """Turnaround (response) time w + r = end - submit, in seconds."""
-    return row.end - row.submit
+def bounded_slowdown(response: float, run: float, threshold: float = THRESHOLD) -> float:
+    """Bounded slowdown max(1, (w + r) / max(r, threshold)); no unit, at least 1. `response` is w + r.
 
-
-def bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
-    """Bounded slowdown max(1, (w + r) / max(r, threshold)); no unit, at least 1.
-
-    The threshold (s) keeps very short jobs from ruling the mean. Feitelson and others (1997)
-    as for `slowdown`; 10 s with the floor of 1 is the form of Feitelson, "Metrics for parallel
-    job scheduling and their convergence" (2001). Raises ValueError unless the threshold is
+    The threshold (s) keeps very short jobs from ruling the mean. Feitelson, Rudolph, Schwiegelshohn, Sevcik and
+    Wong, "Theory and practice in parallel job scheduling" (1997); 10 s with the floor of 1 is the form of Feitelson,
+    "Metrics for parallel job scheduling and their convergence" (2001). Raises ValueError unless the threshold is
     above 0.
     """
     if threshold <= 0:
         raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
-    return max(1.0, turnaround(row) / max(running(row), threshold))
-
-
-# ------------------------------------------------------------------------------- distributions
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Mean, median, 95th percentile and maximum of `count` values; None when there are none.
-
-    A percentile is interpolated linearly between the two nearest values in order: the q-th lies
-    at rank q (count - 1), counted from 0 (type 7 of Hyndman and Fan, "Sample quantiles in
-    statistical packages", 1996; what numpy and R do unless told otherwise).
-    """
-
-    count: int
-    mean: Optional[float]
-    median: Optional[float]
-    p95: Optional[float]
-    maximum: Optional[float]
-
-
-def distribution(values: Iterable[float]) -> Distribution:
-    """The distribution of the values."""
-    ordered = sorted(values)
-    if not ordered:
-        return Distribution(0, None, None, None, None)
-    return Distribution(len(ordered), math.fsum(ordered) / len(ordered),
-                        percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[-1])
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of the values lie; see `Distribution`.
-
-    `ordered` is sorted, lowest first. Raises ValueError when it is empty.
-    """
-    if not len(ordered):
-        raise ValueError("no values have no percentile")
-    rank = share * (len(ordered) - 1)
-    below = int(rank)
-    if rank == below:
-        return ordered[below]
-    part = rank - below
-    return ordered[below] * (1 - part) + ordered[below + 1] * part
+    return max(1.0, response / max(run, threshold))
 
 
 # --------------------------------------------------------------------------------- the machine
@@ -155,37 +108,42 @@ def makespan(rows: Iterable[Finished]) -> float:
     return last - first
 
 
-def utilisation(rows: Iterable[Finished], processors: int,
-                window: Optional[Window] = None) -> float:
-    """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
-
-    p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
-    average; of one that started on borrowed cores those that it had on average.
-
-    The window is the makespan unless given as (begin, end); of jobs that reach over its edges
-    the part within counts. Failed and killed jobs count: they held their processors.
-    """
-    jobs = ran(rows)
-    first, last = _window(jobs, processors, window)
-    if last <= first:
-        return 0.0
-    used = math.fsum(_mean_cores(row) * (min(row.end, last) - max(row.start, first))
-                     for row in jobs if row.end > first and row.start < last)
-    return used / (processors * (last - first))
-
-
-def _mean_cores(row: Finished) -> float:
+def mean_cores(row: Finished) -> float:
+    """The cores that a job held, all cores of each of its ranks, less what it had lent on average; of one that
+    started on borrowed cores those that it had on average."""
     lent: float = getattr(row, "lent", 0.0)
     borrowed: float = getattr(row, "borrowed", 0.0)
     if borrowed:
-        return borrowed / (row.end - row.start)
-    return row.processors - lent / (row.end - row.start) if lent else row.processors
+        return borrowed / running(row)
+    return row.processors - lent / running(row) if lent else row.processors
 
 
-def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:
-    if processors < 1:
-        raise ValueError(f"a machine has at least 1 processor, not {processors}")
-    return window or span(jobs)
+def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Optional[Window] = None) -> float:
+    """Share (0 to 1) of the processor time of the window that was idle although waiting jobs wanted it.
+
+    At each moment the smaller of what is idle and what the waiting jobs want counts, as for the loss of
+    capacity of `vrm.results.summary`. A job that had to wait for another reason (`after`, `begin`, `hold`)
+    does not count as waiting. The window is the makespan unless given as (begin, end).
+    """
+    jobs = ran(rows)
+    first, last = window or span(jobs)
+    if window:
+        jobs = [row for row in jobs if row.end > first]
+    changes: Dict[float, List[float]] = {}
+    for row in jobs:
+        wanted = 0 if any(getattr(row, name, None) for name in ("after", "begin", "hold")) else row.processors
+        for time, wants, uses in ((row.submit, wanted, 0.0), (row.start, -wanted, mean_cores(row)),
+                                  (row.end, 0, -mean_cores(row))):
+            change = changes.setdefault(min(max(time, first), last), [0.0, 0.0])
+            change[0] += wants
+            change[1] += uses
+    times, waits, used = sorted(changes), 0.0, 0.0
+    lost: List[float] = []
+    for time, later in zip(times, times[1:]):
+        waits += changes[time][0]
+        used += changes[time][1]
+        lost.append((later - time) * max(0.0, min(waits, processors - used)))
+    return math.fsum(lost) / (processors * (last - first)) if last > first else 0.0
 
 
 # ------------------------------------------------------------------------------------ fairness
@@ -233,6 +191,19 @@ def closing_words(rows: Iterable[Finished]) -> str:
     waits, runs, both = _means(jobs)
     return (f"mean of {len(jobs)} completed job{'s' * (len(jobs) > 1)}: {waits} s waiting, {runs} "
             f"s running, {both} s from submission to end")
+
+
+IDLE = 0.2
+"""The share of the core time from which on it is worth a line that it was idle while jobs waited."""
+
+
+def idle_words(share: float, policy: str, vrm: str) -> str:
+    """What to say at a run's end of core time that was idle while jobs waited, and what to type; empty for little."""
+    if share <= IDLE:
+        return ""
+    what = (f"`{vrm} advise` compares other rules" if policy == "pack" else
+            f"`Policy: pack` lets jobs share nodes, `{vrm} advise --placements {policy},pack` compares")
+    return f"{100 * share:.0f} % of the core time was idle while jobs waited: {what}"
 
 
 def _means(jobs: Sequence[Finished]) -> Tuple[float, float, float]:

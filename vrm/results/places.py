@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.hosts import fold as fold_nodes
-from vrm.model.node import Node, lane_of_socket
-from vrm.model.placement import CoreLayout, CorePlacement, Placement
-from vrm.results.jobs import JobFileError
+from vrm.model.node import CORES, Node
+from vrm.model.placement import CoreLayout, Placement, in_lane
+from vrm.results.job_columns import JobFileError
 from vrm.system.text import printable
-
-if TYPE_CHECKING:
-    from vrm.model import AnyPlacement
 
 MOST_NODES = 1_000_000
 """Nodes that a job can have run on."""
@@ -42,99 +39,6 @@ def unfold_nodes(text: str) -> List[str]:
         return list(NodeSet(text))
     except (NodeSetException, ValueError) as error:
         raise JobFileError(f"nodes `{printable(text, 60)}`: {printable(str(error), 100)}") from error
-
-
-class PlacementText:
-    """Writes placements on one cluster for the columns `nodes` and `cores`.
-
-    The work is per run of neighbouring nodes or per node, never per rank, for a simulation
-    writes hundreds of thousands of them.
-    """
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-        self._regular = _numbered_in_order([node.name for node in nodes])
-
-    def nodes(self, placement: AnyPlacement) -> str:
-        """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
-        taken = 0
-        for group in placement.order:
-            taken |= group
-        if self._regular is None:
-            return fold_nodes(self._nodes[node].name for node in bits.members(taken))
-        prefix, offset = self._regular
-        runs = []
-        first = 0
-        while taken:
-            gap = (taken & -taken).bit_length() - 1
-            taken >>= gap
-            length = (taken ^ (taken + 1)).bit_length() - 1
-            first += gap
-            low, high = first + offset, first + offset + length - 1
-            runs.append(str(low) if low == high else f"{low}-{high}")
-            taken >>= length
-            first += length
-        numbers = ",".join(runs)
-        return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
-
-    def cores(self, placement: AnyPlacement) -> str:
-        """The cores of a placement by node, in the order of the ranks.
-
-        `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
-        of n1 (logical numbers within the socket).
-        """
-        nodes = self._nodes
-        if isinstance(placement, CorePlacement):
-            return self._by_core(placement)
-        share, width = placement.share, placement.width
-        parts = []
-        for index, ranks in placement.ranks_by_node(nodes):
-            node = nodes[index]
-            cores = _cores_on_node(node.sockets, share, placement.lane(index), width, ranks)
-            parts.append(f"{node.name}:{cores}")
-        return ";".join(parts)
-
-    def devices(self, placement: AnyPlacement) -> str:
-        """The devices of a placement by node: `n0:gpu/0,2;n1:gpu/1+mic/0` are GPUs 0 and 2 of n0,
-        GPU 1 and MIC 0 of n1. Those of single tasks come first, in the order of the tasks."""
-        return ";".join(f"{self._nodes[node].name}:" + "+".join(
-            f"{name}/{','.join(map(str, indices))}" for name, indices in here.items())
-            for node, here in placement.devices.items())
-
-    def _by_core(self, placement: CorePlacement) -> str:
-        places: Dict[int, List[str]] = {}
-        for node, socket, first, stop in placement.spans:
-            places.setdefault(node, []).append(_core_range(socket, first, stop - first))
-        return ";".join(f"{self._nodes[node].name}:{'+'.join(texts)}"
-                        for node, texts in places.items())
-
-
-def _core_range(socket: int, first: int, cores: int) -> str:
-    return f"{socket}/{first}" if cores == 1 else f"{socket}/{first}-{first + cores - 1}"
-
-
-def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
-    """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
-    prefix = names[0].rstrip("0123456789")
-    if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:
-        return None
-    first = int(names[0][len(prefix):])
-    if any(name != f"{prefix}{number}" for number, name in enumerate(names, first)):
-        return None
-    return prefix, first
-
-
-@lru_cache(maxsize=4096)
-def _cores_on_node(sockets: Tuple[int, ...], share: str, lane: int, width: int,
-                   ranks: int) -> str:
-    texts = []
-    for socket, cores in enumerate(sockets):
-        first, length = lane_of_socket(cores, share, lane)
-        here = min(ranks, length // width)
-        if here:
-            texts.append(_core_range(socket, first, here * width))
-        ranks -= here
-    return "+".join(texts)
 
 
 class CoreRange(NamedTuple):
@@ -165,81 +69,97 @@ def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
     return placed
 
 
-class PlaceText:
-    """Writes placements in the forms of `PlacementText`, whose work it does for ranges of nodes
-    at once, and those made core by core."""
+@lru_cache(maxsize=4096)
+def cores_text(sockets: Sequence[int], cores: int) -> str:
+    """A set of cores of a node, counted from its first: `0/0-3+1/0` are cores 0 to 3 of socket 0 and core 0 of
+    socket 1."""
+    texts = []
+    for socket, count in enumerate(sockets):
+        texts += [f"{socket}/{first}" if stop == first + 1 else f"{socket}/{first}-{stop - 1}"
+                  for first, stop in bits.runs(cores & ((1 << count) - 1))]
+        cores >>= count
+    return "+".join(texts)
+
+
+class PlacementText:
+    """Writes placements on one cluster for the columns `nodes`, `cores` and `devices`.
+
+    The work is per run of neighbouring nodes or per node, never per rank, for a simulation
+    writes hundreds of thousands of them.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        self._names = [node.name for node in nodes]
-        prefix = self._names[0][:-1]
-        self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
-                                     enumerate(self._names)) else None
-        self._plain = PlacementText(nodes)
+        self._regular = _numbered_in_order([node.name for node in nodes])
         self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[int], str]] = {}
         self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
         self._known: Dict[Any, Tuple[str, str]] = {}
 
-    def nodes(self, placement: AnyPlacement) -> str:
-        """The column `nodes`."""
+    def nodes(self, placement: Placement) -> str:
+        """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
         return self.folded(bits.runs(placement.node_set))
 
-    def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
+    def folded(self, runs: Runs) -> str:
+        """Nodes, folded."""
+        if self._regular is None:
+            return fold_nodes(self._nodes[node].name for first, stop in runs for node in range(first, stop))
+        prefix, least = self._regular
+        numbers = ",".join([str(first + least) if first == stop - 1 else f"{first + least}-{stop - 1 + least}"
+                            for first, stop in runs])
+        return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
+
+    def cores(self, placement: Placement) -> str:
+        """The cores of a placement by node, in the order of the ranks.
+
+        `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
+        of n1 (logical numbers within the socket).
+        """
+        nodes = self._nodes
+        return ";".join(f"{nodes[node].name}:{cores_text(nodes[node].sockets, cores)}"
+                        for node, _, cores in placement.on_nodes(nodes))
+
+    def devices(self, placement: Placement) -> str:
+        """The devices of a placement by node: `n0:gpu/0,2;n1:gpu/1+mic/0` are GPUs 0 and 2 of n0,
+        GPU 1 and MIC 0 of n1. Those of single tasks come first, in the order of the tasks."""
+        return ";".join(f"{self._nodes[node].name}:" + "+".join(
+            f"{name}/{','.join(map(str, indices))}" for name, indices in here.items())
+            for node, here in placement.devices.items())
+
+    # Ranges of nodes or cores at once.
+
+    def columns(self, placement: Placement) -> Tuple[str, str]:
         """The columns `nodes` and `cores`."""
-        if placement.size > _SMALL:
+        if placement.size > _SMALL or placement.most is not None:
             return self._columns(placement)
         # Small jobs come again and again to the same places.
-        key: Any
-        if isinstance(placement, CorePlacement):
-            key, kept = placement.taken, True
-        else:
-            key = placement.claims, placement.order, placement.procs, placement.width
-            kept = placement.most is None
+        key = placement.share, placement.room, placement.order, placement.procs, placement.width
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= 50_000:
                 self._known.clear()
-            known = self._columns(placement)
-            if kept:
-                self._known[key] = known
+            known = self._known[key] = self._columns(placement)
         return known
 
-    def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
-        if isinstance(placement, CorePlacement):
+    def _columns(self, placement: Placement) -> Tuple[str, str]:
+        if placement.share == CORES:
             return self.of_cores(bits.runs(placement.taken), placement.layout)
-        if len(placement.order) == 1:  # as everywhere but under strip
-            runs = bits.runs(placement.order[0])
-            return self.folded(runs), self._by_lane(placement, [runs])
-        return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
+        runs = [bits.runs(group) for group in placement.order]
+        nodes = self.folded(runs[0]) if len(runs) == 1 else self.nodes(placement)
+        lane0 = placement.room[0]
+        # Other resources limit the ranks of a node, or nodes differ in the lane that they give.
+        if placement.most is not None or any(group & lane0 and group & ~lane0 for group in placement.order):
+            return nodes, self.cores(placement)
+        parts: List[str] = []
+        left = placement.procs
+        for group, some in zip(placement.order, runs):
+            left = self._fill(parts, some, placement.share, 0 if group & lane0 else 1, placement.width, left)
+        return nodes, ";".join(parts)
 
     def of_nodes(self, runs: Runs, share: str, procs: int) -> Tuple[str, str]:
         """Both columns of ranks of one core, that fill so many nodes on lane 0."""
         parts: List[str] = []
         self._fill(parts, runs, share, 0, 1, procs)
         return self.folded(runs), ";".join(parts)
-
-    def folded(self, runs: Runs) -> str:
-        """Nodes, folded."""
-        if self._prefix is None:
-            return fold_nodes(self._names[node] for first, stop in runs
-                              for node in range(first, stop))
-        if len(runs) == 1 and runs[0][0] == runs[0][1] - 1:
-            return self._names[runs[0][0]]
-        numbers = ",".join([str(first) if first == stop - 1 else f"{first}-{stop - 1}"
-                            for first, stop in runs])
-        return f"{self._prefix}[{numbers}]"
-
-    def _by_lane(self, placement: Placement, runs_of: Iterable[Runs]) -> str:
-        if placement.most is not None:  # other resources limit the ranks of a node
-            return self._plain.cores(placement)
-        parts: List[str] = []
-        left = placement.procs
-        lane0 = placement.claims[0]
-        for group, runs in zip(placement.order, runs_of):
-            if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
-                return self._plain.cores(placement)
-            left = self._fill(parts, runs, placement.share, 0 if group & lane0 else 1, placement.width, left)
-        return ";".join(parts)
 
     def _fill(self, parts: List[str], runs: Runs, share: str, lane: int, width: int, left: int) -> int:
         """Add the texts of nodes that ranks fill, of which so many are left; how many remain."""
@@ -269,9 +189,8 @@ class PlaceText:
 
     @staticmethod
     def _on_node(node: Node, share: str, lane: int, width: int, ranks: int) -> str:
-        claims = (1, 0) if lane == 0 else (0, 1)
-        alone = Placement(share, claims, (1,), ranks, width)
-        return PlacementText([node]).cores(alone) if ranks else ""
+        cores = in_lane(node.sockets, share, lane, width, ranks)
+        return f"{node.name}:{cores_text(node.sockets, cores)}" if ranks else ""
 
     def _partly(self, parts: List[str], first: int, share: str, lane: int, width: int, left: int) -> None:
         """The same, where node `first` and those after it in its run hold the rest."""
@@ -310,6 +229,17 @@ class PlaceText:
         for node, socket, first, end in layout.span(start, stop):
             by_node.setdefault(node, []).append(
                 f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
-        text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
+        text = ";".join(f"{self._nodes[node].name}:{'+'.join(places)}"
                         for node, places in by_node.items())
         return min(by_node), max(by_node) + 1, text
+
+
+def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
+    """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
+    prefix = names[0].rstrip("0123456789")
+    if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:
+        return None
+    first = int(names[0][len(prefix):])
+    if any(name != f"{prefix}{number}" for number, name in enumerate(names, first)):
+        return None
+    return prefix, first

@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
-from vrm.model import AnyPlacement, Booking, Cluster, bits, core_share
-from vrm.model.core_share import Borrowed, Share
+from vrm.model import Booking, Cluster, bits, core_share
+from vrm.model.core_share import LentCores
 from vrm.model.node import Node
-from vrm.model.placement import CorePlacement, RankSlot
-from vrm.results.jobs import seconds_text
+from vrm.model.placement import RankSlot
+from vrm.results.job_columns import seconds_text
+from vrm.results.places import cores_text
 
 COLUMNS = ("job", "from", "to", "node", "cores")
 HEADER = ",".join(COLUMNS) + "\n"
@@ -36,18 +37,12 @@ class Held(NamedTuple):
 
 def shared(booking: Booking) -> bool:
     """Whether a job lent cores, or ran on borrowed ones."""
-    return bool(booking.shares) or isinstance(booking.placement, Borrowed)
-
-
-def at_start(booking: Booking) -> AnyPlacement:
-    """The cores on which a job started."""
-    placement = booking.placement
-    return placement.at_start if isinstance(placement, Borrowed) else placement
+    return bool(booking.shares) or booking.placement.lease is not None
 
 
 def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
     """When a job that ended had lent which cores: from, to, the cores."""
-    shares = [Share(booking.start, 0), *booking.shares]
+    shares = [LentCores(booking.start, 0), *booking.shares]
     ends = [*(share.since for share in shares[1:]), end]
     return [(share.since, until, share.lent) for share, until in zip(shares, ends)
             if until > share.since]
@@ -56,9 +51,9 @@ def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
 def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[Tuple[float, float, Iterator[RankSlot]]]:
     """From when to when the ranks of a job that ended were where."""
     placement, layout = booking.placement, cluster.layout
-    if isinstance(placement, Borrowed):
-        for begin, until, width, taken in placement.periods(booking.start, end):
-            yield begin, until, CorePlacement(layout, taken, placement.procs, width).slots(cluster.nodes)
+    if placement.lease is not None:
+        for begin, until, then in core_share.periods(placement, booking.start, end):
+            yield begin, until, then.slots(cluster.nodes)
         return
     for begin, until, cores_lent in periods(booking, end):
         yield begin, until, core_share.slots(placement, cores_lent, cluster.nodes, layout)
@@ -73,15 +68,11 @@ def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
 
 def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> Dict[str, str]:
     """The cores of some ranks by node."""
-    found: Dict[str, Dict[int, int]] = {}
+    found: Dict[int, int] = {}
     for slot in slots:
-        sockets = found.setdefault(nodes[slot.node].name, {})
-        for core in slot.cores:
-            sockets[slot.socket] = sockets.get(slot.socket, 0) | 1 << core
-    return {node: "+".join(f"{socket}/{first}" if stop == first + 1 else f"{socket}/{first}-{stop - 1}"
-                           for socket, cores in sorted(sockets.items())
-                           for first, stop in bits.runs(cores))
-            for node, sockets in found.items()}
+        at = sum(nodes[slot.node].sockets[:slot.socket])
+        found[slot.node] = found.get(slot.node, 0) | sum(1 << at + core for core in slot.cores)
+    return {nodes[node].name: cores_text(nodes[node].sockets, cores) for node, cores in found.items()}
 
 
 def lent(booking: Booking, end: float) -> float:
@@ -93,11 +84,11 @@ def columns(booking: Booking, end: float) -> Dict[str, float]:
     """What jobs.csv says of a job that ended: core seconds that it has lent, and those of a job that started on
     borrowed cores, and how many times its cores were others than before."""
     placement = booking.placement
-    if not isinstance(placement, Borrowed):
+    if placement.lease is None:
         return {"lent": lent(booking, end), "borrowed": 0.0, "changes": len(booking.shares)}
     return {"lent": 0.0, "changes": len(placement.grown),
-            "borrowed": sum((until - begin) * placement.procs * width for begin, until, width, _
-                            in placement.periods(booking.start, end))}
+            "borrowed": sum((until - begin) * then.cores for begin, until, then
+                            in core_share.periods(placement, booking.start, end))}
 
 
 def append(path: Union[str, Path], lines: Iterable[Held]) -> None:

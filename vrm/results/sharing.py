@@ -6,15 +6,13 @@ import math
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Protocol, Set, Tuple
 
 from vrm.model.cluster import Booking, Watcher
-from vrm.model.core_share import Borrowed
 from vrm.results import shares
-from vrm.results.metrics import THRESHOLD
+from vrm.results.metrics import THRESHOLD, bounded_slowdown
 
 
 def mates_of(booking: Booking) -> Tuple[int, ...]:
     """The jobs on whose cores a job started."""
-    placement = booking.placement
-    return tuple(sorted(lender for lender, _ in placement.lent)) if isinstance(placement, Borrowed) else ()
+    return tuple(sorted(lender for lender, _ in booking.placement.lent))
 
 
 def columns(booking: Booking, end: float) -> Dict[str, Any]:
@@ -54,7 +52,7 @@ def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float =
     found: List[Tuple[float, float, float]] = []
     for job in jobs:
         response, run = job.end - job.submit, max(1.0, runs[job.id])
-        found.append((response, response / run, max(1.0, response / max(run, threshold))))
+        found.append((response, response / run, bounded_slowdown(response, run, threshold)))
     if not found:
         return Slowdowns(0.0, 0.0, 0.0)
     return Slowdowns(*(math.fsum(values) / len(found) for values in zip(*found)))
@@ -75,7 +73,7 @@ class Sharing(Watcher):
 
     def booked(self, booking: Booking) -> None:
         """A job starts."""
-        if isinstance(booking.placement, Borrowed):
+        if booking.placement.lease is not None:
             self.borrowers[booking.job.id] = mates_of(booking)
 
     def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> Dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from typing import Any, Collection, Dict, Iterator, Mapping, Union
@@ -30,7 +31,7 @@ def read(path: "Union[str, os.PathLike[str]]", keys: Collection[str] = ()) -> Sn
 def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
     """The same of a file's content."""
     try:
-        found = json.loads(data)
+        found: Snapshot = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
@@ -51,14 +52,21 @@ def current(snapshot: Snapshot) -> Snapshot:
 
     What is in this form already is given back as it is. ValueError for another format.
     """
+    if snapshot.get("expanded"):
+        return snapshot
+    return {**snapshot, "jobs": list(jobs_of(snapshot)), "expanded": True}
+
+
+def jobs_of(snapshot: Snapshot, apart: float = math.inf) -> Iterator[Dict[str, Any]]:
+    """The jobs of a snapshot with all keys, one by one. Neighbours that are alike, more than `apart`, stay one value:
+    `count` of them, of whose `ids` the first is its `id`, and whose `index` is a list as 0-8:2. ValueError as above.
+    """
     if snapshot.get("format") not in FORMATS:
         raise ValueError(f"the state has format {snapshot.get('format')!r} and this vrm reads"
                          f" formats {' and '.join(map(str, FORMATS))}: ask with the vrm that runs "
                          "the manager")
-    if snapshot.get("expanded"):
-        return snapshot
-    return {**snapshot, "jobs": [job for value in snapshot["jobs"] for job in _jobs(value)],
-            "expanded": True}
+    for value in snapshot["jobs"]:
+        yield from (value,) if snapshot.get("expanded") else _jobs(value, apart)
 
 
 REQUIRED = tuple(each.shown for each in TABLE if each.shown and each.always
@@ -72,17 +80,21 @@ JOB: Mapping[str, Any] = {
 """What a job has of which a state says nothing."""
 
 
-def _jobs(value: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
-    """The job of a value, or all of its jobs."""
+def _jobs(value: Mapping[str, Any], apart: float = math.inf) -> Iterator[Dict[str, Any]]:
+    """The job of a value, or all of its jobs, or if these are more than `apart` the value with all keys."""
     facts = {**JOB, **value}
     if isinstance(facts["after"], list):
         facts["after"] = fold(facts["after"])
-    ids = numbers(facts.pop("ids")) if "ids" in facts else (facts["id"],)
+    ids = numbers(facts["ids"]) if "ids" in facts else (facts["id"],)
     folded = facts.pop("indices", "")
+    if len(ids) > apart:
+        yield {**facts, "id": ids[0], "count": len(ids), "index": folded or facts["index"]}
+        return
+    facts.pop("ids", None)
     indices = numbers(folded) if folded else (facts["index"],) * len(ids)
     for job_id, index in zip(ids, indices):
-        args = facts["args"] if index is None else facts["args"].replace("%i", str(index))
-        yield {**facts, "id": job_id, "index": index, "args": args}
+        own = {} if index is None else {key: facts[key].replace("%i", str(index)) for key in ("args", "dir", "name")}
+        yield {**facts, **own, "id": job_id, "index": index}
 
 
 # What a state must look like: a text with a control character is none that a manager has written.
@@ -149,6 +161,7 @@ _LEND = _sound({"id": count, "to": maybe(count), "phase": one_of(("lend", "lent"
 
 
 def label(job: Mapping[str, Any]) -> str:
-    """What tells a job from others of its program: its name and, in an array, its index."""
+    """What tells a job from others of its program: its name and, in an array, its index, or the indices of all that
+    the value stands for."""
     index = f"[{job['index']}]" if job["index"] is not None else ""
     return f"{job['name']}{index}"

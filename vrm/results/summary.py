@@ -1,5 +1,8 @@
-"""All metrics of a run at once, from columns of numbers: the same function for live runs,
-simulations and studies. The definitions are those of `vrm.results.metrics`.
+"""All metrics of a run at once, from columns of numbers: the same functions for simulations, studies and lists of live
+runs. The definitions are those of `vrm.results.metrics`.
+
+They compare policies on the same workload. Whoever prints one should print what `summarise` has
+under `method` with it: threshold, floor, percentile and trimming differ between tools.
 """
 
 from __future__ import annotations
@@ -8,12 +11,43 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from vrm.results.metrics import THRESHOLD, Distribution, jain_index, percentile
+from vrm.results.metrics import THRESHOLD, jain_index
 
 EXACT = 2.0 ** 53
 """Below it all whole numbers are floats."""
 
 METHOD = "linear interpolation (Hyndman and Fan, type 7)"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean, median, 95th percentile and maximum of `count` values; None when there are none.
+
+    A percentile is interpolated linearly between the two nearest values in order: the q-th lies
+    at rank q (count - 1), counted from 0 (type 7 of Hyndman and Fan, "Sample quantiles in
+    statistical packages", 1996; what numpy and R do unless told otherwise).
+    """
+
+    count: int
+    mean: Optional[float] = None
+    median: Optional[float] = None
+    p95: Optional[float] = None
+    maximum: Optional[float] = None
+
+
+def distribution(values: Any) -> Distribution:
+    """The distribution of values (a sequence, or an array of numpy)."""
+    import numpy as np
+    if not len(values):
+        return Distribution(0)
+    found = np.asarray(values, float)
+    median, p95 = np.quantile(found, (0.5, 0.95)).tolist()
+    return Distribution(len(found), mean(found), median, p95, float(found.max()))
+
+
+def mean(values: Any) -> Optional[float]:
+    """The mean of an array of numbers; None of none."""
+    return _sum(values) / len(values) if len(values) else None
 
 
 @dataclass(frozen=True)
@@ -47,20 +81,41 @@ class Columns:
         import numpy as np
         if self.lent is None:
             return self.cores
-        return self.cores - self.lent / np.maximum(self.end - self.start, 1e-9)
+        return self.cores - self.lent / np.maximum(self.run, 1e-9)
 
     @property
     def wait(self) -> Any:
-        """Waiting times, in seconds."""
+        """Waiting times w = start - submit, in seconds."""
         return self.start - self.submit
 
-    def bounded_slowdown(self, threshold: float = THRESHOLD) -> Any:
-        """Bounded slowdowns; see `vrm.results.metrics.bounded_slowdown`."""
+    @property
+    def run(self) -> Any:
+        """Running times r = end - start, in seconds: how long the jobs held their cores."""
+        return self.end - self.start
+
+    @property
+    def turnaround(self) -> Any:
+        """Turnaround (response) times w + r = end - submit, in seconds."""
+        return self.end - self.submit
+
+    def bounded_slowdown(self, threshold: float = THRESHOLD, processors: Any = 1) -> Any:
+        """Bounded slowdowns; see `vrm.results.metrics.bounded_slowdown`. With `processors` p (of each job) they are
+        those per processor, max(1, (w + r) / (p max(r, threshold))): Zotkin and Keleher, "Job-length estimation and
+        performance in backfilling schedulers" (1999)."""
         import numpy as np
         if threshold <= 0:
             raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
-        return np.maximum(1.0, (self.end - self.submit) / np.maximum(self.end - self.start,
-                                                                     threshold))
+        return np.maximum(1.0, self.turnaround / (processors * np.maximum(self.run, threshold)))
+
+    def core_seconds(self, first: float, last: float) -> float:
+        """What the jobs used within a window. Failed and killed jobs count: they held their cores."""
+        import numpy as np
+        return _sum(self.used * np.clip(np.minimum(self.end, last) - np.maximum(self.start, first), 0, None))
+
+    def utilisation(self, processors: int) -> float:
+        """Share (0 to 1) of the processor time of the makespan that the jobs used."""
+        first, last = self.whole
+        return self.core_seconds(first, last) / (processors * (last - first)) if last > first else 0.0
 
 
 @dataclass(frozen=True)
@@ -112,9 +167,7 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
         raise ValueError(f"a machine has at least 1 processor, not {processors}")
     if not (warm_up >= 0 and cool_down >= 0):
         raise ValueError("warm-up and cool-down are seconds from 0 on")
-    if threshold <= 0:
-        raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
-    submit, start, end, cores = jobs.submit, jobs.start, jobs.end, jobs.cores
+    submit, end, bounded = jobs.submit, jobs.end, jobs.bounded_slowdown(threshold)
     first, last = whole = jobs.whole
     chosen = np.ones(len(submit), dtype=bool)
     if (warm_up or cool_down) and len(submit):
@@ -126,15 +179,13 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
         chosen = (submit >= first) & (submit <= last)
     length = last - first
     capacity = processors * length
-    used = _busy(moments, first, last) if lends else _sum(
-        jobs.used * np.clip(np.minimum(end, last) - np.maximum(start, first), 0, None))
+    used = _busy(moments, first, last) if lends else jobs.core_seconds(first, last)
     done = int((jobs.completed & (end >= first) & (end <= last)).sum())
     lost, queue = _over_time(moments, processors, first, last)
-    wait, run = (start - submit)[chosen], (end - start)[chosen]
-    turnaround = (end - submit)[chosen]
-    bounded = np.maximum(1.0, turnaround / np.maximum(run, threshold))
-    per_processor = np.maximum(1.0, turnaround / (cores[chosen] * np.maximum(run, threshold)))
-    waits, runs, turnarounds, bounds = map(_distribution, (wait, run, turnaround, bounded))
+    ran_on = chosen & (jobs.run > 0)
+    waits, runs, turnarounds, bounds, slowdowns, per_processor = (asdict(distribution(values)) for values in (
+        jobs.wait[chosen], jobs.run[chosen], jobs.turnaround[chosen], bounded[chosen],
+        jobs.turnaround[ran_on] / jobs.run[ran_on], jobs.bounded_slowdown(threshold, jobs.cores)[chosen]))
     return {
         "jobs": int(chosen.sum()),
         **counts,
@@ -150,11 +201,11 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
         "wait": waits,
         "running": runs,
         "turnaround": turnarounds,
-        "slowdown": _distribution(turnaround[run > 0] / run[run > 0]),
+        "slowdown": slowdowns,
         "bounded_slowdown": bounds,
-        "per_processor_bounded_slowdown": _distribution(per_processor),
+        "per_processor_bounded_slowdown": per_processor,
         "queue_length": queue,
-        "fairness": _fairness(jobs, chosen, bounded),
+        "fairness": _fairness(jobs, chosen, bounded[chosen]),
         "method": {
             "processors": processors,
             "bounded_slowdown_threshold": threshold,
@@ -186,7 +237,7 @@ def _over_time(moments: Moments, processors: int, first: float,
     import numpy as np
     times, queued = moments.times, moments.queued
     if not len(times) or last <= first:
-        return 0.0, asdict(Distribution(0, None, None, None, None))
+        return 0.0, asdict(Distribution(0))
     seconds = _seconds(times, first, last)
     idle = processors - moments.busy
     lost = _sum(seconds * np.clip(np.minimum(moments.wanted, idle), 0, None))
@@ -201,18 +252,8 @@ def _over_time(moments: Moments, processors: int, first: float,
         at = int(np.searchsorted(passed, share * total))
         return int(lengths[min(at, len(lengths) - 1)])
 
-    mean = _sum(queued * seconds) / total
-    return lost, asdict(Distribution(int(held.sum()), mean, reached(0.5), reached(0.95),
+    return lost, asdict(Distribution(int(held.sum()), _sum(queued * seconds) / total, reached(0.5), reached(0.95),
                                      int(lengths[-1])))
-
-
-def _distribution(values: Any) -> Dict[str, Any]:
-    import numpy as np
-    if not len(values):
-        return asdict(Distribution(0, None, None, None, None))
-    ordered: Any = np.sort(values)
-    return asdict(Distribution(len(ordered), _sum(ordered) / len(ordered), *(
-        float(percentile(ordered, share)) for share in (0.5, 0.95, 1.0))))
 
 
 def _sum(values: Any) -> float:

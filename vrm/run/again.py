@@ -1,11 +1,12 @@
-"""Whether a job that ended waits again: one rule for live runs and simulations."""
+"""Whether a job that ended waits again: one rule for live runs and simulations, and what a later run of the same
+directory repeats."""
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Callable, List, Mapping, Set, Tuple
 
 from vrm.model import JobState
-from vrm.run.book import Entry
+from vrm.run.book import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
 
 NODE_LOSSES = 3
 """How many lost nodes a job may outlive without using a retry: it may be what takes them down."""
@@ -36,3 +37,29 @@ def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue
     if entry.tries < entry.details.retries:
         return f"{state.value} ({reason}); retry {entry.tries + 1} of {entry.details.retries}", True
     return "", False
+
+
+def stopped(entry: Entry) -> bool:
+    """Whether a job ended only because the manager was stopped: the next run runs it again."""
+    return entry.state is JobState.CANCELLED and entry.cause == STOP
+
+
+def unsuccessful(entry: Entry) -> bool:
+    """Whether a job did not complete, without that its user wanted so: `vrm run --failed` and `vrm requeue
+    failed` run it again. A wrong line must be corrected first."""
+    return (entry.state.ended and entry.state is not JobState.COMPLETED
+            and entry.cause not in (CANCEL, REMOVED, LINE))
+
+
+def with_dependents(entries: Mapping[int, Entry], wanted: Callable[[Entry], bool]) -> List[int]:
+    """The ids of the jobs that are wanted, and of those that were cancelled only since they depend on them; no
+    job that depends on others that did not end as it wants."""
+    found: Set[int] = set()
+    chosen = [(job_id, entry) for job_id, entry in entries.items() if entry.cause == DEPENDENCY or wanted(entry)]
+    for job_id, entry in sorted(chosen):
+        if entry.cause == DEPENDENCY and entry.state.ended:
+            if entry.wish is None or found.issuperset(entry.wish.failed):
+                found.add(job_id)
+        elif wanted(entry):
+            found.add(job_id)
+    return sorted(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.job import PLAIN, START, Details
@@ -30,11 +30,16 @@ MISSED = "it can end by its deadline no more"
 """The reason of a job that did not start in time for its deadline."""
 
 
+CANCEL, STOP, REMOVED, LINE, DEPENDENCY = "cancel", "stop", "removed", "line", "dependency"
+"""Causes of ends that say what a later run does: its user cancelled the job, the manager was stopped, its line was
+removed from the queue file, its line is wrong, or a job that it depends on ended otherwise."""
+
+
 class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
 
 
-class Wish:
+class SharedDependencies:
     """What all jobs with one `after` wait for, counted once for all of them: `open` things of it have
     not happened, `failed` are the ids of jobs that ended otherwise than wanted, and how. `ready` is when the
     last of its delays is over (seconds)."""
@@ -74,7 +79,7 @@ class Entry:
     others in which it is (and what they want of it), `late`: it would not end before the
     allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
     `begun` is when it first began, or was found never to, in seconds; `early`: it is not to start yet, but at
-    `begin`."""
+    `begin`. `cause` is why it ended, "" where there is nothing to say of that."""
 
     job: Job
     details: Details = PLAIN
@@ -82,17 +87,32 @@ class Entry:
     held: bool = False
     tries: int = 0
     losses: int = 0
-    wish: Optional[Wish] = None
-    wished: Optional[List[Tuple[Wish, Dependency]]] = None
+    wish: Optional[SharedDependencies] = None
+    wished: Optional[List[Tuple[SharedDependencies, Dependency]]] = None
     late: bool = False
     lacks: str = ""
     begun: float = math.inf
     early: bool = False
     begin: float = -math.inf
+    cause: str = ""
 
     def open_for(self, wanted: Dependency) -> bool:
         """Whether what is wanted of it has yet to happen."""
         return self.begun == math.inf if wanted.kind == START else not self.state.ended
+
+    def enter(self, pair: Tuple[SharedDependencies, Dependency]) -> None:
+        """Others wait for it, who want this of it."""
+        wish, wanted = pair
+        if self.open_for(wanted):
+            wish.open += 1
+        elif wanted.kind == START:
+            wish.ready = max(wish.ready, self.begun + wanted.delay)
+            return  # it has begun for good, even if it waits again
+        elif not wanted.met(self.state):
+            wish.failed[self.job.id] = self.state
+        if self.wished is None:
+            self.wished = []
+        self.wished.append(pair)
 
     @property
     def latest(self) -> float:
@@ -117,31 +137,26 @@ class Dropped(NamedTuple):
     reason: str
 
 
-Look = Callable[[int], Optional[Tuple[Job, JobState, float]]]
-"""Gives a job, its state, and when it began (seconds); None for one that has completed."""
-
-
 class JobBook:
     """All jobs of a run. `queue` holds the eligible ones, `parked` the others that wait, by id.
 
     `lacks` says why a job cannot run on the nodes there are now ("" when it can); without it all
-    jobs can. With `look` only jobs that something is known of have an entry: that depend on others
-    or are held, and those on which they depend. It tells of others where they are, None for jobs
-    that completed (simulations have millions of jobs, and few with more to say).
+    jobs can. One that `forgets` keeps nothing of a job that has completed and for which no other waits,
+    and takes a job that it does not know, but that came before, for such a one: simulations have millions of jobs.
 
     A `frozen` book puts no job into the queue: it takes up what a journal tells until `thaw`.
     """
 
     def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None,
-                 look: Optional[Look] = None, frozen: bool = False) -> None:
+                 forgets: bool = False, frozen: bool = False) -> None:
         self.queue = queue
         self.frozen = frozen
         self._lacks = lacks
-        self._look = look
+        self._forgets = forgets
         self.entries: Dict[int, Entry] = {}
         self.parked: Dict[int, Entry] = {}
-        self._wishes: Dict[Tuple[Dependency, ...], Wish] = {}
-        self._latest: Optional[Wish] = None
+        self._wishes: Dict[Tuple[Dependency, ...], SharedDependencies] = {}
+        self._latest: Optional[SharedDependencies] = None
         self._longest: List[Tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
         self.opened = False  # jobs have become eligible since somebody looked
         self.begins: List[Tuple[float, int]] = []  # (time, id) of jobs that are not to start before, a heap
@@ -154,9 +169,9 @@ class JobBook:
         return len(self.queue) + len(self.parked)
 
     @property
-    def held(self) -> List[int]:
+    def held(self) -> Iterator[int]:
         """Ids of the jobs that somebody holds."""
-        return [job_id for job_id, entry in self.parked.items() if entry.held]
+        return (job_id for job_id, entry in self.parked.items() if entry.held)
 
     @property
     def lacking(self) -> List[int]:
@@ -177,8 +192,9 @@ class JobBook:
 
         Raises LifeError for a dependency on a job that was not submitted before.
         """
-        if self._look is not None and details is PLAIN:
-            self.queue.add(job)
+        if details is PLAIN and self._lacks is None and not self.frozen:  # it can start at once, as most can
+            entry = self.entries[job.id] = Entry(job)
+            self._queue_up(entry)
             return []
         wish = self._wish(details.after, job.id) if details.after else None
         entry = self.entries[job.id] = Entry(job, details, held=details.held)
@@ -188,53 +204,29 @@ class JobBook:
             self._join(entry, wish)
         return self._wait(entry)
 
-    def _wish(self, after: Tuple[Dependency, ...], before: int) -> Wish:
+    def _wish(self, after: Tuple[Dependency, ...], before: int) -> SharedDependencies:
         """The one wish of all jobs with this `after`; such a job has the id `before`."""
         if self._latest is not None and self._latest.after is after:
             return self._latest  # the next job of an array: even the hash would be too dear
         wish = self._wishes.get(after)
         if wish is None:
-            gone = set(self._find({job_id for each in after for job_id in each.ids}, before))
-            wish = self._wishes[after] = Wish(after)
+            gone = {job_id for each in after for job_id in each.ids if job_id not in self.entries}
+            unknown = min((job_id for job_id in gone if not self._forgets or job_id >= before), default=None)
+            if unknown is not None:
+                raise LifeError(f"it depends on job {unknown}, and a job can depend only on "
+                                "such as were submitted before it")
+            wish = self._wishes[after] = SharedDependencies(after)
             for each in dict.fromkeys(after):
                 pair = wish, each
                 for job_id in each.ids:
-                    if job_id in gone:
-                        if not each.met(JobState.COMPLETED):
-                            wish.failed[job_id] = JobState.COMPLETED
-                        continue
-                    entry = self.entries[job_id]
-                    if entry.open_for(each):
-                        wish.open += 1
-                    elif each.kind == START:
-                        wish.ready = max(wish.ready, entry.begun + each.delay)
-                        continue  # it has begun for good, even if it waits again
-                    elif not each.met(entry.state):
-                        wish.failed[job_id] = entry.state
-                    if entry.wished is None:
-                        entry.wished = []
-                    entry.wished.append(pair)
+                    if job_id not in gone:
+                        self.entries[job_id].enter(pair)
+                    elif not each.met(JobState.COMPLETED):
+                        wish.failed[job_id] = JobState.COMPLETED
         self._latest = wish
         return wish
 
-    def _find(self, ids: Collection[int], before: int) -> Iterator[int]:
-        """Know all of these jobs, on which one of the id `before` depends; gives those of which nothing is
-        known any more: they have completed. LifeError for one that did not come."""
-        for job_id in ids:
-            if job_id in self.entries:
-                continue
-            found = self._look(job_id) if self._look is not None else None
-            if found is not None:
-                self.know(found[0], PLAIN, found[1])
-                if found[1] is not JobState.QUEUED:
-                    self.entries[job_id].begun = found[2]
-            elif self._look is not None and job_id < before:
-                yield job_id
-            else:
-                raise LifeError(f"it depends on job {job_id}, and a job can depend only on "
-                                "such as were submitted before it")
-
-    def _join(self, entry: Entry, wish: Wish) -> None:
+    def _join(self, entry: Entry, wish: SharedDependencies) -> None:
         entry.wish = wish
         wish.dependents.append(entry)
         if not wish.open:
@@ -246,13 +238,18 @@ class JobBook:
             entry.begin, entry.early = time, True
             heapq.heappush(self.begins, (time, entry.job.id))
 
+    def _queued(self, job_id: int) -> Optional[Entry]:
+        """A job, if it waits."""
+        entry = self.entries.get(job_id)
+        return entry if entry is not None and entry.state is JobState.QUEUED else None
+
     @property
     def next_begin(self) -> float:
         """When the time of the next job comes that is to begin then; infinity for none."""
         while self.begins:
             time, job_id = self.begins[0]
-            entry = self.entries[job_id]
-            if entry.early and entry.begin == time and entry.state is JobState.QUEUED:
+            entry = self._queued(job_id)
+            if entry is not None and entry.early and entry.begin == time:
                 return time
             heapq.heappop(self.begins)
         return math.inf
@@ -271,8 +268,8 @@ class JobBook:
         """When the next waiting job has its last moment to start, by its deadline; infinity for none."""
         while self.deadlines:
             time, job_id = self.deadlines[0]
-            entry = self.entries[job_id]
-            if entry.state is JobState.QUEUED and entry.latest == time:
+            entry = self._queued(job_id)
+            if entry is not None and entry.latest == time:
                 return time
             heapq.heappop(self.deadlines)
         return math.inf
@@ -302,6 +299,7 @@ class JobBook:
             self._place(entry)
             return []
         self._take_out(entry)
+        entry.cause = DEPENDENCY
         return [_dropped(entry, *against), *self._settle(entry, JobState.CANCELLED, entry.job.submit)]
 
     def against(self, entry: Entry) -> Optional[Tuple[int, JobState]]:
@@ -327,17 +325,18 @@ class JobBook:
     def _has_begun(self, entry: Entry, now: float) -> None:
         """Count the first start of a job, or that it will not start, for those that wait for it."""
         entry.begun = now
-        mine = [pair for pair in entry.wished or () if pair[1].kind == START]
+        if entry.wished is None:
+            return
+        mine = [pair for pair in entry.wished if pair[1].kind == START]
         if not mine:
             return
-        assert entry.wished is not None
         entry.wished = [pair for pair in entry.wished if pair[1].kind != START]
         for wish, wanted in mine:
             wish.begun(wanted, now)
             if not wish.open and not wish.failed:
                 self._open(wish, now)
 
-    def _open(self, wish: Wish, now: float) -> None:
+    def _open(self, wish: SharedDependencies, now: float) -> None:
         """All that was waited for has happened."""
         self.opened = True
         for dependent in wish.dependents:
@@ -350,14 +349,19 @@ class JobBook:
         """A job ended for good: those that waited for it alone become eligible; the result are
         those that now can never run, which have ended, too."""
         entry = self.entries[job_id]
-        self._take_out(entry)
-        if entry.state.ended:  # it was dropped, and those that depend on it with it
-            return []
+        if entry.state is not JobState.RUNNING:
+            self._take_out(entry)
+            if entry.state.ended:  # it was dropped, and those that depend on it with it
+                return []
+        if self._forgets and state is JobState.COMPLETED and entry.wished is None:
+            del self.entries[job_id]
         return self._settle(entry, state, now)
 
     def _settle(self, entry: Entry, state: JobState, now: float) -> List[Dropped]:
         """Count the end of a job for those that wait for it; the result is as of `ended`."""
         entry.state = state
+        if entry.wished is None and entry.begun < math.inf:
+            return []  # nobody waits for it
         dropped: List[Dropped] = []
         ended = [entry]
         while ended:
@@ -372,7 +376,7 @@ class JobBook:
                     for dependent in wish.dependents if first else ():
                         if dependent.state is JobState.QUEUED:
                             self._take_out(dependent)
-                            dependent.state = JobState.CANCELLED
+                            dependent.state, dependent.cause = JobState.CANCELLED, DEPENDENCY
                             dropped.append(_dropped(dependent, other.job.id, other.state))
                             ended.append(dependent)
                 elif not wish.open and not wish.failed:
@@ -384,18 +388,54 @@ class JobBook:
         uses up one of its retries. The result is as of `enter`."""
         entry = self.entries[job_id]
         if entry.state.ended:
-            for wish, _ in entry.wished or ():
-                wish.count(+1)
-                wish.failed.pop(job_id, None)
-                for dependent in wish.dependents if wish.open == 1 else ():
-                    if dependent.state is JobState.QUEUED:
-                        self._place(dependent)
-        entry.state = JobState.QUEUED
+            self._reopen(entry)
+        entry.state, entry.cause = JobState.QUEUED, ""
         entry.late = False  # the next `fit` judges it anew
         if entry.early:
             heapq.heappush(self.begins, (entry.begin, job_id))
         entry.tries += retry
         return self._wait(entry)
+
+    def _reopen(self, entry: Entry) -> None:
+        """Others wait for a job again that had ended."""
+        for wish, _ in entry.wished or ():
+            wish.count(+1)
+            wish.failed.pop(entry.job.id, None)
+            for dependent in wish.dependents if wish.open == 1 else ():
+                if dependent.state is JobState.QUEUED:
+                    self._place(dependent)
+
+    def revise(self, job: Job, details: Details, refused: bool = False) -> List[Dropped]:
+        """Another job takes the id of one that waits, or ended without having run; those that depend on it
+        wait for it. `refused`: it will not run. The result is as of `enter`, and so are errors."""
+        old = self.entries[job.id]
+        wish = self._wish(details.after, job.id) if details.after and not refused else None
+        self._take_out(old)
+        if old.state.ended:
+            self._reopen(old)
+        old.state = JobState.CANCELLED  # what it waited for passes it over
+        entry = self.entries[job.id] = Entry(job, details, held=details.held, wished=old.wished)
+        if refused:
+            return self._settle(entry, JobState.REFUSED, job.submit)
+        if "begin" in details.more:
+            self._not_before(entry, job.submit + details.more["begin"])
+        if wish is not None:
+            self._join(entry, wish)
+        return self._wait(entry)
+
+    def let_down(self, job_id: int) -> List[Job]:
+        """The jobs that were cancelled since they depend on this one, where nothing stands against them now."""
+        found = {each.job.id: each.job for wish, _ in self.entries[job_id].wished or () if not wish.failed
+                 for each in wish.dependents
+                 if each.cause == DEPENDENCY and each.state.ended and self.entries[each.job.id] is each}
+        return list(found.values())
+
+    def withdraw(self, job_id: int, now: float) -> List[Dropped]:
+        """A waiting job will not run; the result are those that depend on it."""
+        entry = self.entries[job_id]
+        self._take_out(entry)
+        entry.cause = REMOVED
+        return self._settle(entry, JobState.CANCELLED, now)
 
     def _place(self, entry: Entry) -> None:
         """Put a waiting job where it belongs."""
@@ -408,8 +448,13 @@ class JobBook:
             self.parked[job_id] = entry
         elif job_id not in self.queue:
             self.parked.pop(job_id, None)
-            self.queue.add(entry.job)
-            heapq.heappush(self._longest, (-entry.job.walltime, job_id))
+            self._queue_up(entry)
+
+    def _queue_up(self, entry: Entry) -> None:
+        """Put an eligible job into the queue."""
+        self.queue.add(entry.job)
+        if self._deadline < math.inf:
+            heapq.heappush(self._longest, (-entry.job.walltime, entry.job.id))
 
     def _take_out(self, entry: Entry) -> None:
         """Out of wherever it waits, if it does."""
@@ -434,11 +479,10 @@ class JobBook:
             entry.lacks = self._lacks(entry.job)
             self._place(entry)
 
-    def copy(self, queue: JobQueue,
-             look: Optional[Look] = None) -> JobBook:
+    def copy(self, queue: JobQueue) -> JobBook:
         """An independent copy over a copy of the queue."""
-        twin = JobBook(queue, self._lacks, look, self.frozen)
-        wishes = {id(wish): Wish(wish.after) for wish in self._wishes.values()}
+        twin = JobBook(queue, self._lacks, self._forgets, self.frozen)
+        wishes = {id(wish): SharedDependencies(wish.after) for wish in self._wishes.values()}
         for job_id, entry in self.entries.items():
             new = twin.entries[job_id] = _twin(entry)
             if entry.wish is not None:
@@ -448,7 +492,8 @@ class JobBook:
         for after, wish in self._wishes.items():
             new_wish = twin._wishes[after] = wishes[id(wish)]
             new_wish.open, new_wish.failed, new_wish.ready = wish.open, dict(wish.failed), wish.ready
-            new_wish.dependents = [twin.entries[each.job.id] for each in wish.dependents]
+            new_wish.dependents = [twin.entries[each.job.id] for each in wish.dependents
+                                   if self.entries[each.job.id] is each]
         twin.parked = {job_id: twin.entries[job_id] for job_id in self.parked}
         twin._longest, twin.begins, twin.deadlines = list(self._longest), list(self.begins), list(self.deadlines)
         twin._deadline = self._deadline
@@ -478,19 +523,27 @@ class JobBook:
 
     # The end of the allocation.
 
+    @property
+    def ends(self) -> bool:
+        """Whether there has been an end by which jobs must end: some may have been put aside."""
+        return self._deadline < math.inf
+
     def fit(self, now: float, deadline: float) -> List[Job]:
         """Put aside the jobs that would not end by `deadline` (seconds, as `now`) if they started
         now, and take back such as would after all; gives those that were put aside."""
+        if deadline < self._deadline == math.inf:
+            self._longest = sorted((-job.walltime, job.id) for job in self.queue)
         if deadline > self._deadline:
-            for entry in [entry for entry in self.parked.values() if entry.late]:
-                entry.late = now + entry.job.walltime > deadline
-                self._place(entry)
+            for parked in [each for each in self.parked.values() if each.late]:
+                parked.late = now + parked.job.walltime > deadline
+                self._place(parked)
         self._deadline = deadline
         late = []
         while deadline < math.inf and self._longest and now - self._longest[0][0] > deadline:
             _, job_id = heapq.heappop(self._longest)
-            entry = self.entries[job_id]
-            if job_id in self.queue and entry.details.more.get("limit") != FLEXIBLE:
+            entry = self._queued(job_id)
+            if (entry is not None and job_id in self.queue and entry.details.more.get("limit") != FLEXIBLE
+                    and now + entry.job.walltime > deadline):
                 entry.late = True
                 self._place(entry)
                 late.append(entry.job)
@@ -504,4 +557,4 @@ def _dropped(entry: Entry, other: int, state: JobState) -> Dropped:
 def _twin(entry: Entry) -> Entry:
     """A copy without its wishes."""
     return Entry(entry.job, entry.details, entry.state, entry.held, entry.tries, entry.losses, None,
-                 None, entry.late, entry.lacks, entry.begun, entry.early, entry.begin)
+                 None, entry.late, entry.lacks, entry.begun, entry.early, entry.begin, entry.cause)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+import marshal
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement, bits
-from vrm.model.core_share import Borrowed
+from vrm.model import Cluster, Job, Node, Placement, placement_forms
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
 from vrm.model.kinds import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
-from vrm.model.placement_forms import of_record
 from vrm.model.ranges import fold, numbers
 
 Record = Dict[str, Any]
@@ -20,8 +19,9 @@ _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                           each.kind.to_record if each.kind.to_record is not same else None)
                          for each in TABLE if each.kept in kept and each.record]
                         for kept in (OF_JOB, OF_DETAILS))
-_VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
-           if each.record and each.kept != LINE]
+_VALUES = {each.record: (each.at, each.kind.of_record) for each in TABLE if each.record and each.kept != LINE}
+TEMPLATE_KEYS = _VALUES.keys()
+"""The keys of a journal record with which a job is made; it also has an id and a time of submission."""
 
 
 def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), own: Own = ()) -> Record:
@@ -42,11 +42,35 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), 
     return record
 
 
+MOST_TEMPLATES = 4096
+"""Jobs that are kept at most, from which others are made that differ in id and time only."""
+
+_templates: Dict[bytes, Tuple[Job, Details]] = {}
+
+
+def template_key(record: Record) -> bytes:
+    """What a journal record says of its job, or of all jobs of its array, without ids and times: records with the
+    same key make the same job."""
+    return marshal.dumps([(key, value) for key, value in record.items() if key in TEMPLATE_KEYS], 2)
+
+
 def jobs_of(record: Record) -> Tuple[List[Job], Details, Sequence[int]]:
     """The job of a journal record, or the jobs of an array and their indices; and what else it says
-    of them, without the index."""
-    job, details = made({at: convert(record[key]) for key, at, convert in _VALUES
-                         if key in record}, record["id"], record["submit"])
+    of them, without the index. Jobs of the same `template_key` share their values."""
+    known = template_key(record)
+    if known in _templates:
+        first, details = _templates[known]
+        job = first.but(id=record["id"], submit=record["submit"])
+    else:
+        values = {}
+        for key, value in record.items():
+            if key in _VALUES:
+                at, convert = _VALUES[key]
+                values[at] = convert(value)
+        job, details = made(values, record["id"], record["submit"])
+        if len(_templates) == MOST_TEMPLATES:
+            _templates.clear()
+        _templates[known] = job, details
     if "array" not in record:
         return [job], details, ()
     indices = numbers(record["array"])
@@ -81,7 +105,7 @@ def same_nodes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return [each[:2] for each in one] == [each[:2] for each in other]
 
 
-def cluster_of(record: Record, now: Cluster) -> Cluster:
+def cluster_of(record: Mapping[str, Any], now: Cluster) -> Cluster:
     """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
     if record.get("nodes") is None or same_nodes(record["nodes"], nodes_record(now.nodes)):
         return now
@@ -97,38 +121,12 @@ def nodes_of(values: Iterable[Any]) -> List[Node]:
             for name, sockets, more in ((*each, {})[:3] for each in values)]
 
 
-def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
+def placement_of(record: Record, cluster: Cluster) -> Placement:
     """The placement of a journal record, on the cluster that it was made for."""
-    return of_record(record, cluster.layout)
+    return placement_forms.of_record(record, cluster.layout)
 
 
-def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[AnyPlacement]:
+def moved(placement: Placement, before: Cluster, now: Cluster) -> Optional[Placement]:
     """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
-    if before is now:
-        return placement
-    index = {node.name: number for number, node in enumerate(now.nodes)}
-    new: Dict[int, int] = {}
-    for number in bits.members(placement.node_set):
-        node = before.nodes[number]
-        other = index.get(node.name)
-        if other is None or now.nodes[other].sockets != node.sockets:
-            return None
-        new[number] = other
-    def there(cores: int) -> int:
-        return sum(before.layout.on_node(cores, number) << now.layout.node_first[other]
-                   for number, other in new.items())
-
-    if isinstance(placement, Borrowed):
-        return Borrowed(now.layout, there(placement.taken), placement.procs, placement.width,
-                        tuple((lender, there(cores)) for lender, cores in placement.lent))
-    if isinstance(placement, CorePlacement):
-        return CorePlacement(now.layout, there(placement.taken), placement.procs, placement.width,
-                             frequency=placement.frequency, pace=placement.pace, held=there(placement.held))
-    lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
-                    for claim in placement.claims)
-    # A set for each node: the ranks stay in their order though the numbers are others.
-    return Placement(placement.share, (lane0, lane1),
-                     tuple(1 << new[number] for number in placement.nodes), placement.procs,
-                     placement.width, placement.size,
-                     placement.most and {new[n]: most for n, most in placement.most.items()},
-                     frequency=placement.frequency, pace=placement.pace)
+    return placement if before is now else placement_forms.moved(
+        placement, (before.nodes, before.layout), (now.nodes, now.layout))

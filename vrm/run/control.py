@@ -17,7 +17,7 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from vrm.run.rundir import PRIVATE, RunDirectory, write_json
 from vrm.system.errors import RunError
@@ -128,6 +128,8 @@ def _read(path: Path) -> Optional[Command]:
                 return {"do": "invalid", "why": "others may write this file (chmod go-w)"}
             data = file.read(_LARGEST + 1)
         command = json.loads(data) if len(data) <= _LARGEST else None
+        if b"\\u" in data:  # a text may be no Unicode: nobody can write it into a file or print it
+            json.dumps(command, ensure_ascii=False).encode(errors="surrogateescape")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -159,7 +161,7 @@ def put_aside(run: RunDirectory, name: str, why: str) -> Path:
     return aside
 
 
-def chosen(command: Command, known: Iterable[int], failed: Iterable[int] = ()
+def chosen(command: Command, known: Collection[int], failed: Iterable[int] = ()
            ) -> Tuple[List[int], List[int]]:
     """The jobs that a command names: those named one by one, and those of ranges, `all` or `failed`.
 
@@ -169,7 +171,6 @@ def chosen(command: Command, known: Iterable[int], failed: Iterable[int] = ()
     """
     named: Dict[int, None] = {}
     swept: Dict[int, None] = {}
-    known = set(known)
     words = command["ids"] if "ids" in command else [command["id"]]
     count = 0
     for text in dict.fromkeys(map(str, words)):

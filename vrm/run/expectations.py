@@ -5,11 +5,13 @@ waiting job is recorded; all else follows from that and from the ends."""
 from __future__ import annotations
 
 import math
-from typing import Iterable, List, Optional, Tuple, Union
+from typing import Iterable, List, Optional, Tuple
 
 from vrm.model import Booking, Cluster, Job, JobState
-from vrm.scheduling.estimators import (Correction, Estimator, Table, alike, make_correction,
+from vrm.model.rules import Rules
+from vrm.scheduling.estimators import (Correction, Estimator, Longest, Own, Table, alike, make_correction,
                                        make_estimator)
+from vrm.scheduling.registry import own_name
 
 TEACHING = (JobState.COMPLETED, JobState.TIMEOUT)
 """How a job must have ended for estimators to learn from it: others end at any time."""
@@ -19,23 +21,31 @@ _ROUNDING = 1e-6
 
 
 class Expectations:
-    """An estimator, and the correction of what it expected too short."""
+    """An estimator, and the correction of what it expected too short. `reestimates`: waiting jobs are
+    estimated again when a job like them ends; `whole`: in whole seconds. `longest`: how long jobs take at the most."""
 
-    def __init__(self, estimator: Estimator, correction: Correction) -> None:
+    def __init__(self, estimator: Estimator, correction: Correction, reestimates: bool = False,
+                 whole: bool = False) -> None:
         self.estimator = estimator
         self._correction = correction
+        self._reestimates = reestimates
+        self._whole = whole
+        self.longest = Longest()
 
     def of(self, job: Job) -> Job:
         """A job that comes, with what is expected of it."""
         expected = self.estimator.expected(job)
+        if self._whole:
+            expected = float(math.floor(expected)) or expected
         return job if expected == job.expected else job.but(expected=expected)
 
     def learn(self, job: Job, run: float, state: JobState) -> bool:
-        """A job has ended after `run` seconds; whether anything follows for jobs like it."""
+        """A job has ended after `run` seconds; whether waiting jobs like it are to be estimated again."""
         if state not in TEACHING:
             return False
         self.estimator.learn(job, run)
-        return self.estimator.learns
+        self.longest.learn(job, run)
+        return self._reestimates
 
     def again(self, waiting: Iterable[Job], like: Job) -> List[Job]:
         """The waiting jobs like the one that has ended of which something else is expected now."""
@@ -76,22 +86,24 @@ class Expectations:
 
     def copy(self) -> Expectations:
         """An independent copy, with all that was learnt."""
-        return Expectations(self.estimator.copy(), self._correction)
+        twin = Expectations(self.estimator.copy(), self._correction, self._reestimates, self._whole)
+        twin.longest = self.longest.copy()
+        return twin
 
 
-def make_expectations(estimates: Union[str, Estimator], correction: str,
-                      table: Optional[Table] = None,
+def make_expectations(rules: Rules, table: Optional[Table] = None,
                       lessons: Iterable[Tuple[Job, float, JobState]] = (), live: bool = False
                       ) -> Optional[Expectations]:
-    """What the names of an estimator and a correction stand for; None where nothing else is expected
-    than what users say. `table`: see `make_estimator`. `lessons` are the jobs of earlier runs, with
-    their run times (seconds) and how they ended. Raises PolicyError."""
-    how = make_correction(correction)
-    estimator = (make_estimator(estimates, table, live) if isinstance(estimates, str)
-                 else estimates)
+    """What rules say of estimates (a name, an estimator, or an object with `expected(job)`); None where
+    nothing else is expected than what users say. `table`: see `make_estimator`. `lessons` are the jobs of
+    earlier runs, with their run times (seconds) and how they ended. Raises PolicyError."""
+    how = make_correction(rules.correction)
+    estimator = (rules.estimates if isinstance(rules.estimates, Estimator)
+                 else make_estimator(rules.estimates, table, live) if isinstance(rules.estimates, str)
+                 else Own(own_name(rules.estimates), rules.estimates))
     if type(estimator) is Estimator:
         return None
-    found = Expectations(estimator, how)
+    found = Expectations(estimator, how, rules.reestimate, rules.events == "published")
     for job, run, state in lessons:
         found.learn(job, run, state)
     return found

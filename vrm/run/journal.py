@@ -1,29 +1,27 @@
 """The journal: an append-only record of what the manager does, written before it does it.
 
 One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
-writes, `read` reads, `replay` turns the records into the past of a run, from which a restarted
-manager goes on.
+writes, `read` reads; `vrm.run.past.replay` turns the records into the past of a run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
-from dataclasses import replace
+import re
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, BinaryIO, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple, Union
 from zlib import crc32
 
-from vrm.model import Job, JobState
+from vrm.model import Job
 from vrm.model.job import Details
-from vrm.model.reservation import Reservation
-from vrm.model.rules import Rules
-from vrm.run import journal_check as check, lending
-from vrm.run.codec import jobs_of, own_of
-from vrm.run.journal_check import JournalError, Record
-from vrm.run.state import State
-from vrm.system.files import naming, open_own, read_own
+from vrm.model.ranges import numbers
+from vrm.run import journal_check as check
+from vrm.run.codec import jobs_of
+from vrm.run.journal_check import EndRecord, JournalError, Record
+from vrm.system.files import naming, open_own
 
 FORMAT = check.NEWEST
 """What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
@@ -35,9 +33,26 @@ RESERVE = 1 << 16
 _SUM = b',"sum":"%08x"}\n'
 _SUM_SIZE = len(_SUM % 0)
 
+BATCH = 256
+"""Records that are decoded together, which is quicker, and they share the texts of their keys."""
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().raw_decode
+
+
+class Mark(NamedTuple):
+    """A place between two lines of a journal: how many are before it, its offset in bytes, the
+    checksum there, and whether the line before it has one of its own."""
+
+    number: int = 0
+    offset: int = 0
+    total: int = 0
+    chained: bool = False
+
+
+START = Mark()
 
 
 class Journal:
@@ -46,18 +61,21 @@ class Journal:
     The file is extended with zeros ahead of the records and cut to them when it is closed: to
     write inside a file that does not grow needs no change of the file system's own records,
     which makes a sync several times faster. A line that an earlier crash left half-written is
-    cut off, so that it cannot swallow the next record; JournalError for any other damage.
+    cut off, so that it cannot swallow the next record; JournalError for any other damage. `since`: what
+    is before it has been read, and is not looked at again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, since: Mark = START) -> None:
         self._path = path
         self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
         self._pending: List[bytes] = []
         self._begun = 0  # bytes of these that are written, which the disk need not have yet
-        self._end = self._sum = 0
+        self.appended = 0  # records, by this object
+        _, self._end, self._sum, _ = since
         try:
-            for _, (_, self._end, self._sum, _) in _lines(path, read_own(path)):
-                pass
+            with _opened(path, since.offset) as file:
+                for _, (_, self._end, self._sum, _) in _lines(path, file, since):
+                    pass
         except JournalError:
             os.close(self._fd)
             raise
@@ -68,6 +86,7 @@ class Journal:
         """Add a record; it is on disk after the next `sync`."""
         body = _encode({"event": event, **values})[:-1].encode()
         self._sum = crc32(body, self._sum)
+        self.appended += 1
         self._pending.append(body + _SUM % self._sum)
 
     @property
@@ -130,38 +149,46 @@ class Journal:
         os.close(self._fd)
 
 
-class Mark(NamedTuple):
-    """A place between two lines of a journal: how many are before it, its offset in bytes, the
-    checksum there, and whether the line before it has one of its own."""
-
-    number: int = 0
-    offset: int = 0
-    total: int = 0
-    chained: bool = False
+def _opened(path: Path, offset: int = 0) -> BinaryIO:
+    """A journal, to be read from there on. OSError as of `open_own`."""
+    file = open(open_own(path, os.O_RDONLY), "rb", buffering=1 << 20)
+    file.seek(offset)
+    return file
 
 
-START = Mark()
-
-
-def _lines(path: Path, data: bytes, since: Mark = START) -> Iterator[Tuple[bytes, Mark]]:
-    """The whole lines of a journal: each with the place after it. `data` is what follows `since`.
+def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
+    """The lines that are written whole, of which `before` others are before.
 
     What stands behind the last line end is what a crash leaves, a line that was not written whole
-    and the zeros kept ahead, and is passed over. JournalError for anything else that is no line.
+    and the zeros kept ahead, and is passed over. JournalError for zeros elsewhere.
     """
-    end = data.rfind(b"\n") + 1
-    zero = data.find(b"\0")
-    first, at, total, chained = since
-    if zero >= 0 and (zero < end or data[zero:].strip(b"\0")):
-        raise JournalError(path, first + data.count(b"\n", 0, zero) + 1,
-                           "zeros within the records")
-    for number, line in enumerate(data[:end].split(b"\n")[:-1], first + 1):
-        line += b"\n"
+    at = file.tell()
+    for line in file:
+        if line[-1:] != b"\n" or b"\0" in line:
+            break
+        yield line
+        before += 1
         at += len(line)
-        body = line[:-_SUM_SIZE]
+    else:
+        return
+    file.seek(0, os.SEEK_END)  # what is in the buffer may be old: a manager may write at this moment
+    file.seek(at)
+    rest = file.read()
+    end, zero = rest.rfind(b"\n") + 1, rest.find(b"\0")
+    if zero >= 0 and (zero < end or rest[zero:].strip(b"\0")):
+        raise JournalError(path, before + rest.count(b"\n", 0, zero) + 1, "zeros within the records")
+    yield from io.BytesIO(rest[:end])
+
+
+def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[Tuple[bytes, Mark]]:
+    """The whole lines of a journal that follow `since`: each with the place after it. JournalError for what is
+    no line."""
+    first, at, total, chained = since
+    for number, line in enumerate(_whole_lines(path, file, first), first + 1):
+        at += len(line)
         if line[-_SUM_SIZE:-_SUM_SIZE + 8] == _SUM[:8]:
-            total, chained = crc32(body, total), True
-            if line[-_SUM_SIZE:] != _SUM % total:
+            total, chained = crc32(line[:-_SUM_SIZE], total), True
+            if not line.endswith(_SUM % total):
                 raise JournalError(path, number, "its checksum does not match: it was changed, or "
                                                  "a line before it is missing or out of place")
         elif chained:
@@ -171,43 +198,141 @@ def _lines(path: Path, data: bytes, since: Mark = START) -> Iterator[Tuple[bytes
         yield line, Mark(number, at, total, chained)
 
 
-def _records(path: Path, data: bytes, since: Mark = START) -> Iterator[Tuple[Record, Mark]]:
-    """The records of these lines, each with the place after it."""
-    for line, mark in _lines(path, data, since):
+def _records(path: Path, file: BinaryIO, since: Mark = START, only: Optional[Pattern[bytes]] = None
+             ) -> Iterator[Tuple[Record, Mark]]:
+    """The records of these lines, each with the place after it; `only`: of lines in which that is found."""
+    for batch in _batches(_lines(path, file, since), only):
+        yield from _checked(path, batch)
+
+
+def _batches(lines: Iterator[Tuple[bytes, Mark]], only: Optional[Pattern[bytes]]) -> Iterator[List[Tuple[bytes, Mark]]]:
+    """Lines, some at a time; those before a line that is none come first."""
+    batch: List[Tuple[bytes, Mark]] = []
+    try:
+        for found in lines:
+            if only is None or only.search(found[0]):
+                batch.append(found)
+                if len(batch) == BATCH:
+                    yield batch
+                    batch = []
+    except JournalError:
+        yield batch
+        raise
+    yield batch
+
+
+def _checked(path: Path, lines: Sequence[Tuple[bytes, Mark]]) -> Iterator[Tuple[Record, Mark]]:
+    """The records of lines. JournalError for one that is none, after those before it."""
+    together = _together([line for line, _ in lines]) if lines and lines[0][1].chained else None
+    for at, (line, mark) in enumerate(lines):
         try:
-            record = json.loads(line)
+            record = _decoded(line) if together is None else together[at]
         except (ValueError, RecursionError) as error:
             raise JournalError(path, mark.number, "not a journal record") from error
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             raise JournalError(path, mark.number, "not a journal record")
-        if not mark.chained and record.get("format") == FORMAT:
+        if not mark.chained and 1 < record.get("format", 1) <= FORMAT:
             raise JournalError(path, mark.number, "it has no checksum")
         yield record, mark
 
 
-def read(path: Path) -> List[Record]:
-    """The records of a journal, without a half-written last line; [] when there is no file.
+def _together(lines: Sequence[bytes]) -> Optional[List[Any]]:
+    """What these lines say, whose checksums are right; None where they must be decoded one by one."""
+    try:
+        found: List[Any] = _decode(f"[{b','.join(lines).decode()}]")[0]
+    except (ValueError, RecursionError):
+        return None
+    return found if len(found) == len(lines) else None
+
+
+def _decoded(line: bytes) -> Any:
+    """What a line of JSON says; ValueError when it is none."""
+    text = line.decode()
+    found, end = _decode(text)
+    return found if end == len(text) - 1 else json.loads(text)
+
+
+class JournalReader:
+    """The records of a journal, one after the other, without a half-written last line; none when there is no file.
+    `only`: those in whose line that is found. `mark` is the place after the last one.
 
     Raises JournalError with the line's number for a line that is not a record.
     """
-    try:
-        return parsed(read_own(path), path)
-    except FileNotFoundError:
-        return []
+
+    def __init__(self, path: Path, only: Optional[Pattern[bytes]] = None) -> None:
+        self.path = path
+        self.mark = START
+        self._only = only
+
+    def __iter__(self) -> Iterator[Record]:
+        with contextlib.suppress(FileNotFoundError), _opened(self.path) as file:
+            for record, mark in _records(self.path, file, only=self._only):
+                self.mark = mark
+                yield record
+
+
+def records(path: Path, only: Optional[Pattern[bytes]] = None) -> Iterator[Record]:
+    """The records of a journal: see `JournalReader`."""
+    return iter(JournalReader(path, only))
+
+
+def read(path: Path) -> List[Record]:
+    """All records at once; as `records` else."""
+    return list(records(path))
+
+
+_JOBS = re.compile(b'"event": ?"job"')
+"""In each line that tells of new jobs."""
 
 
 def made_by(path: Path, command: str) -> List[int]:
     """The jobs that a command has brought, whether or not anybody has answered it."""
-    return [job.id for record in read(path) if record["event"] == "job" and record.get("command") == command
+    return [job.id for record in records(path, _JOBS) if record["event"] == "job" and record.get("command") == command
             for job in jobs_of(record)[0]]
+
+
+class Alone(NamedTuple):
+    """A job: whether it waits, and somebody holds it, and the record of its end; and how many jobs have come."""
+
+    job: Job
+    details: Details
+    waits: bool
+    held: bool
+    end: Optional[EndRecord]
+    came: int
+
+
+def alone(path: Path, job_id: int) -> Optional[Alone]:
+    """What became of a job; None where there is none. It looks at this job alone, which is fast in a run of any
+    length. JournalError as of `read`."""
+    found: Optional[Tuple[Job, Details]] = None
+    end: Optional[EndRecord] = None
+    is_held = waits = False
+    came = 0
+    for record in records(path, re.compile(b'%b|"id": ?%d\\b' % (_JOBS.pattern, job_id))):
+        event, first = record["event"], record.get("id", job_id + 1)
+        jobs_in = len(numbers(record.get("array", "0"))) if event == "job" else 0
+        came += jobs_in
+        if first <= job_id < first + jobs_in:
+            jobs, details, _ = jobs_of({**record, "id": job_id, "array": "0"})
+            found, waits, is_held, end = (jobs[0], details), True, details.held, None
+        elif first != job_id:
+            continue
+        elif event in ("hold", "release"):
+            is_held = event == "hold"
+        elif event in ("start", "end"):
+            waits, end = False, EndRecord(record) if event == "end" else None
+        elif event in ("again", "back"):
+            waits, end = True, None
+    return Alone(*found, waits, is_held, end, came) if found is not None else None
 
 
 def parsed(data: bytes, path: Path) -> List[Record]:
     """The records in these bytes of a journal at `path`; JournalError as of `read`."""
-    return [record for record, _ in _records(path, data)]
+    return [record for record, _ in _records(path, io.BytesIO(data))]
 
 
-class Follower:
+class JournalFollower:
     """Reads a journal while it is written: each record once.
 
     `trouble` says what is wrong behind the records that were read; "" for nothing. Then the file is
@@ -238,185 +363,9 @@ class Follower:
         found = []
         self.trouble = ""
         try:
-            for record, mark in _records(self.path, data, self._mark):
+            for record, mark in _records(self.path, io.BytesIO(data), self._mark):
                 found.append(record)
                 self._mark = mark
         except JournalError as error:
             self.trouble = str(error)
         return not same, found
-
-
-class Past:
-    """What a journal tells: the state of the run, and what else its manager has to know.
-
-    `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
-    the managers that wrote it, `run_of` the one under which a job was started. `started` and
-    `ended` are the records of the last start and of the end of jobs. `again` are those that wait
-    after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
-    record of a change of how the run schedules, if there was one. `rooms` are, by lender and borrower, the
-    records of the start of jobs that have lent cores, and of the manager then. `of_file` are the jobs of the queue
-    file's lines, in their order, `by_command` those of each command file.
-    """
-
-    def __init__(self, state: Optional[State] = None) -> None:
-        self.state = State.of_journal() if state is None else state
-        self.run = ""
-        self.format = FORMAT
-        self.finished = False
-        self.position: Optional[List[Any]] = None
-        self.input_ended = False
-        self.started: Dict[int, Record] = {}
-        self.ended: Dict[int, Record] = {}
-        self.again: Set[int] = set()
-        self.waits: List[float] = []
-        self.runs: List[Record] = []
-        self.run_of: Dict[int, Record] = {}
-        self.commands: List[str] = []
-        self.by_command: Dict[str, List[int]] = {}
-        self.rules: Optional[Record] = None
-        self.rooms: Dict[Tuple[int, int], lending.Room] = {}
-        self.of_file: List[int] = []
-
-    @property
-    def jobs(self) -> Dict[int, Job]:
-        """All jobs of the run."""
-        return {job_id: entry.job for job_id, entry in self.state.book.entries.items()}
-
-    def in_force(self, configured: Rules) -> Rules:
-        """How the run schedules: as it was changed to, while the configuration says the same as it did
-        then; else as that says."""
-        if self.rules is None or self.rules["was"] != configured.record():
-            return configured
-        return replace(Rules.read(self.rules["rules"]), queues=configured.queues)
-
-    @property
-    def details(self) -> Dict[int, Details]:
-        """What else they were submitted with."""
-        return {job_id: entry.details for job_id, entry in self.state.book.entries.items()}
-
-    @property
-    def waiting(self) -> List[Job]:
-        """Jobs that were neither started nor ended."""
-        return [job for i, job in self.jobs.items()
-                if i not in self.started and i not in self.ended]
-
-    @property
-    def running(self) -> List[Tuple[Job, Record]]:
-        """Jobs that were started and whose end is not recorded, with the start's record."""
-        entries = self.state.book.entries
-        return [(entries[i].job, start) for i, start in self.started.items()
-                if i not in self.ended]
-
-
-    def take(self, record: Record, number: int, path: PathLike = "journal") -> None:
-        """Apply the next record to what those before it left. JournalError, which names its line
-        `number` of `path`, when it makes no sense there."""
-        fault = check.fault(record, self)
-        if fault:
-            raise JournalError(path, number, fault)
-        _apply(record, self)
-
-    def lesson(self, job_id: int) -> Optional[Tuple[Job, float, JobState]]:
-        """A job that has ended, how long it ran in seconds, and how it ended; None for one that never
-        started."""
-        end, start = self.ended[job_id], self.started.get(job_id)
-        if start is None:
-            return None
-        ran = end["time"] - start["time"] - end.get("slower", 0.0)
-        return self.state.entry(job_id).job, ran, JobState(end["state"])
-
-
-def replay(records: Iterable[Record], path: PathLike = "journal",
-           state: Optional[State] = None) -> Past:
-    """The past that the records tell; each is applied to what those before it left, in `state`, a
-    frozen one.
-
-    JournalError, which names the line of `path`, for a record that makes no sense there.
-    """
-    past = Past(state)
-    for number, record in enumerate(records, 1):
-        past.take(record, number, path)
-    return past
-
-
-def _apply(record: Record, past: Past) -> None:
-    """What a record changes."""
-    event, state = record["event"], past.state
-    if event == "run":
-        if not past.runs:
-            past.format = record.get("format", 1)
-        past.run, past.finished = record["run"], False  # a copy takes another name
-        past.runs.append(record)
-    elif event == "job":
-        _jobs_came(past, record)
-    elif event == "input":
-        past.position = record.get("position") or past.position
-        past.input_ended = record["ended"]
-    elif event == "start":
-        past.started[record["id"]] = record
-        past.waits.append(record["time"] - state.book.entries[record["id"]].job.submit)
-        past.again.discard(record["id"])
-        past.run_of[record["id"]] = past.runs[-1]
-        state.began(record["id"], record["time"])
-    elif event == "back":
-        del past.started[record["id"]]
-        state.back(record["id"])
-    elif event == "intent":
-        state.intend(record["id"], record["reason"], record.get("time", 0.0))
-    elif event == "end":
-        past.ended[record["id"]] = record
-        state.end(record["id"], JobState(record["state"]), record["time"])
-    elif event == "again":
-        past.started.pop(record["id"], None)
-        past.ended.pop(record["id"], None)
-        past.again.add(record["id"])
-        state.again(record["id"], record.get("time", 0.0), retry=record["retry"],
-                    lost=record.get("lost", False))
-    elif event in ("hold", "release"):
-        state.kept(record["id"], event == "hold")
-    elif event == "change":
-        state.change(record["id"], record["walltime"], record["priority"])
-    elif event == "expect":
-        state.expect([state.entry(job_id).job.but(expected=seconds)
-                      for job_id, seconds in record["jobs"]
-                      if job_id in state.book.entries])
-    elif event == "promise":
-        for job_id, start in record["starts"]:
-            state.promises.pop(job_id, None)
-            if start is not None:
-                state.promises[job_id] = start  # the last one made at the end
-    elif event == "reserve":
-        state.reserved(Reservation(record["reservation"], record["name"],
-                                   tuple(record["nodes_reserved"]), record["begin"], record["end"]),
-                       record["jobs_bound"])
-    elif event == "lend":
-        if record["to"] is not None:
-            past.rooms[record["id"], record["to"]] = past.started[record["id"]], past.run_of[record["id"]]
-        state.lend(lending.of_record(record), number=record["number"])
-    elif event == "lent":
-        state.lent(record["number"], record["time"])
-    elif event == "regain":
-        state.regain(record["number"], record["time"], record["reason"])
-    elif event == "regained":
-        state.regained(record["number"], record["time"])
-    elif event == "grown":
-        state.grown(record["id"], int(record["cores"], 16), record["width"], record["time"])
-    elif event == "unreserve":
-        state.unreserve(record["reservation"], record["time"], record["reason"])
-    elif event == "rules":
-        past.rules = record
-    elif event == "finished":
-        past.finished = True
-    if record.get("command"):
-        past.commands.append(record["command"])
-
-
-def _jobs_came(past: Past, record: Record) -> None:
-    """The job of a record, or all jobs of an array."""
-    jobs, details, indices = jobs_of(record)
-    past.state.submit(jobs, details, indices, own_of(record))
-    if record.get("command"):
-        past.by_command.setdefault(record["command"], []).extend(job.id for job in jobs)
-    if record.get("position"):
-        past.of_file += [job.id for job in jobs]
-    past.position = record.get("position") or past.position

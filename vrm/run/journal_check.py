@@ -1,32 +1,27 @@
-"""Whether a record of a journal makes sense after those before it.
+"""The values of a journal's records.
 
-A journal without checksums (vrm 0.1.0) may have lost or changed a line and still be JSON. What it
-would then have a manager do is asked here of each record, before it is believed: the values that
-an event needs, and that its job is in a state in which it can happen.
+A journal without checksums (vrm 0.1.0) may have lost or changed a line and still be JSON. So each record
+is checked before it is believed: here its values, and in `vrm.run.past` whether the event can have happened then.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, Union
+import sys
+from typing import Any, Dict, Iterator, Mapping, Optional, Set, Tuple, Union
 
-from vrm.model import JobState, placement_forms, shapes
+from vrm.model import JobState, shapes
 from vrm.model.fields import TABLE
 from vrm.model.kinds import name_sound
-from vrm.model.ranges import numbers
 from vrm.model.rules import checks
-from vrm.run import lending
-from vrm.run.codec import own_sound
+from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, own_sound, template_key
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
-if TYPE_CHECKING:
-    from vrm.run.journal import Past
-
 Record = Dict[str, Any]
 
-NEWEST = 2
+NEWEST = 3
 """The newest form of a journal that this vrm reads."""
 
 
@@ -85,22 +80,31 @@ _NODE_MAY: Dict[str, Check] = {"resources": _amounts, "features": list_of(line),
 
 
 def _position(value: Any) -> bool:
-    return (type(value) is list and len(value) == 4 and all(map(size, value[:3]))
+    return (type(value) is list and len(value) == 4 and size(value[0]) and size(value[1]) and size(value[2])
             and text(value[3]))
 
 
-_STATES = {state.value for state in JobState if state.ended}
+_is_digest = re.compile("[0-9a-f]{1,16}").fullmatch
 
-_WANTED: Dict[str, Dict[str, Check]] = {
+
+def _digest(value: Any) -> bool:
+    return type(value) is str and bool(_is_digest(value))
+
+
+STATES = {state.value: state for state in JobState if state.ended}
+"""The states in which jobs end."""
+
+WANTED: Dict[str, Dict[str, Check]] = {
     "run": {"run": lambda value: text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
     "job": {"id": count, "submit": number, **{
         field.record: field.kind.sound for field in TABLE if field.record and field.always}},
+    "lines": {"gone": list_of(count), "moved": _pairs(count), "time": number},
     "input": {"ended": flag},
     "start": {"id": count, "time": number, "backfilled": flag,
               "placement": mapping},
     "back": {"id": count},
     "intent": {"id": count, "reason": text},
-    "end": {"id": count, "time": number, "state": one_of(_STATES),
+    "end": {"id": count, "time": number, "state": one_of(STATES),
             "reason": text, "exit_code": maybe(whole)},
     "again": {"id": count, "retry": flag},
     "hold": {"id": count},
@@ -120,6 +124,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
     "finished": {},
 }
+WANTED["revise"] = WANTED["job"]
 """The events of a journal, and the values that each must have."""
 
 
@@ -138,80 +143,76 @@ _MAY: Dict[str, Check] = {
 """Values of any event that are right where they are there; others are not looked at."""
 
 _JOB_MAY: Dict[str, Check] = {**_MAY, **{
-    field.record: field.kind.sound for field in TABLE if field.record and not field.always}, "own": own_sound}
+    field.record: field.kind.sound for field in TABLE if field.record and not field.always},
+    "own": own_sound, "line": _digest, "at": count, "fault": text}
 """The same of a job's record."""
 
 
-# ------------------------------------------------------------------------------------ events
+_EVENTS = {event: (wanted.keys(), {**(_JOB_MAY if event in ("job", "revise", "change") else _MAY), **wanted})
+           for event, wanted in WANTED.items()}
+_OWN = {name: check for name, check in _EVENTS["job"][1].items() if name not in TEMPLATE_KEYS}
+_sound: Set[bytes] = set()
+"""The `template_key` of records that were checked: only other values of such records are checked again."""
 
 
-def fault(record: Record, past: "Past") -> str:
-    """Why a record makes no sense after what those before it tell; "" when it does."""
+class CompactRecord(Mapping[str, Any]):
+    """What is kept of a record of which there may be hundreds of thousands."""
+
+    __slots__: Tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.__slots__ if hasattr(self, name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class StartRecord(CompactRecord):
+    """What is kept of the record of a job's start."""
+
+    __slots__ = ("id", "time", "backfilled", "placement")
+
+    def __init__(self, record: Record, placement: Record) -> None:
+        self.id: int = record["id"]
+        self.time: float = record["time"]
+        self.backfilled: bool = record["backfilled"]
+        self.placement = placement
+
+
+class EndRecord(CompactRecord):
+    """What is kept of the record of a job's end."""
+
+    __slots__ = ("time", "state", "reason", "exit_code", "cause", "slower")
+
+    def __init__(self, record: Record) -> None:
+        self.time: float = record["time"]
+        self.state = sys.intern(record["state"])
+        self.reason = sys.intern(record["reason"])
+        self.exit_code: Optional[int] = record["exit_code"]
+        for name in ("cause", "slower"):
+            if name in record:
+                setattr(self, name, record[name])
+
+
+def fault(record: Record) -> str:
+    """Which value of a record is missing or wrong; "" when it can be read."""
     event = record["event"]
-    wanted = _WANTED.get(event)
-    if wanted is None:
+    if event not in _EVENTS:
         return f"unknown event {event[:40]!r}"
-    wrong = shapes.fault(record, wanted, _JOB_MAY if event == "job" else _MAY)
+    wanted, checks = _EVENTS[event]
+    known = template_key(record) if event in ("job", "revise") else b""
+    wrong = shapes.fault_of(record, wanted, _OWN if known in _sound else checks)
     if wrong:
         return f"{event}: {wrong}"
-    if event == "run":
-        newer = record.get("format", 1) > NEWEST
-        return "written by a newer vrm, which must continue it" if newer else ""
-    if not past.runs:
-        return "no manager's record comes first"
-    return _out_of_order(event, record, past)
-
-
-_LENDING = {"lend": "", "lent": lending.LENDING, "regain": lending.LENDING + lending.LENT,
-            "regained": lending.REGAINING}
-"""The events of lends, and in which phases those must be before them."""
-
-
-def _lending_out_of_order(event: str, record: Record, past: "Past") -> str:
-    number, job_id = record["number"], record["id"]
-    found = past.state.lends.all.get(number)
-    if event == "lend":
-        if found is not None:
-            return f"lend {number} is there already"
-        return "" if job_id in past.started and job_id not in past.ended else (
-            f"lend of job {job_id}, which does not run")
-    if found is None or found.lender != job_id:
-        return f"{event} of lend {number} of job {job_id}, which there is not"
-    return "" if found.phase in _LENDING[event] else (
-        f"{event} of lend {number}, which is in phase {found.phase}")
-
-
-def _out_of_order(event: str, record: Record, past: "Past") -> str:
-    """Why what a record tells cannot have happened to its job then."""
-    if event in ("reserve", "unreserve"):
-        known = record["reservation"] in past.state.reservations
-        return "" if known == (event == "unreserve") else (
-            f"{event} of reservation {record['reservation']}, which "
-            f"{'is there already' if known else 'is not there'}")
-    if "id" not in record:
-        return ""
-    job_id = record["id"]
-    if event in _LENDING:
-        return _lending_out_of_order(event, record, past)
-    if event == "job":
-        if job_id < past.state.next_id:
-            return f"job {job_id} exists already"
-        jobs = len(numbers(record["array"])) if "array" in record else 1
-        return "" if len(record.get("own", range(jobs))) == jobs else f"job {job_id}: own is not of {jobs} jobs"
-    if job_id not in past.state.book.entries:
-        return f"{event} of job {job_id}, which never came"
-    started, ended = job_id in past.started, job_id in past.ended
-    if event == "start" and (started or ended):
-        return f"job {job_id} starts, and it {'ended' if ended else 'runs'} already"
-    if event == "end" and ended:
-        return f"job {job_id} ends, and it ended already"
-    if event == "change" and ended:
-        return f"job {job_id} has ended, and its limit is changed"
-    if event in ("back", "intent", "grown") and (ended or not started):
-        return f"{event} of job {job_id}, which does not run"
-    if event == "again" and not (started or ended):
-        return f"job {job_id} waits again, and it never started"
-    if event == "start":
-        return placement_forms.fault(record["placement"], past.state.book.entries[job_id].job,
-                                     [each[:2] for each in past.runs[-1].get("nodes", [])])
-    return ""
+    if known and known not in _sound:
+        if len(_sound) == MOST_TEMPLATES:
+            _sound.clear()
+        _sound.add(known)
+    newer = event == "run" and record.get("format", 1) > NEWEST
+    return "written by a newer vrm, which must continue it" if newer else ""

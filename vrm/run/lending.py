@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
-from vrm.model.cluster import AnyPlacement, Cluster
-from vrm.model.core_share import NOBODY, Borrowed, Loan, Share
+from vrm.model.cluster import Cluster
+from vrm.model import core_share
+from vrm.model.core_share import NOBODY, Loan, LentCores
+from vrm.model.placement import Lease, Placement
 
-Room = Tuple[Dict[str, Any], Dict[str, Any]]
+Room = Tuple[Mapping[str, Any], Mapping[str, Any]]
 """Where a lender was: the records of its start and of the manager then."""
 
 LENDING, LENT, REGAINING = "lend", "lent", "regain"
@@ -44,7 +46,7 @@ class Lends:
     lent from then on."""
 
     def __init__(self) -> None:
-        self.shares: Dict[int, List[Share]] = {}
+        self.shares: Dict[int, List[LentCores]] = {}
         self._mates: Dict[int, Set[int]] = {}
         self.all: Dict[int, Lend] = {}
         self.next = 1
@@ -86,7 +88,7 @@ class Lends:
         return found
 
     def _note(self, lender: int, now: float) -> None:
-        self.shares.setdefault(lender, []).append(Share(now, self.plan(lender)))
+        self.shares.setdefault(lender, []).append(LentCores(now, self.plan(lender)))
 
     def mates_of(self, job_id: int) -> Tuple[int, ...]:
         """The jobs with which a job has shared cores in its last run."""
@@ -94,6 +96,8 @@ class Lends:
 
     def begins(self, job_id: int) -> None:
         """A job runs (again): what it lent in an earlier run is over."""
+        if not (self.shares or self.grown or self._mates or self.all):
+            return
         self.shares.pop(job_id, None)
         self.grown.pop(job_id, None)
         self._mates[job_id] = {each.lender for each in self.of_borrower(job_id)}
@@ -102,12 +106,14 @@ class Lends:
 
     def forget(self, lender: int) -> None:
         """A lender has ended: what it lent is its borrowers' now."""
+        if not self.all:
+            return
         for number in [each.number for each in self.all.values() if each.lender == lender]:
             del self.all[number]
 
     def of_borrower(self, job_id: int) -> List[Lend]:
-        """What a job borrows, or is about to."""
-        return [each for each in self.all.values() if each.borrower == job_id]
+        """What a job borrows, or is about to; not what a lender is taking back that it was to have before."""
+        return [each for each in self.all.values() if each.borrower == job_id and each.phase != REGAINING]
 
     def of_lender(self, job_id: int) -> List[Lend]:
         """What a job lends, is about to, or takes back."""
@@ -120,32 +126,29 @@ class Lends:
             cores |= each.loan.cores if each.phase != REGAINING else 0
         return cores
 
-    def settled(self, placement: AnyPlacement, job_id: int) -> AnyPlacement:
+    def settled(self, placement: Placement, job_id: int) -> Placement:
         """The placement of a job that was started, as it is now: on the cores that it has got since then, and
         borrowed of those who lend still."""
-        if not isinstance(placement, Borrowed):
+        if placement.lease is None:
             return placement
-        lenders = {each.lender for each in self.of_borrower(job_id) if each.phase != REGAINING}
-        twin = Borrowed(placement.layout, placement.taken, placement.procs, placement.width,
-                        tuple(each for each in placement.lent if each[0] in lenders), placement.hold)
-        twin.devices, twin.frequency, twin.pace = placement.devices, placement.frequency, placement.pace
+        lenders = {each.lender for each in self.of_borrower(job_id)}
+        twin = placement.but(lease=Lease(tuple(each for each in placement.lent if each[0] in lenders)))
         for now, cores, width in self.grown.get(job_id, ()):
-            twin = twin.grow(cores, width, now)
+            twin = core_share.grow(twin, cores, width, now)
         return twin
 
-    def left(self, cluster: Cluster, started: Mapping[int, Borrowed],
+    def left(self, cluster: Cluster, started: Mapping[int, Placement],
              rooms: Mapping[Tuple[int, int], Room]) -> List[Tuple[Room, List[Loan]]]:
         """What lenders that have ended left to jobs on the cluster: the room of each, with its loans then.
         `started`: the jobs that borrowed, as they started; `rooms` by lender and borrower."""
         found: Dict[Tuple[int, float], Tuple[Room, List[Loan]]] = {}
         for job_id, placement in started.items():
             booking = cluster.bookings.get(job_id)
-            now = booking.placement if booking is not None else None
-            if booking is None or not isinstance(now, Borrowed):
+            if booking is None:
                 continue
             for lender, cores in placement.lent:
                 room = rooms.get((lender, job_id))
-                if room is not None and lender not in dict(now.lent):
+                if room is not None and lender not in dict(booking.placement.lent):
                     found.setdefault((lender, room[0]["time"]), (room, []))[1].append(
                         Loan(lender, job_id, cores, booking.start, booking.expected_end))
         return list(found.values())

@@ -12,8 +12,9 @@ from vrm.model import Cluster, Job
 from vrm.model.reservation import Reservation
 from vrm.run.book import Entry
 from vrm.scheduling import Scheduler
-from vrm.scheduling.backfilling import NoBackfilling, reservation
+from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.queue import Waiting
+from vrm.scheduling.shadow import Shadow
 
 MOST = 24
 """Kinds of requests for which it is asked what they lack."""
@@ -106,7 +107,7 @@ class Reasons:
         needs = self.policy.lacks(job, self.cluster)
         if job.id in self.reserved:
             return needs
-        moment = reservation(job, self.now, self.cluster, self.policy).time
+        moment = Shadow(job, self.now, self.cluster, self.policy).time
         then = (f"; next {clock(moment, self.now)}" if self.now < moment < math.inf else
                 "; a node of it is down" if moment == math.inf else "")
         return needs + then

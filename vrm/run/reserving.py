@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Tuple
+from dataclasses import replace
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.kinds import name_sound
-from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, Wanted
-
-if TYPE_CHECKING:
-    from vrm.run.state import State
+from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
+from vrm.run.book import JobBook
 
 EPOCH = 1e9
 """Times from here on are of the wall clock and are written as such."""
@@ -24,54 +23,132 @@ def when(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-def calendar_of(reservations: Iterable[Reservation], cluster: Cluster) -> Calendar:
-    """The calendar of a cluster; of nodes that it does not have nothing is said."""
-    numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
-    return Calendar(Span(each, sum(1 << numbers[name] for name in each.nodes if name in numbers))
-                    for each in reservations)
+class Reservations(Dict[int, Reservation]):
+    """The advance reservations of a run by id. `book` knows its jobs, and its queue which of them are bound to which;
+    `cluster` gets a calendar with each change."""
+
+    def __init__(self, book: JobBook, cluster: Cluster) -> None:
+        super().__init__()
+        self.book = book
+        self.cluster = cluster
+        self.next_id = 1
+
+    def take_over(self, others: Reservations) -> None:
+        """Have what another run has, of which the cluster may know."""
+        self.update(others)
+        self.next_id = others.next_id
+
+    def named(self, what: str) -> Reservation:
+        """The reservation of that name or id; ReservationError where there is none."""
+        for each in self.values():
+            if what in (each.name, str(each.id)):
+                return each
+        there = ", ".join(each.name for each in self.values())
+        raise ReservationError(f"there is no reservation {what}; "
+                               + (f"there {'are' if len(self) > 1 else 'is'} {there}" if there
+                                  else "none is made (`vrm reserve` makes one)"))
+
+    def of_job(self, job_id: int) -> Optional[Reservation]:
+        """The reservation to which a job is bound."""
+        return self.get(self.book.queue.bound.get(job_id, -1))
+
+    def add(self, reservation: Reservation, jobs: Sequence[int]) -> None:
+        """There is this reservation, for these jobs."""
+        self[reservation.id] = reservation
+        self.next_id = max(self.next_id, reservation.id + 1)
+        for job_id in jobs:
+            self.book.queue.bind(job_id, reservation.id)
+        self.show()
+
+    def remove(self, reservation_id: int) -> List[int]:
+        """A reservation is over or cancelled. Gives the jobs that were bound to it."""
+        del self[reservation_id]
+        jobs = [job_id for job_id, bound in self.book.queue.bound.items() if bound == reservation_id]
+        for job_id in jobs:
+            self.book.queue.bind(job_id, None)
+        self.show()
+        return jobs
+
+    def open(self, now: float) -> List[int]:
+        """Open those that have begun; gives the ids of those that are over."""
+        queue = self.book.queue
+        for each in list(self.values()):
+            if each.begin <= now < min(each.end, each.opened):
+                late = any(queue.bound.get(job_id) == each.id and job.submit <= each.begin
+                           for job_id, job in queue.outside.items())
+                self[each.id] = replace(each, opened=now if late else each.begin)
+                self.show()
+        return [each.id for each in self.values() if each.end <= now]
+
+    def show(self) -> None:
+        """Give the cluster its calendar; of nodes that it does not have nothing is said."""
+        numbers = {node.name: number for number, node in enumerate(self.cluster.nodes)}
+        self.cluster.set_calendar(Calendar(
+            Span(each, sum(1 << numbers[name] for name in each.nodes if name in numbers)) for each in self.values()))
+
+    def made(self, wanted: ReservationRequest, now: float, foreseen: bool = False) -> Tuple[Reservation, List[Job]]:
+        """The next reservation as it is wanted, and the jobs that it is for; ReservationError says
+        what stands against it. `foreseen`: jobs may be named that come later."""
+        cluster = self.cluster
+        begin = wanted.begin
+        if begin == -math.inf or now - LATEST <= begin < now:  # the command took its time
+            begin = now
+        if not math.isfinite(begin) or not math.isfinite(wanted.end) or not begin < wanted.end:
+            raise ReservationError(f"a reservation ends after it begins, and this one would begin at "
+                                   f"{when(begin)} and end at {when(wanted.end)}")
+        if begin < now:
+            raise ReservationError(f"the begin, {when(begin)}, is in the past: it is {when(now)}; give "
+                                   "a later one, or none to begin at once")
+        name = wanted.name or f"r{self.next_id}"
+        if not name_sound(name):
+            raise ReservationError(f"`{name}` is no name: give a letter and then at most 63 letters, "
+                                   "digits, `_`, `.` and `-`")
+        if any(each.name == name for each in self.values()):
+            raise ReservationError(f"there is a reservation {name} already; give another name, or "
+                                   f"cancel that one (`vrm reserve --cancel {name}`)")
+        nodes = _named_nodes(wanted, cluster, begin, now) if wanted.nodes else _chosen(
+            wanted, cluster, begin, now)
+        found = Reservation(self.next_id, name, tuple(cluster.nodes[node].name for node in nodes), begin,
+                            wanted.end)
+        return found, [job for job in (self._job(job_id, found, now, foreseen)
+                                       for job_id in dict.fromkeys(wanted.jobs)) if job is not None]
+
+    def _job(self, job_id: int, reservation: Reservation, now: float, foreseen: bool) -> Optional[Job]:
+        """A job that is to be bound; None for one that has not come yet, where that may be."""
+        queue = self.book.queue
+        entry = self.book.entries.get(job_id)
+        job = (entry.job if entry is not None else
+               queue.get(job_id) if job_id in queue else None)
+        if job is None:
+            if foreseen:
+                return None
+            raise ReservationError(f"there is no job {job_id}")
+        if entry is not None and entry.state is not JobState.QUEUED:
+            raise ReservationError(f"job {job_id} does not wait: it is {entry.state.value}")
+        bound = queue.bound.get(job_id)
+        if bound is not None:
+            raise ReservationError(f"job {job_id} is bound to reservation "
+                                   f"{self[bound].name} already")
+        why = self.unfit(job, reservation, now)
+        if why:
+            raise ReservationError(why)
+        return job
+
+    def unfit(self, job: Job, reservation: Reservation, now: float) -> str:
+        """Why a job could not run within a reservation at all; "" where it could."""
+        length = reservation.end - max(reservation.begin, now)
+        if job.walltime > length:
+            return (f"job {job.id} may run for {job.walltime:g} s, and reservation {reservation.name} "
+                    f"{'has' if now > reservation.begin else 'lasts'} {length:.6g} s"
+                    f"{' left' if now > reservation.begin else ''}; give the job a shorter time, or make "
+                    "a longer reservation")
+        wants, has = self.book.queue.nodes_of(job), len(reservation.nodes)
+        if wants > has:
+            return (f"job {job.id} needs {wants} nodes, and reservation {reservation.name} has {has}")
+        return ""
 
 
-def named(reservations: Mapping[int, Reservation], what: str) -> Reservation:
-    """The reservation of that name or id; ReservationError where there is none."""
-    for each in reservations.values():
-        if what in (each.name, str(each.id)):
-            return each
-    there = ", ".join(each.name for each in reservations.values())
-    raise ReservationError(f"there is no reservation {what}; "
-                           + (f"there {'are' if len(reservations) > 1 else 'is'} {there}" if there
-                              else "none is made (`vrm reserve` makes one)"))
-
-
-def made(wanted: Wanted, number: int, state: State, now: float, foreseen: bool = False
-         ) -> Tuple[Reservation, List[Job]]:
-    """The reservation `number` as it is wanted, and the jobs that it is for; ReservationError says
-    what stands against it. `foreseen`: jobs may be named that come later."""
-    cluster = state.cluster
-    begin = wanted.begin
-    if begin == -math.inf or now - LATEST <= begin < now:  # the command took its time
-        begin = now
-    if not math.isfinite(begin) or not math.isfinite(wanted.end) or not begin < wanted.end:
-        raise ReservationError(f"a reservation ends after it begins, and this one would begin at "
-                               f"{when(begin)} and end at {when(wanted.end)}")
-    if begin < now:
-        raise ReservationError(f"the begin, {when(begin)}, is in the past: it is {when(now)}; give "
-                               "a later one, or none to begin at once")
-    name = wanted.name or f"r{number}"
-    if not name_sound(name):
-        raise ReservationError(f"`{name}` is no name: give a letter and then at most 63 letters, "
-                               "digits, `_`, `.` and `-`")
-    if any(each.name == name for each in state.reservations.values()):
-        raise ReservationError(f"there is a reservation {name} already; give another name, or "
-                               f"cancel that one (`vrm reserve --cancel {name}`)")
-    nodes = _named_nodes(wanted, cluster, begin, now) if wanted.nodes else _chosen(
-        wanted, cluster, begin, now)
-    found = Reservation(number, name, tuple(cluster.nodes[node].name for node in nodes), begin,
-                        wanted.end)
-    return found, [job for job in (_job(job_id, found, state, now, foreseen)
-                                   for job_id in dict.fromkeys(wanted.jobs)) if job is not None]
-
-
-def _named_nodes(wanted: Wanted, cluster: Cluster, begin: float, now: float) -> List[int]:
+def _named_nodes(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> List[int]:
     numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
     for name in wanted.nodes:
         if name not in numbers:
@@ -88,7 +165,7 @@ def _named_nodes(wanted: Wanted, cluster: Cluster, begin: float, now: float) -> 
     return nodes
 
 
-def _chosen(wanted: Wanted, cluster: Cluster, begin: float, now: float) -> List[int]:
+def _chosen(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> List[int]:
     """The last nodes that are free of jobs and reservations then: other jobs take the first ones."""
     number = wanted.number
     if number < 1:
@@ -120,42 +197,6 @@ def _against(node: int, cluster: Cluster, begin: float, end: float, now: float) 
         if until > begin or begin <= now:
             return (f"has job {job_id} until {when(until)} by its walltime: choose a later begin or "
                     "other nodes")
-    return ""
-
-
-def _job(job_id: int, reservation: Reservation, state: State, now: float, foreseen: bool
-         ) -> Optional[Job]:
-    """A job that is to be bound; None for one that has not come yet, where that may be."""
-    entry = state.book.entries.get(job_id)
-    job = (entry.job if entry is not None else
-           state.queue.get(job_id) if job_id in state.queue else None)
-    if job is None:
-        if foreseen:
-            return None
-        raise ReservationError(f"there is no job {job_id}")
-    if entry is not None and entry.state is not JobState.QUEUED:
-        raise ReservationError(f"job {job_id} does not wait: it is {entry.state.value}")
-    bound = state.queue.bound.get(job_id)
-    if bound is not None:
-        raise ReservationError(f"job {job_id} is bound to reservation "
-                               f"{state.reservations[bound].name} already")
-    why = unfit(job, reservation, state, now)
-    if why:
-        raise ReservationError(why)
-    return job
-
-
-def unfit(job: Job, reservation: Reservation, state: State, now: float) -> str:
-    """Why a job could not run within a reservation at all; "" where it could."""
-    length = reservation.end - max(reservation.begin, now)
-    if job.walltime > length:
-        return (f"job {job.id} may run for {job.walltime:g} s, and reservation {reservation.name} "
-                f"{'has' if now > reservation.begin else 'lasts'} {length:.6g} s"
-                f"{' left' if now > reservation.begin else ''}; give the job a shorter time, or make "
-                "a longer reservation")
-    wants, has = state.queue.nodes_of(job), len(reservation.nodes)
-    if wants > has:
-        return (f"job {job.id} needs {wants} nodes, and reservation {reservation.name} has {has}")
     return ""
 
 

@@ -1,15 +1,29 @@
-"""A run: its state, and who decides about it. The loops that drive one (the manager's by the wall
-clock, the simulator's in virtual time) ask it what starts now."""
+"""A run: its state, and who decides about it. A loop drives it: the manager's by the wall clock, with processes, or the
+simulator's in virtual time. Both have the same turn: what has happened changes the state, then `Run.turn` decides."""
 
 from __future__ import annotations
 
-from typing import List, Optional
+import math
+from typing import List, Optional, Protocol, Sequence
 
 from vrm.model import Job, JobState
-from vrm.model.core_share import Borrowed
+from vrm.run.book import Dropped
 from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
+
+
+class Driver(Protocol):
+    """The loop that drives a run: it carries out what a turn decides."""
+
+    def start(self, start: Start, now: float) -> None:
+        """A job starts: it is booked, and out of the queue."""
+
+    def drop(self, dropped: Sequence[Dropped], cause: str) -> None:
+        """Waiting jobs will never run; each needs an end (`State.end`)."""
+
+    def put_off(self, jobs: Sequence[Job], now: float) -> None:
+        """Jobs wait for another allocation, since they would not end in this one."""
 
 
 class Run:
@@ -24,6 +38,27 @@ class Run:
         self.state = state
         self.scheduler = scheduler
         self.expectations = expectations
+        if expectations is not None:
+            scheduler.dispatcher.inform(expectations.longest.of)
+
+    def turn(self, now: float, driver: Driver, end: float = math.inf, fits: bool = True) -> None:
+        """Decide, after all that has happened by `now` (seconds): what may start starts, and what can meet its deadline
+        no more will not run. Nothing starts from the `end` on, and with `fits` nothing that would end after it."""
+        state, book = self.state, self.state.book
+        missed = book.missed(math.nextafter(now, -math.inf)) if book.deadlines else ()
+        if missed:  # before now: it would end too late, though there may be room for it
+            driver.drop(missed, "deadline")
+        while True:
+            late = book.fit(now, end) if fits else ()
+            if late:
+                driver.put_off(late, now)
+            if state.queue.jobs and now < end:
+                for start in self.step(now):
+                    driver.start(start, now)
+            missed = book.missed(now) if book.deadlines else ()
+            if not missed:
+                return
+            driver.drop(missed, "deadline")  # others waited for them, perhaps
 
     def step(self, now: float) -> List[Start]:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
@@ -41,23 +76,21 @@ class Run:
         """What starts by one decision."""
         state = self.state
         starts = self.scheduler.step(now, state.queue, state.cluster)
-        if not state.sparse or state.book.entries:
-            state.book.opened = False
-            for start in starts:
-                placement = start.booking.placement
-                if isinstance(placement, Borrowed) and not state.sparse:
-                    for loan in state.cluster.loans.of_borrower(start.job.id):
-                        found = state.lend(loan)
-                        if not self.asks:
-                            state.lent(found.number, now)
-                    if self.asks:
-                        continue  # it has started when its cores are clear
-                state.started(start, now)
+        state.book.opened = False
+        for start in starts:
+            if start.booking.placement.lease is not None:
+                for loan in state.cluster.loans.of_borrower(start.job.id):
+                    found = state.lend(loan)
+                    if not self.asks:
+                        state.lent(found.number, now)
+                if self.asks:
+                    continue  # it has started when its cores are clear
+            state.started(start, now)
         return starts
 
     def learn(self, job: Job, run: float, how: JobState) -> None:
-        """A job has ended after `run` seconds: what is expected of those like it that wait is
-        judged again."""
+        """A job has ended after `run` seconds: those like it that wait are estimated again, where the
+        rules say so."""
         expectations, state = self.expectations, self.state
         if expectations is not None and expectations.learn(job, run, how):
             new = expectations.again([*state.queue, *(entry.job for entry
@@ -67,7 +100,10 @@ class Run:
 
     def wake(self, now: float) -> float:
         """When the next step is due although nothing may happen by then, in seconds."""
-        return min(self.scheduler.wake(now), self.scheduler.boundary(now, self.state.cluster))
+        time, cluster = self.scheduler.wake(now), self.state.cluster
+        if cluster.calendar or cluster.budget is not None:
+            time = min(time, self.scheduler.boundary(now, cluster))
+        return time
 
     def copy(self) -> Run:
         """An independent copy, which can go on in virtual time while this one goes on in its own.

@@ -3,7 +3,7 @@ ended how. Live managers, simulations, recovery and forecasts change it by the s
 
 Each transition is one method. It changes all that belongs together, and gives the event to `log`:
 a live run's journal, which has it on disk before the manager acts on it. The events of a journal,
-applied in their order (`vrm.run.journal.replay`), make the same state again.
+applied in their order (`vrm.run.past.replay`), make the same state again.
 
 | transition | event | what it does |
 |---|---|---|
@@ -14,8 +14,10 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `vacate` | | a job has left its cores; how it ended is not decided yet |
 | `end` | end | a job will not run (any more), nor those that depend on it |
 | `again` | again | a job that ran or ended waits again |
+| `revise` | revise | another job takes the id of one that waits, or ended without having run |
+| `withdraw` | lines | lines are not in the queue file any more, and their waiting jobs will not run |
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
-| `change` | change | a job that has not ended has another walltime or priority |
+| `change` | change | a job that has not ended has another walltime, priority, name or comment |
 | `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | latest starts of waiting jobs are promised |
 | `lend` | lend | a running job is about to lend cores to another, or to the node |
@@ -38,13 +40,21 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
-from vrm.model.core_share import Borrowed, Loan
-from vrm.model.reservation import Reservation, ReservationError, Wanted
-from vrm.run.book import Dropped, Entry, JobBook, LifeError
+from vrm.model.core_share import Loan
+from vrm.model.placement import Placement
+from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
+from vrm.run.book import CANCEL, LINE, STOP, Dropped, Entry, JobBook, LifeError
 from vrm.model import placement_forms
-from vrm.run import lending, reserving
+from vrm.run import lending
 from vrm.run.codec import Own, job_record
+from vrm.run.reserving import Reservations
 from vrm.scheduling import JobQueue, Start
+
+_CAUSES = {"cancelled while it waited": CANCEL, "cancelled by its user": CANCEL, "the manager was stopped": STOP}
+"""The causes of ends by their reasons, where an older vrm has recorded none."""
+
+SAID = ("title", "comment", "requeue")
+"""What of a job's details may change until it ends."""
 
 Log = Callable[..., None]
 """Takes an event: its name, and its values by name."""
@@ -61,33 +71,26 @@ class State:
     jobs that are bound to them. `lends`: who lends cores to whom, as far as it is recorded; the cluster
     has those that are in force.
 
-    `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
-    they wait or run are in the queue and on the cluster alone, may come and go there (`arrive`,
-    `leave`), and nothing is kept of them when they have completed. `frozen`: no job
-    enters the queue and nothing is booked until `thaw`; for the events of a journal.
+    `lacks` and `forgets`: see `JobBook`. `frozen`: no job enters the queue and nothing is booked until
+    `thaw`; for the events of a journal.
     """
 
     def __init__(self, queue: JobQueue, cluster: Cluster,
-                 lacks: Optional[Callable[[Job], str]] = None, sparse: bool = False,
+                 lacks: Optional[Callable[[Job], str]] = None, forgets: bool = False,
                  frozen: bool = False) -> None:
         self.queue = queue
         self.cluster = cluster
-        self.sparse = sparse
-        self.book = JobBook(queue, lacks, self._look if sparse else None, frozen)
+        self.book = JobBook(queue, lacks, forgets, frozen)
         self.running: Dict[int, Start] = {}
         self.intents: Dict[int, Tuple[str, float]] = {}
         self.losing: Dict[int, str] = {}
         self.promises: Dict[int, float] = {}
-        self.reservations: Dict[int, Reservation] = {}
-        self.next_reservation = 1
+        self.reservations = Reservations(self.book, cluster)
         self.lends = lending.Lends()
         self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
         self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
         self.log: Optional[Log] = None
-        self.arrive = queue.add
-        self.leave = cluster.release
-        self._failed: Dict[int, Tuple[Job, JobState]] = {}  # sparse: ended, but not completed
 
     @classmethod
     def of_journal(cls) -> State:
@@ -100,20 +103,7 @@ class State:
 
     def entry(self, job_id: int) -> Entry:
         """The life of a job; LifeError when there is none of that id."""
-        if self.sparse and job_id not in self.book.entries:
-            found = self._look(job_id)
-            if found is not None:
-                self.book.know(found[0], PLAIN, found[1])
         return self.book.get(job_id)
-
-    def _look(self, job_id: int) -> Optional[Tuple[Job, JobState, float]]:
-        if job_id in self.cluster.bookings:
-            booking = self.cluster.bookings[job_id]
-            return booking.job, JobState.RUNNING, booking.start
-        if job_id in self.queue:
-            return self.queue.get(job_id), JobState.QUEUED, math.inf
-        failed = self._failed.get(job_id)
-        return failed and (*failed, failed[0].submit)
 
     @property
     def waiting(self) -> int:
@@ -132,7 +122,8 @@ class State:
         waits for besides, its `own` dependencies, if there are any.
 
         `refused`: they will not run, and their ends are the next events. `origin` goes into the
-        event. Gives those that can never run. Raises LifeError for a dependency on a job that did
+        event; its `fault` says what is wrong with their line.
+        Gives those that can never run. Raises LifeError for a dependency on a job that did
         not come before; Infeasible where the queue does not take the job (see `JobBook.lacks`).
         """
         if self.log is not None:
@@ -140,15 +131,16 @@ class State:
         self.next_id = jobs[-1].id + 1
         if "reservation" in details.more and not refused:
             self._bind(jobs, details.more["reservation"])
-        if details.name:
-            self.names.setdefault(details.name, []).extend(job.id for job in jobs)
         dropped: List[Dropped] = []
         for at, job in enumerate(jobs):
-            each = replace(details, index=indices[at]) if indices else details
+            each = details.of(indices[at], job.payload) if indices else details
+            if each.name:
+                self.names.setdefault(each.name, []).append(job.id)
             if own and own[at]:
                 each = replace(each, after=(*each.after, *own[at]))
             if refused:
                 self.book.know(job, each, JobState.REFUSED)
+                self._blame(job.id, origin)
                 continue
             try:
                 dropped += self.book.enter(job, each)
@@ -159,10 +151,55 @@ class State:
                 self.losing[job.id] = str(error)
         return self._lose(dropped)
 
+    def _blame(self, job_id: int, origin: Mapping[str, Any]) -> None:
+        """Note of a refused job that its line is wrong, if it is: that it ends is an event to come."""
+        if origin.get("fault"):
+            self.losing[job_id] = origin["fault"]
+            self.book.entries[job_id].cause = LINE
+
+    def revise(self, jobs: Sequence[Job], details: Details = PLAIN, indices: Sequence[int] = (),
+               refused: bool = False, **origin: Any) -> List[Dropped]:
+        """Other jobs take the ids of such that wait, or ended without having run. The rest is as of
+        `submit`."""
+        for job in jobs:
+            entry = self.entry(job.id)
+            if self.losing.pop(job.id, None) is None and entry.state.ended:
+                self.counts[entry.state.value] -= 1
+            if entry.details.name:
+                self.names[entry.details.name].remove(job.id)
+            self.promises.pop(job.id, None)
+            self.queue.bind(job.id, None)
+        if self.log is not None:
+            self.log("revise", **job_record(jobs[0], details, indices), **origin)
+        if "reservation" in details.more and not refused:
+            self._bind(jobs, details.more["reservation"])
+        if details.name:
+            self.names.setdefault(details.name, []).extend(job.id for job in jobs)
+        dropped: List[Dropped] = []
+        for at, job in enumerate(jobs):
+            each = replace(details, index=indices[at]) if indices else details
+            dropped += self.book.revise(job, each, refused)
+            if refused:
+                self._blame(job.id, origin)
+        return self._lose(dropped)
+
+    def withdraw(self, ids: Sequence[int], now: float, **origin: Any) -> List[Dropped]:
+        """Lines were removed from the queue file: of their jobs, these ids, none starts that waits. Gives those
+        and what depends on them; each needs an `end` of its own."""
+        if self.log is not None:
+            self.log("lines", time=now, **origin)
+        dropped: List[Dropped] = []
+        for job_id in ids:
+            entry = self.entry(job_id)
+            if entry.state is JobState.QUEUED:
+                dropped += [Dropped(entry.job, "its line was removed from the queue file"),
+                            *self.book.withdraw(job_id, now)]
+        return self._lose(dropped)
+
     def _bind(self, jobs: Sequence[Job], name: str) -> None:
         """Bind jobs that come to the reservation which they name."""
         try:
-            reservation = reserving.named(self.reservations, name)
+            reservation = self.reservations.named(name)
         except ReservationError as error:
             if self.book.frozen:
                 return  # it is over by now
@@ -175,20 +212,13 @@ class State:
             self.losing[job.id] = reason
         return dropped
 
-    def failed(self, job: Job, state: JobState) -> None:
-        """Sparse: a job that has no entry did not complete, and others may depend on it."""
-        self._failed[job.id] = job, state
-
     def started(self, start: Start, now: float) -> None:
         """A job runs that the scheduler has booked and taken out of the queue."""
         job_id = start[0][0].id
-        if not self.sparse:
-            self.promises.pop(job_id, None)
-            self.running[job_id] = start
-            self.lends.begins(job_id)
-            self.book.started(job_id, now)
-        elif job_id in self.book.entries:
-            self.book.started(job_id, now)
+        self.promises.pop(job_id, None)
+        self.running[job_id] = start
+        self.lends.begins(job_id)
+        self.book.started(job_id, now)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
                      placement=placement_forms.to_record(start.booking.placement))
@@ -226,13 +256,14 @@ class State:
         self.counts[state.value] += 1
         self.intents.pop(job_id, None)
         self.losing.pop(job_id, None)
+        cause = more.get("cause") or _CAUSES.get(reason)
+        if cause and job_id in self.book.entries:
+            self.book.entries[job_id].cause = cause
         if self.log is not None:
             self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
         self.running.pop(job_id, None)
         self.promises.pop(job_id, None)
         self.lends.forget(job_id)
-        if self.sparse and job_id not in self.book.entries:
-            return []
         return self._lose(self.book.ended(job_id, state, now))
 
     def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
@@ -260,9 +291,9 @@ class State:
         if self.log is not None:
             self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
 
-    def change(self, job_id: int, walltime: float, priority: int) -> None:
-        """A job that waits or runs has this walltime (seconds) and this priority from now on. LifeError
-        where it has ended, or where it would run longer than others count on."""
+    def change(self, job_id: int, walltime: float, priority: int, said: Optional[Mapping[str, str]] = None) -> None:
+        """A job that waits or runs has this walltime (seconds) and this priority from now on, and what of SAID is
+        `said`. LifeError where it has ended, or where it would run longer than others count on."""
         entry = self.entry(job_id)
         old = entry.job
         if entry.state.ended:
@@ -271,6 +302,8 @@ class State:
             raise LifeError("it runs, and other jobs were promised their starts by its limit")
         expected = walltime if old.believed is None else min(old.expected, walltime)
         job = entry.job = old.but(walltime=walltime, expected=expected, priority=priority)
+        if said:
+            entry.details = replace(entry.details, more={**entry.details.more, **said})
         self.promises.pop(job_id, None)
         self.book.watch(entry)
         if job_id in self.queue:
@@ -283,7 +316,7 @@ class State:
                 booking = self.cluster.reshape(job_id, job=job, expected_end=end)
             self.running[job_id] = start._replace(booking=booking)
         if self.log is not None:
-            self.log("change", id=job_id, walltime=walltime, priority=priority)
+            self.log("change", id=job_id, walltime=walltime, priority=priority, **(said or {}))
 
     def promise(self, starts: Mapping[int, float], now: float) -> None:
         """These are the latest starts of all waiting jobs that were promised one; the event has those
@@ -310,11 +343,11 @@ class State:
         if self.log is not None:
             self.log("release", id=job_id)
 
-    def reserve(self, wanted: Wanted, now: float, foreseen: bool = False, **origin: Any
+    def reserve(self, wanted: ReservationRequest, now: float, foreseen: bool = False, **origin: Any
                 ) -> Reservation:
         """Keep nodes for some jobs; ReservationError, with the reason, where that cannot be.
         `foreseen`: jobs may be named that come later."""
-        found, jobs = reserving.made(wanted, self.next_reservation, self, now, foreseen)
+        found, jobs = self.reservations.made(wanted, now, foreseen)
         ids = wanted.jobs if foreseen else tuple(job.id for job in jobs)
         if self.log is not None:
             self.log("reserve", reservation=found.id, name=found.name, nodes_reserved=list(found.nodes),
@@ -324,44 +357,24 @@ class State:
 
     def reserved(self, reservation: Reservation, jobs: Sequence[int]) -> None:
         """There is this reservation, for these jobs."""
-        self.reservations[reservation.id] = reservation
-        self.next_reservation = max(self.next_reservation, reservation.id + 1)
+        self.reservations.add(reservation, jobs)
         for job_id in jobs:
-            self.queue.bind(job_id, reservation.id)
             self.promises.pop(job_id, None)
-        self._set_calendar()
 
     def unreserve(self, reservation_id: int, now: float, reason: str, **origin: Any) -> List[int]:
         """A reservation is over or cancelled. Gives its jobs: those that wait compete again."""
-        reservation = self.reservations.pop(reservation_id)
+        jobs = self.reservations.remove(reservation_id)
         if self.log is not None:
-            self.log("unreserve", reservation=reservation.id, reason=reason, time=now, **origin)
-        jobs = [job_id for job_id, bound in self.queue.bound.items() if bound == reservation_id]
-        for job_id in jobs:
-            self.queue.bind(job_id, None)
-        self._set_calendar()
+            self.log("unreserve", reservation=reservation_id, reason=reason, time=now, **origin)
         return jobs
 
     def pass_time(self, now: float) -> bool:
         """Reservations that have begun are open, and those that have ended are over; whether there
         was any of which that is new."""
         before = self.cluster.calendar
-        for each in list(self.reservations.values()):
-            if each.end <= now:
-                self.unreserve(each.id, now, "ended")
-            elif each.begin <= now < each.opened:
-                late = any(self.queue.bound.get(job_id) == each.id and job.submit <= each.begin
-                           for job_id, job in self.queue.outside.items())
-                self.reservations[each.id] = replace(each, opened=now if late else each.begin)
-                self._set_calendar()
+        for over in self.reservations.open(now):
+            self.unreserve(over, now, "ended")
         return self.cluster.calendar is not before
-
-    def _set_calendar(self) -> None:
-        self.cluster.set_calendar(reserving.calendar_of(self.reservations.values(), self.cluster))
-
-    def bound_to(self, job_id: int) -> Optional[Reservation]:
-        """The reservation to which a job is bound."""
-        return self.reservations.get(self.queue.bound.get(job_id, -1))
 
     # Running jobs that lend cores.
 
@@ -400,10 +413,10 @@ class State:
         if self.log is not None:
             self.log("regained", number=number, id=found.lender, time=now)
 
-    def grow(self, job_id: int, wide: Borrowed) -> None:
+    def grow(self, job_id: int, wide: Placement, now: float) -> None:
         """A running job has these cores from now on, of lenders that have ended."""
-        self.cluster.loans.grow(self.cluster, job_id, wide)
-        self.grown(job_id, wide.taken, wide.width, wide.grown[-1].until)
+        self.cluster.loans.grow(self.cluster, job_id, wide, now)
+        self.grown(job_id, wide.taken, wide.width, now)
 
     def grown(self, job_id: int, cores: int, width: int, now: float) -> None:
         """A running job has these cores, so many for each rank, in a state whose cluster does not have it."""
@@ -449,19 +462,18 @@ class State:
         return self._twin(self.cluster, queue)
 
     def _twin(self, cluster: Cluster, queue: JobQueue) -> State:
-        twin = State(queue, cluster, None, self.sparse)
-        twin.book = self.book.copy(queue, twin._look if self.sparse else None)
+        twin = State(queue, cluster)
+        twin.book = self.book.copy(queue)
         twin.running = dict(self.running)
         twin.intents = dict(self.intents)
         twin.losing = dict(self.losing)
         twin.promises = dict(self.promises)
-        twin.reservations = dict(self.reservations)
-        twin.next_reservation = self.next_reservation
+        twin.reservations.take_over(self.reservations)
+        twin.reservations.book = twin.book
         twin.lends = self.lends.copy()
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         twin.names = {name: list(ids) for name, ids in self.names.items()}
-        twin._failed = dict(self._failed)
         return twin
 
     def onto(self, queue: JobQueue, cluster: Cluster, lacks: Optional[Callable[[Job], str]] = None,
@@ -473,10 +485,9 @@ class State:
         """
         twin = State(queue, cluster, lacks)
         queue.bound.update(self.queue.bound)
-        twin.reservations = dict(self.reservations)
-        twin.next_reservation = self.next_reservation
+        twin.reservations.take_over(self.reservations)
         if twin.reservations:
-            twin._set_calendar()
+            twin.reservations.show()
         entries, book, waiting = self.book.entries, twin.book, self.book.parked
         if only is not None:
             waiting = {job_id: waiting[job_id] for job_id in only}

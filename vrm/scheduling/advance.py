@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 from typing import Dict, Hashable, Iterator, List, Optional, Sequence, Tuple
 
-from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
+from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import Calendar
 from vrm.scheduling.queue import JobQueue
@@ -61,7 +62,7 @@ class BesideReservations(Wrapped):
         """Whether the job could start on the view, at its time."""
         return self.inner.fits(job, self.open(job, view))
 
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """Where the job would start on the view, at its time."""
         return self.inner.place(job, self.open(job, view))
 

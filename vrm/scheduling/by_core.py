@@ -11,7 +11,7 @@ from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import Node
-from vrm.model.placement import CorePlacement
+from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
 from vrm.model.rooms import Rooms
 from vrm.scheduling.node_orders import ByNumber, FirstFit
@@ -124,7 +124,7 @@ class CorePolicy(Ordered):
         others = sorted(known.each[node] for node in bits.members(known.some & ~must))
         return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
-    def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
         if self.size(job) > view.count_free():
             return None
@@ -135,8 +135,9 @@ class CorePolicy(Ordered):
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
         if not chosen:
             return None
-        placement = CorePlacement(view.layout, chosen, job.procs, job.cores)
-        return placement.on_whole_nodes() if job.exclusive else placement
+        layout = view.layout
+        return Placement.of_cores(layout, chosen, job.procs, job.cores,
+                                  layout.cores_of(layout.nodes_of(chosen)) if job.exclusive else 0)
 
     def _by_node(self, job: Job, view: Pool) -> int:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from array import array
+from operator import itemgetter
 from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Protocol, Tuple, TypeVar
 
-from vrm.model.cluster import AnyPlacement
 from vrm.model.job import Job
-from vrm.scheduling.profile import CountProfile, Slot
+from vrm.model.placement import Placement
+from vrm.scheduling.profile import CountProfile, Profile, Slot
 from vrm.scheduling.queue import Key
 
 # Up to this many reservations a loop is faster than arrays.
@@ -29,19 +30,19 @@ class Timed(Protocol):
 Kind = TypeVar("Kind", bound=Timed)
 
 
-class Table(Generic[Kind]):
+class ReservationTable(Generic[Kind]):
     """Reservations by job, with sizes, durations and times in columns."""
 
     def __init__(self) -> None:
         self.jobs: List[Kind] = []
         self.keys: List[Key] = []
         self.size, self.duration, self.time = array("q"), array("d"), array("d")
-        self._placements: List[Optional[AnyPlacement]] = []
+        self._placements: List[Optional[Placement]] = []
         self._row: Dict[int, int] = {}
 
-    def copy(self) -> Table[Kind]:
+    def copy(self) -> ReservationTable[Kind]:
         """An independent copy."""
-        twin: Table[Kind] = Table()
+        twin: ReservationTable[Kind] = ReservationTable()
         twin.jobs, twin.keys = list(self.jobs), list(self.keys)
         twin.size, twin.duration, twin.time = self.size[:], self.duration[:], self.time[:]
         twin._placements, twin._row = list(self._placements), dict(self._row)
@@ -120,7 +121,7 @@ def _numpy() -> Any:
     return numpy
 
 
-def compress(table: Table[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
+def compress(table: ReservationTable[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
              ) -> float:
     """Move every reservation, in the order of the queue, to its earliest hole.
 
@@ -149,7 +150,7 @@ def compress(table: Table[Any], profile: CountProfile, freed: float, key_of: Opt
     return left
 
 
-Compress = Callable[[Table[Any], CountProfile, float, Optional[Callable[[Job], Key]]], float]
+Compress = Callable[[ReservationTable[Any], CountProfile, float, Optional[Callable[[Job], Key]]], float]
 
 OFFERS: List[Callable[[], Optional[Compress]]] = []
 """What may give a faster `compress`, which does the same: it reads files, and so comes from other rooms."""
@@ -164,3 +165,18 @@ def fastest(rows: int) -> Compress:
     if not _taken:
         _taken.append(next(filter(None, (offer() for offer in OFFERS)), compress))
     return _taken[0]
+
+
+def move_earlier(table: ReservationTable[Job], profile: Profile, freed: float, key_of: Optional[Callable[[Job], Key]]
+                 ) -> float:
+    """`compress`, by counts or by the nodes themselves."""
+    if isinstance(profile, CountProfile):
+        return fastest(len(table))(table, profile, freed, key_of)
+    keys = table.keys if key_of is None else map(key_of, table.jobs)
+    for _, job in sorted(zip(keys, table.jobs), key=itemgetter(0)):
+        slot = table.slot(job)
+        moved = profile.compress(job, slot)
+        if moved is not slot:
+            table.move(job, moved)
+    profile.tidy()
+    return -math.inf

@@ -9,26 +9,22 @@ from __future__ import annotations
 import copy
 import math
 import re
-from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterator, Mapping, Optional, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import said
-from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.core_share import Borrowed
 from vrm.model.job import Infeasible, Job
-from vrm.model.node import CORES, Node
-from vrm.model.placement import CorePlacement, Placement
-from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy, Rooms
+from vrm.model.placement import Placement
+from vrm.model.policies import Follower, PlacementPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.node_orders import AUTO, NODE_ORDERS, Order, make_node_order
+from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.lanes import LanePolicy
-from vrm.scheduling.parts import ELIGIBILITIES, SHARES, Share
 from vrm.scheduling.placement import POLICIES, combine
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
-                                     shortened, where)
+from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
 from vrm.scheduling.spread import admits, lacking_licence, named, stranger
 
 _PARTS = re.compile(r"\s+x\s+")
@@ -145,15 +141,15 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     """What is wrong with a user's placement of a job, "" when nothing is."""
     if placement is None:
         return "without a placement (None: it does not fit)"
-    if not isinstance(placement, (Placement, CorePlacement)):
+    if not isinstance(placement, Placement):
         return f"on {shortened(placement)}, which is no placement"
-    shrunk = isinstance(placement, Borrowed) and job.malleable and placement.width <= job.cores
+    shrunk = placement.lease is not None and job.malleable and placement.width <= job.cores
     if placement.procs != job.procs or placement.width != job.cores and not shrunk:
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
                 f"{job.procs} of {job.cores}")
     if not placement.node_set or placement.node_set >> len(view.nodes):
         return "on nodes that there are not"
-    if placement.clashes(view):
+    if view.clashes(placement):
         names = ", ".join(view.nodes[node].name for node in placement.nodes[:4])
         return f"on cores that are taken, or down (nodes {names})"
     held = sum(ranks for _, ranks in placement.ranks_by_node(view.nodes))
@@ -162,7 +158,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     return "" if job.request.plain else _other_fault(job, placement, view)
 
 
-def _other_fault(job: Job, placement: AnyPlacement, view: Pool) -> str:
+def _other_fault(job: Job, placement: Placement, view: Pool) -> str:
     """The same of what a job wants besides cores."""
     request = job.request
     least, most = request.least_nodes, request.nodes[1]
@@ -191,9 +187,16 @@ def _other_fault(job: Job, placement: AnyPlacement, view: Pool) -> str:
 # -------------------------------------------------------------------------------------- placement
 
 
-def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap],
-              node_order: Any) -> PlacementPolicy:
-    """The placement policy of that name, of three parts, or of a user's function; PolicyError."""
+def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None,
+                node_order: Any = AUTO) -> PlacementPolicy:
+    """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
+    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
+    place of that of a registered policy. Raises PolicyError.
+
+    A user's own is what `combine` gives, or a function or class called as `policy(cluster,
+    heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
+    `vrm.model.policies.PlacementPolicy` has them.
+    """
     known = POLICIES.get(text)
     parts = _PARTS.split(text.strip())
     auto = isinstance(node_order, str) and node_order.strip().lower() == AUTO
@@ -262,7 +265,7 @@ class OwnPlacement:
                               "vrm.model.Infeasible(reason)")
         return found
 
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """As the user's object says, checked."""
         if not view.has_licences(job):
             return None
@@ -270,7 +273,7 @@ class OwnPlacement:
             return self._among_named(job, view)
         return self._checked(job, view)
 
-    def _among_named(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def _among_named(self, job: Job, view: Pool) -> Optional[Placement]:
         """The same of a job that names nodes: see above."""
         able, must = named(job.request, view.nodes)
         for allowed in (must if bits.count(must) >= job.request.nodes[0] else 0, able):
@@ -282,7 +285,7 @@ class OwnPlacement:
                     return found
         return None
 
-    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Optional[AnyPlacement]:
+    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Optional[Placement]:
         """As the user's object says, checked; `anywhere`: but for the nodes that the job must have."""
         found = self._place(job, view)
         if found is None:
@@ -291,7 +294,7 @@ class OwnPlacement:
         fault = fault_of(judged, found, view)
         if fault:
             raise PolicyError(f"`{self._text}`{where(self._own.place)} puts job {job.id} {fault}")
-        placement: AnyPlacement = found
+        placement: Placement = found
         return placement
 
     def fits(self, job: Job, view: Pool) -> bool:
@@ -327,95 +330,6 @@ class OwnPlacement:
     def lacks(self, job: Job, view: Pool) -> str:
         """As the user's object says."""
         return str(self._has["lacks"](job, view)) if "lacks" in self._has else "no room"
-
-
-# ------------------------------------------------------------------------- the parts of a placement
-
-
-def _part(registry: Registry, part: Any) -> Tuple[Any, str, bool]:
-    """What a name or a function stands for, how messages call it, and whether it is a user's."""
-    if not isinstance(part, str):
-        return part, getattr(part, "__name__", type(part).__name__), True
-    known = registry.get(part)
-    if known is not None:
-        return known, part, False
-    if is_dotted(part):
-        return load_dotted(part), part, True
-    return registry.find(part), part, False
-
-
-def eligibility_of(part: Any, heatmap: Optional[Heatmap]) -> Eligibility:
-    """The eligibility of a name, or of a function `mine(job, view, node)`."""
-    made, text, own = _part(ELIGIBILITIES, part)
-    if own:
-        return _OwnEligibility(text, made)
-    eligibility: Eligibility = made(heatmap)
-    return eligibility
-
-
-def order_of(part: Any, heatmap: Optional[Heatmap], nodes: Sequence[Node]) -> NodeOrder:
-    """The node order of a name with its parameters, or of a function `mine(job, view, node)`."""
-    if isinstance(part, str) and not is_dotted(part):
-        order: NodeOrder = make_node_order(part, heatmap)
-        order.bind(nodes)
-        return order
-    made, text, _ = _part(NODE_ORDERS, part)
-    return _OwnOrder(text, made)
-
-
-def share_of(part: Any) -> Share:
-    """The share of a name, or of a function `mine(job, view, node)`."""
-    if isinstance(part, Share):
-        return part
-    made, text, own = _part(SHARES, part)
-    if not own:
-        share: Share = made
-        return share
-    ask = guarded(text, made)
-
-    def cores(job: Job, view: Pool, node: int) -> List[int]:
-        found = ask(job, view, node)
-        chosen = list(found) if isinstance(found, Iterable) else [found]
-        most = view.nodes[node].cores
-        if not all(isinstance(core, int) and 0 <= core < most for core in chosen):
-            raise PolicyError(f"`{text}`{where(made)} gives {shortened(found)} as the cores of node "
-                              f"{node}; give numbers from 0 to {most - 1}")
-        return chosen
-    return Share(CORES, cores)
-
-
-class _OwnEligibility:
-    """A user's `mine(job, view, node)`, asked of every node that is up."""
-
-    def __init__(self, text: str, own: Callable[..., Any]) -> None:
-        self._own = guarded(text, own)
-
-    def alone(self, job: Job) -> bool:
-        """Whether the job is exclusive."""
-        return job.exclusive
-
-    def nodes(self, job: Job, view: Pool) -> int:
-        """The nodes of which the function says yes."""
-        return sum(1 << node for node in bits.members(view.up) if self._own(job, view, node))
-
-
-class _OwnOrder(Order):
-    """A user's `mine(job, view, node)`, asked of every eligible node."""
-
-    def __init__(self, text: str, own: Callable[..., Any]) -> None:
-        self._text, self._place = text, where(own)
-        self._own = guarded(text, own)
-
-    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The nodes by what the function gives, lowest first."""
-        by_rank: Dict[Any, int] = {}
-        for node in bits.members(eligible):
-            rank = self._own(job, view, node)
-            if not isinstance(rank, (int, float)) or rank != rank:
-                raise PolicyError(f"`{self._text}`{self._place} gives {shortened(rank)} for node "
-                                  f"{node}; a node order gives a number, lowest first")
-            by_rank[rank] = by_rank.get(rank, 0) | 1 << node
-        return (by_rank[rank] for rank in sorted(by_rank))
 
 
 def parts_of(text: str) -> Iterator[str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Dict, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
-from vrm.model.cluster import AnyPlacement, Cluster
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.queue import Waiting
 
-Starts = Iterator[Tuple[Job, AnyPlacement]]
+Starts = Iterator[Tuple[Job, Placement]]
 """Jobs that start now, with their placements. The caller books each before it takes the next."""
 
 
@@ -27,7 +28,7 @@ class Dispatcher:
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
     its reservations are promises, of which none is moved to a later time. `tries_all`: it looks at
     jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
-    (`vrm.model.core_share.Borrowed`).
+    (`vrm.model.placement.Lease`).
     """
 
     name = "none"
@@ -44,9 +45,9 @@ class Dispatcher:
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now` (seconds); at most `heads` of them from the head on."""
-        place = policy.place
+        place, turn = policy.place, self.turn(waiting)
         for at in range(heads):
-            head = waiting[at]
+            head = turn[at]
             placement = None
             if head is not self._blocked or self._left != (view, view.generation):
                 placement = place(head, view)
@@ -56,6 +57,10 @@ class Dispatcher:
                 self._blocked, self._left = head, (view, view.generation)
                 return
             yield head, placement
+
+    def turn(self, waiting: Waiting) -> Sequence[Job]:
+        """The waiting jobs in the order in which they become heads."""
+        return waiting
 
     def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
         """Whether a count shows that nothing can start now; asked before `decide`, to save it."""
@@ -94,6 +99,10 @@ class Dispatcher:
     def recall(self, waits: Iterable[float]) -> None:
         """The seconds that jobs had waited which an earlier manager of the run has started. Without
         a guard against starvation: nothing."""
+
+    def inform(self, longest: Callable[[Job], float]) -> None:
+        """How many seconds a job takes at the most, as far as is known. Without a guard against starvation:
+        nothing."""
 
     def follow(self, before: Dispatcher) -> None:
         """It decides from now on in the place of another one, whose jobs have started. Without a

@@ -23,20 +23,20 @@ import math
 from typing import Dict, Hashable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from vrm.model.cluster import Cluster
-from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, Offer, PowerClass
+from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.power import MARK
-from vrm.scheduling.backfilling import Reservation, reserve
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.queue import Waiting
+from vrm.scheduling.shadow import Shadow, admitted
 
 GOALS = {"reorder": BALANCED, "priority-inc": BALANCED, "priority-inc-v": BALANCED, "base": HIGHEST,
          "min-runtime": RUNTIME, "min-energy": ENERGY}
 """The variants, and what each chooses frequencies for."""
 
 
-class Entry(NamedTuple):
+class Candidate(NamedTuple):
     """A job on a class of nodes ("": on any); `asks` is the job as it would be there."""
 
     job: Job
@@ -56,8 +56,8 @@ class Eamc(Dispatcher):
         super().__init__()
         self.variant, self.weight, self.threshold = variant, weight, threshold
         self.name = f"eamc variant={variant} weight={weight:g} threshold={threshold:g}"
-        self._entries: Dict[int, Tuple[Job, List[Entry]]] = {}
-        self._reserved: Dict[str, Tuple[Job, Reservation]] = {}
+        self._entries: Dict[int, Tuple[Job, List[Candidate]]] = {}
+        self._reserved: Dict[str, Shadow] = {}
         self._classes: Dict[str, PowerClass] = {}
         self._left: Tuple[Optional[Cluster], int] = (None, -1)
 
@@ -81,32 +81,20 @@ class Eamc(Dispatcher):
         for entry in self._in_order(jobs, view, policy):
             if entry.job.id in started:
                 continue
-            similar = policy.similar(entry.asks)
-            if similar is not None and similar[1] >= too_large.get(similar[0], math.inf):
-                placement = None
-            else:
+            similar = policy.similar(entry.asks) or (None, 0)
+            placement = None
+            if similar[1] < too_large.get(similar[0], math.inf):
                 placement = policy.place(entry.asks, view)
             if placement is None:
-                if similar is not None:
+                if similar[0] is not None:
                     too_large[similar[0]] = min(similar[1], too_large.get(similar[0], math.inf))
                 if entry.name not in self._reserved:
-                    self._reserved[entry.name] = entry.job, reserve(entry.asks, now, view, policy)
+                    self._reserved[entry.name] = Shadow(entry.asks, now, view, policy)
                 continue
-            placement.frequency = entry.frequency
-            taken: List[Reservation] = []
-            for name, (_, known) in self._reserved.items():
-                if (name != entry.name and name and entry.name and view.budget is None) or (
-                        now + entry.asks.expected <= known.time):
-                    continue
-                assert known.pool is not None
-                known.pool.take(entry.job, placement, now)
-                taken.append(known)
-                if known.time < math.inf and not policy.fits(known.job, known.pool):
-                    for each in taken:
-                        assert each.pool is not None
-                        each.pool.give(entry.job, placement)
-                    break
-            else:
+            placement = placement.but(frequency=entry.frequency)
+            others = [known for name, known in self._reserved.items()
+                      if name == entry.name or not name or not entry.name or view.budget is not None]
+            if admitted(others, entry.asks, placement, now, policy):
                 started.add(entry.job.id)
                 yield entry.job, placement
 
@@ -116,14 +104,14 @@ class Eamc(Dispatcher):
             there = {job.id for job in jobs}
             self._entries = {each: found for each, found in self._entries.items() if each in there}
 
-    def _in_order(self, jobs: List[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Entry]:
+    def _in_order(self, jobs: List[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Candidate]:
         """The entries of all jobs, as the variant has them."""
         if not self.variant.startswith("priority"):
             for job in jobs:
                 yield from self._of(job, view, policy)
             return
-        ranks: List[List[Entry]] = []
-        last: List[Entry] = []
+        ranks: List[List[Candidate]] = []
+        last: List[Candidate] = []
         for job in jobs:
             found = self._of(job, view, policy)
             for rank, entry in enumerate(found):
@@ -137,14 +125,14 @@ class Eamc(Dispatcher):
         for each in (*ranks, last):
             yield from each
 
-    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Entry]:
+    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
         """The entries of a job, in the order in which its classes are tried."""
         known = self._entries.get(job.id)
         if known is None or known[0] is not job:
             known = self._entries[job.id] = job, self._made(job, view, policy)
         return known[1]
 
-    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Entry]:
+    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
         offers = list(view.programs.offers(job.app, self._classes, GOALS[self.variant], self.weight))
         if GOALS[self.variant] in (BALANCED, HIGHEST):
             offers.sort(key=lambda offer: offer.score)  # stable: equal ones as they were measured
@@ -158,21 +146,21 @@ class Eamc(Dispatcher):
             found.append(entry)
         if self.variant == "base":
             del found[1:]
-        return found or [Entry(job, job, "", 0.0, 0.0)]
+        return found or [Candidate(job, job, "", 0.0, 0.0)]
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
                      policy: PlacementPolicy) -> Dict[int, float]:
         """Those of the last step: when the first job that waits for each class can start at the latest."""
         found: Dict[int, float] = {}
-        for job, known in self._reserved.values():
-            if known.time < math.inf and waiting.holds(job):
-                found[job.id] = min(known.time, found.get(job.id, math.inf))
+        for known in self._reserved.values():
+            if known.time < math.inf and waiting.holds(known.job):
+                found[known.job.id] = min(known.time, found.get(known.job.id, math.inf))
         return found
 
 
-def _entry(job: Job, offer: Offer) -> Entry:
+def _entry(job: Job, offer: ClassOffer) -> Candidate:
     """A job as it would be on a class: there alone, and slower or faster."""
     request = job.request._replace(features=job.request.features | {f"{MARK}{offer.name}"})
     asks = job.but(request=request, walltime=job.walltime * offer.pace,
                    expected=job.expected * offer.pace)
-    return Entry(job, asks, offer.name, offer.prediction.frequency, offer.score)
+    return Candidate(job, asks, offer.name, offer.prediction.frequency, offer.score)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections import deque
-from typing import Any, Callable, Deque, Dict, Hashable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Tuple
 
 from vrm.model.job import Job
-from vrm.scheduling.registry import PolicyError, Registry, guarded, is_dotted, load_dotted, where
+from vrm.model.quantile import quantile
+from vrm.scheduling.registry import PolicyError, Registry, guarded, where
 
-ESTIMATORS = Registry("estimator")
+ESTIMATORS = Registry("estimator", "vrm.estimators")
 CORRECTIONS = Registry("correction")
 
 LEAST = 1.0
@@ -30,11 +30,9 @@ Table = Mapping[Tuple[str, int], float]
 
 
 class Estimator:
-    """Expects of each job what its user says. Subclasses override `expected` and `learn`; `learns`:
-    another `expected` may follow from that."""
+    """Expects of each job what its user says. Subclasses override `expected` and `learn`."""
 
     name = "requested"
-    learns = True
 
     def expected(self, job: Job) -> float:
         """Seconds that a job will take, as far as is known now."""
@@ -126,56 +124,94 @@ MEMORY = 10
 """How many jobs `history` looks at."""
 
 
-class History(Estimator):
-    """The request times a quantile of run time / request of the last jobs: QUANTILE of at most MEMORY
-    of them, between two of them in proportion. It is low since an estimate that is too long costs
-    the job its place in the order, and one that is too short is corrected.
+class Ratios:
+    """Run time / request of the last jobs, at most `memory` of each kind: of jobs alike with the same request; if none
+    has ended, of those alike; if there is none of these either, of all."""
 
-    The last jobs are those alike with the same request; if none has ended, those alike; if there is
-    none of these either, all. Until a job has ended it is the request.
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._known: Dict[Hashable, Tuple[float, ...]] = {}
+
+    def of(self, job: Job) -> Tuple[float, ...]:
+        """Those that say the most about a job; nothing until a job has ended."""
+        who, known = alike(job), self._known
+        return known.get((job.walltime, who)) or known.get(who) or known.get(None, ())
+
+    def add(self, job: Job, run: float) -> None:
+        """A job has ended after `run` seconds."""
+        who, known, ratio = alike(job), self._known, (run / job.walltime,)
+        for key in (job.walltime, who), who, None:
+            known[key] = (known.get(key, ()) + ratio)[-self._memory:]
+
+    def copy(self) -> Ratios:
+        """An independent copy."""
+        twin = Ratios(self._memory)
+        twin._known = dict(self._known)
+        return twin
+
+
+class QuantileEstimator(Estimator):
+    """The request times a quantile of run time / request of the last jobs (see `Ratios`): QUANTILE of at most MEMORY
+    of them, between two of them in proportion. It is low since an estimate that is too long costs
+    the job its place in the order, and one that is too short is corrected. Until a job has ended it is the request.
     """
 
     name = "history"
 
     def __init__(self, quantile: float = QUANTILE, memory: int = MEMORY) -> None:
         self._quantile = quantile
-        self._memory = memory
-        self._ratios: Dict[Hashable, Deque[float]] = {}
-
-    @staticmethod
-    def _keys(job: Job) -> Tuple[Hashable, ...]:
-        who = alike(job)
-        return (job.walltime, who), who, None
+        self._ratios = Ratios(memory)
 
     def expected(self, job: Job) -> float:
-        for key in self._keys(job):
-            ratios = self._ratios.get(key)
-            if ratios:
-                return within(job, job.walltime * quantile(ratios, self._quantile))
-        return job.walltime
+        ratios = self._ratios.of(job)
+        return within(job, job.walltime * quantile(sorted(ratios), self._quantile)) if ratios else job.walltime
 
     def learn(self, job: Job, run: float) -> None:
-        for key in self._keys(job):
-            ratios = self._ratios.get(key)
-            if ratios is None:
-                ratios = self._ratios[key] = deque(maxlen=self._memory)
-            ratios.append(run / job.walltime)
+        self._ratios.add(job, run)
+
+    def copy(self) -> QuantileEstimator:
+        twin = copy.copy(self)
+        twin._ratios = self._ratios.copy()
+        return twin
 
 
-def quantile(values: Any, share: float) -> float:
-    """The value below which that share of the values lies, interpolated between neighbours."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
+LAST = 20
+"""How many jobs `Longest` looks at."""
+
+MARGIN = 1.5
+"""How many times as long as the longest of them a job is taken to need at the most."""
+
+
+class Longest:
+    """How long jobs take at the most, as far as is known: MARGIN times as much of the request as the longest of the
+    last LAST jobs (see `Ratios`). Until a job has ended, and at the most, it is the request."""
+
+    def __init__(self) -> None:
+        self._ratios = Ratios(LAST)
+
+    def of(self, job: Job) -> float:
+        """Seconds for a job, no less than what is expected of it."""
+        ratios = self._ratios.of(job)
+        if not ratios:
+            return job.walltime
+        seconds = MARGIN * max(ratios) * job.walltime
+        return min(job.walltime, seconds if seconds > job.expected else job.expected)
+
+    def learn(self, job: Job, run: float) -> None:
+        """A job has ended after `run` seconds."""
+        self._ratios.add(job, run)
+
+    def copy(self) -> Longest:
+        """An independent copy."""
+        twin = Longest()
+        twin._ratios = self._ratios.copy()
+        return twin
 
 
 class Calibrated(Estimator):
     """The seconds of a table, by program and ranks; of the request for what is not in it."""
 
     name = "calibrated"
-    learns = False
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -193,7 +229,6 @@ class Actual(Estimator):
     the seconds of jobs by id."""
 
     name = "actual"
-    learns = False
 
     def __init__(self, runs: Optional[Mapping[int, float]] = None) -> None:
         self.runs: Mapping[int, float] = {} if runs is None else runs
@@ -205,7 +240,7 @@ class Actual(Estimator):
         return self
 
 
-for _class in (Estimator, LastTwo, AccaSim, History, Calibrated, Actual):
+for _class in (Estimator, LastTwo, AccaSim, QuantileEstimator, Calibrated, Actual):
     ESTIMATORS.register(_class.name)(_class)
 
 
@@ -236,13 +271,14 @@ class Own(Estimator):
 def make_estimator(text: str, table: Optional[Table] = None, live: bool = False) -> Estimator:
     """The estimator of that name or dotted path. `table` is that of `calibrated`; `live`: the
     future is not known. Raises PolicyError."""
-    found = ESTIMATORS.find(text)
-    if is_dotted(text):
-        own = guarded(text, load_dotted(text))()
+    mine = ESTIMATORS.own(text)
+    if mine is not None:
+        own = guarded(text, mine)()
         if not callable(getattr(own, "expected", None)):
             raise PolicyError(f"`{text}` makes no estimator: give a class or function without "
                               "arguments that makes an object with `expected(job)`")
         return Own(text, own)
+    found = ESTIMATORS.find(text)
     if found is Actual and live:
         raise PolicyError("`actual` is what a job really takes, which only a simulation knows; "
                           "use last-two, history or another")

@@ -10,7 +10,7 @@ import ast
 import functools
 import math
 import operator
-from typing import Any, Callable, Dict, FrozenSet, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 Values = Sequence[float]
 Formula = Callable[[Values], float]
@@ -95,52 +95,76 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         at = f" at character {error.offset}" if isinstance(error, SyntaxError) else ""
         raise ExpressionError(f"`{text}` is not an arithmetic expression{at}") from error
-    used = set()
+    compiler = _Compiler(text, names)
+    return compiler.build(tree.body, 0), frozenset(compiler.used)
 
-    def build(node: ast.AST, depth: int) -> Formula:
+
+class _Compiler:
+    """Makes functions of the parts of an expression; `used` are the names that are in it. A maker gives None for a
+    part that is no arithmetic."""
+
+    def __init__(self, text: str, names: Sequence[str]) -> None:
+        self.text, self.names, self.used = text, list(names), set[str]()
+        self._makers: Dict[type, Callable[[Any, int], Optional[Formula]]] = {
+            ast.Constant: self._constant, ast.Name: self._name, ast.BinOp: self._binary, ast.UnaryOp: self._unary,
+            ast.Call: self._call}
+
+    def build(self, node: ast.AST, depth: int) -> Formula:
+        """The function of a part, so deep in the expression."""
         if depth > _DEEPEST:
-            raise ExpressionError(f"`{text}` is nested more than {_DEEPEST} deep")
-        if (isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
-                and not isinstance(node.value, bool)):
-            value = _constant(node.value)
-            return lambda v: value
-        if isinstance(node, ast.Name):
-            if node.id not in names:
-                raise ExpressionError(
-                    f"`{node.id}` in `{text}` is not known; there are {', '.join(names)} and "
-                    f"the functions {', '.join(_FUNCTIONS)}")
-            used.add(node.id)
-            index = list(names).index(node.id)
-            return lambda v: float(v[index])  # whole numbers would grow without limit in powers
-        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            function = _BINARY[type(node.op)]
-            left, right = build(node.left, depth + 1), build(node.right, depth + 1)
-            return lambda v: function(left(v), right(v))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-            sign = _UNARY[type(node.op)]
-            operand = build(node.operand, depth + 1)
-            return lambda v: sign(operand(v))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return call(node, depth)
-        raise ExpressionError(f"`{_source(node)}` in `{text}` is not arithmetic; allowed are "
-                              f"numbers, {', '.join(names)}, + - * / ** and "
-                              f"{', '.join(_FUNCTIONS)}")
+            raise ExpressionError(f"`{self.text}` is nested more than {_DEEPEST} deep")
+        make = self._makers.get(type(node))
+        made = make(node, depth + 1) if make else None
+        if made is None:
+            raise ExpressionError(f"`{_source(node)}` in `{self.text}` is not arithmetic; allowed are "
+                                  f"numbers, {', '.join(self.names)}, + - * / ** and "
+                                  f"{', '.join(_FUNCTIONS)}")
+        return made
 
-    def call(node: ast.Call, depth: int) -> Formula:
-        name = node.func.id  # type: ignore[attr-defined]
+    def _constant(self, node: ast.Constant, depth: int) -> Optional[Formula]:
+        if not isinstance(node.value, (int, float)) or isinstance(node.value, bool):
+            return None
+        value = _constant(node.value)
+        return lambda v: value
+
+    def _name(self, node: ast.Name, depth: int) -> Formula:
+        if node.id not in self.names:
+            raise ExpressionError(
+                f"`{node.id}` in `{self.text}` is not known; there are {', '.join(self.names)} and "
+                f"the functions {', '.join(_FUNCTIONS)}")
+        self.used.add(node.id)
+        index = self.names.index(node.id)
+        return lambda v: float(v[index])  # whole numbers would grow without limit in powers
+
+    def _binary(self, node: ast.BinOp, depth: int) -> Optional[Formula]:
+        function = _BINARY.get(type(node.op))
+        if function is None:
+            return None
+        left, right = self.build(node.left, depth), self.build(node.right, depth)
+        return lambda v: function(left(v), right(v))
+
+    def _unary(self, node: ast.UnaryOp, depth: int) -> Optional[Formula]:
+        sign = _UNARY.get(type(node.op))
+        if sign is None:
+            return None
+        operand = self.build(node.operand, depth)
+        return lambda v: sign(operand(v))
+
+    def _call(self, node: ast.Call, depth: int) -> Optional[Formula]:
+        if not isinstance(node.func, ast.Name):
+            return None
+        name = node.func.id
         if name not in _FUNCTIONS or node.keywords:
-            raise ExpressionError(f"`{name}` in `{text}` is not one of {', '.join(_FUNCTIONS)}")
+            raise ExpressionError(f"`{name}` in `{self.text}` is not one of {', '.join(_FUNCTIONS)}")
         function, fewest = _FUNCTIONS[name]
         if len(node.args) < fewest or (fewest == 1 and len(node.args) > 1):
             wanted = "1 argument" if fewest == 1 else "2 or more arguments"
-            raise ExpressionError(f"`{name}` in `{text}` takes {wanted}, not {len(node.args)}")
-        arguments = [build(argument, depth + 1) for argument in node.args]
+            raise ExpressionError(f"`{name}` in `{self.text}` takes {wanted}, not {len(node.args)}")
+        arguments = [self.build(argument, depth) for argument in node.args]
         if fewest == 1:
             only = arguments[0]
             return lambda v: function(only(v))
         return lambda v: function(*[argument(v) for argument in arguments])
-
-    return build(tree.body, 0), frozenset(used)
 
 
 def compile_vector(text: str, names: Sequence[str]) -> Optional[Callable[[Sequence[Any]], Any]]:
@@ -160,7 +184,10 @@ class _NoVector(Exception):
     """An expression that is left to single numbers."""
 
 
-def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Callable[[Sequence[Any]], Any], bool]:
+Array = Callable[[Sequence[Any]], Any]
+
+
+def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Array, bool]:
     """The function of arrays, and whether it is exact to the last digit."""
     if isinstance(node, ast.Constant):
         value = _constant(node.value)  # type: ignore[arg-type]
@@ -172,36 +199,34 @@ def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Callable[[Sequence[Any
         operand, exact = _vector(node.operand, names)
         return ((lambda v: -operand(v)) if isinstance(node.op, ast.USub) else operand), exact
     if isinstance(node, ast.BinOp):
-        left, left_exact = _vector(node.left, names)
-        right, right_exact = _vector(node.right, names)
-        exact = left_exact and right_exact
-        if isinstance(node.op, ast.Mult):
-            return lambda v: left(v) * right(v), exact
-        if isinstance(node.op, ast.Div):
-            return lambda v: _divide_arrays(left(v), right(v)), exact
-        if isinstance(node.op, ast.Pow):
-            power = node.right
-            if not (isinstance(power, ast.Constant) and 0 < power.value <= 16):  # type: ignore
-                raise _NoVector
-            return lambda v: _numpy().power(left(v), float(power.value)), False  # type: ignore
-        if not exact:
-            raise _NoVector
-        if isinstance(node.op, ast.Add):
-            return lambda v: left(v) + right(v), True
-        return lambda v: left(v) - right(v), True
+        return _vector_of_two(node, names)
     assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    parts = [_vector(argument, names) for argument in node.args]
-    first, exact = parts[0]
-    if node.func.id == "sqrt":
-        return lambda v: _numpy().sqrt(first(v)), exact
-    if node.func.id in ("min", "max"):
-        choose = "minimum" if node.func.id == "min" else "maximum"
-        return (lambda v: functools.reduce(getattr(_numpy(), choose), [part(v) for part, _ in parts]),
-                all(part[1] for part in parts))
-    if not exact:
+    return _vector_of_call(node.func.id, [_vector(argument, names) for argument in node.args])
+
+
+def _vector_of_two(node: ast.BinOp, names: Sequence[str]) -> Tuple[Array, bool]:
+    left, left_exact = _vector(node.left, names)
+    right, right_exact = _vector(node.right, names)
+    exact, power = left_exact and right_exact, node.right
+    if isinstance(node.op, ast.Pow):
+        if not (isinstance(power, ast.Constant) and 0 < power.value <= 16):  # type: ignore[operator]
+            raise _NoVector
+        return lambda v: _numpy().power(left(v), float(power.value)), False  # type: ignore[arg-type]
+    if not exact and isinstance(node.op, (ast.Add, ast.Sub)):
         raise _NoVector
-    log = node.func.id
-    return lambda v: getattr(_numpy(), log)(first(v)), False
+    function = _divide_arrays if isinstance(node.op, ast.Div) else _BINARY[type(node.op)]
+    return lambda v: function(left(v), right(v)), exact
+
+
+def _vector_of_call(name: str, parts: List[Tuple[Array, bool]]) -> Tuple[Array, bool]:
+    first, exact = parts[0]
+    if name in ("min", "max"):
+        choose = "minimum" if name == "min" else "maximum"
+        return (lambda v: functools.reduce(getattr(_numpy(), choose), [part(v) for part, _ in parts]),
+                all(exact for _, exact in parts))
+    if name != "sqrt" and not exact:
+        raise _NoVector
+    return lambda v: getattr(_numpy(), name)(first(v)), exact and name == "sqrt"
 
 
 def _numpy() -> Any:

@@ -10,7 +10,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster, Watcher
-from vrm.model.core_share import Borrowed
+from vrm.model.placement import Placement
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
@@ -44,6 +44,13 @@ class Able(NamedTuple):
         """For how long it may lend, at most, to end by that time, which is not before its expected end."""
         end = self.booking.expected_end
         return _CLOSE * (time - end + 1e-12 * end) / self.lost
+
+
+class Offered(NamedTuple):
+    """A running job as a mate of one that waits."""
+
+    mate: Mate
+    able: Able
 
 
 class Terms(Watcher):
@@ -168,7 +175,7 @@ class Terms(Watcher):
                          for booking in running) / len(running) if running else math.inf
 
 
-class Lending:
+class Lenders:
     """The running jobs at one moment, as those who could lend. Subclasses say whom a lend would put off."""
 
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
@@ -187,6 +194,10 @@ class Lending:
         """When a job would start on cores of its own."""
         raise NotImplementedError
 
+    def price(self, job: Job, nodes: int) -> float:
+        """By how many seconds it must end earlier, at least, for others."""
+        return 0.0
+
     def needed(self, job: Job, mate: Able, seconds: float) -> bool:
         """Whether others count on nodes of a mate which it would keep longer, if it lent to the job for so
         long."""
@@ -196,50 +207,60 @@ class Lending:
         """Whether a reservation would begin later if these lend to the job for so long."""
         raise NotImplementedError
 
-    def on_mates(self, job: Job, start: Optional[float]) -> Optional[Borrowed]:
+    def on_mates(self, job: Job, start: Optional[float]) -> Optional[Placement]:
         """The place of a malleable job on cores that mates lend. `start`: its static start; None where that is
         not known yet."""
-        terms, now, expected, share = self.terms, self.now, job.expected, self.terms.share
-        nodes = self.policy.nodes(job)
-        if expected > self.known(job).of(nodes) or expected > self.beside(job)[nodes]:
+        terms, nodes = self.terms, self.policy.nodes(job)
+        if job.expected > self.known(job).of(nodes) or job.expected > self.beside(job)[nodes]:
             return None
+        start = self._paying(job, nodes, start)
         if start is None:
-            start = math.inf if terms.always else self.static_start(job)
-        if not terms.always and not pays(start, expected, now, share):
             return None
         self.tried = True
-        limit = self._below()
-        choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
-        mates: List[Mate] = []
-        by_id: Dict[int, Able] = {}
-        unwilling = self._unwilling
-        for size, able in terms.by_nodes.items():
-            if size > nodes:
-                continue
-            for lender_id, each in able.items():
-                end, lender = each.booking.expected_end, each.booking.job
-                if outlasts(end - now, expected, share) and lender_id not in unwilling:
-                    value = penalty(lender.submit, end, lender.expected, expected)
-                    if value < limit and not (choosy and self._hinders(job, each)):
-                        mates.append(Mate(value, lender_id, size))
-                        by_id[lender_id] = each
+        by_id = self._mates(job, nodes)
+        mates = [mate for mate, _ in by_id.values()]
         chosen = choose(mates, nodes, terms.most)
         if chosen is None:
             return None
-        placement = self._lent(job, [by_id[mate] for mate in chosen], start)
+        placement = self._lent(job, [by_id[mate].able for mate in chosen], start)
         if placement is None:
-            free = [mate for mate in mates if not self.needed(job, by_id[mate.id], expected / share)]
+            free = [mate for mate, able in by_id.values() if not self.needed(job, able, job.expected / terms.share)]
             chosen = choose(free, nodes, terms.most) if len(free) < len(mates) else None
             if chosen is not None:
-                placement = self._lent(job, [by_id[mate] for mate in chosen], start)
+                placement = self._lent(job, [by_id[mate].able for mate in chosen], start)
         return placement
+
+    def _paying(self, job: Job, nodes: int, start: Optional[float]) -> Optional[float]:
+        """The static start of a job, less what others lose; None where it does not pay to start it before on
+        lent cores."""
+        terms = self.terms
+        if terms.always:
+            return math.inf if start is None else start
+        start = self.static_start(job) if start is None else start
+        if not pays(start, job.expected, self.now, terms.share):
+            return None
+        start -= self.price(job, nodes)
+        return start if pays(start, job.expected, self.now, terms.share) else None
+
+    def _mates(self, job: Job, nodes: int) -> Dict[int, Offered]:
+        """The running jobs of at most so many nodes that may lend to a job, by id."""
+        limit, share, found = self._below(), self.terms.share, {}
+        choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
+        for size, able in self.terms.by_nodes.items():
+            for lender_id, each in able.items() if size <= nodes else ():
+                end, lender = each.booking.expected_end, each.booking.job
+                if outlasts(end - self.now, job.expected, share) and lender_id not in self._unwilling:
+                    value = penalty(lender.submit, end, lender.expected, job.expected)
+                    if value < limit and not (choosy and self._hinders(job, each)):
+                        found[lender_id] = Offered(Mate(value, lender_id, size), each)
+        return found
 
     @cached_property
     def reach(self) -> Reach:
         """What the running jobs could carry, at most."""
         return self.terms.reach(self.now, self.view)
 
-    def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Borrowed]:
+    def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Placement]:
         """The place of a job on what these mates lend; None where it does not fit, where it gets so little
         that it pays no more or a mate ends before it, or where a reservation would begin later."""
         if self.delays(job, mates, job.expected / self.terms.share):
@@ -259,7 +280,7 @@ class Lending:
             return None
         return placement
 
-    def _place(self, job: Job, mates: Sequence[Able]) -> Optional[Borrowed]:
+    def _place(self, job: Job, mates: Sequence[Able]) -> Optional[Placement]:
         """The place of a job on what these mates lend: whole sockets first, or as many cores of each socket
         where it has more of them so."""
         view, best = self.view, None
@@ -319,7 +340,7 @@ def lenders(view: Cluster, share: float, limit: float, among: Iterable[int]) -> 
             continue
         job, placement = booking.job, booking.placement
         if (job.malleable and not job.exclusive and job_id not in lending and job_id not in loans.unwilling
-                and not isinstance(placement, Borrowed)):
+                and placement.lease is None):
             per_rank = int(share * placement.width + 1e-9)
             if per_rank:
                 yield Able(booking, bits.count(placement.node_set), per_rank,

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Dict, Hashable, Iterable, List, Optional, Tuple
 
-from vrm.model.cluster import AnyPlacement, Pool
+from vrm.model.cluster import Pool
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queue, Queues
-from vrm.scheduling.node_times import Wants
-from vrm.scheduling.wrapping import Wrapped, passes, wants
+from vrm.scheduling.wrapping import Wrapped
 
 Limit = Tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
@@ -33,7 +32,7 @@ def limits_of(queue: Queue, job: Job) -> List[Limit]:
     return found
 
 
-class Usage:
+class QueueUsage:
     """Jobs and cores that count against the limits of queues."""
 
     def __init__(self, queues: Queues, jobs: Iterable[Job]) -> None:
@@ -84,7 +83,7 @@ class QueuedPlacement(Wrapped):
         self._queues = queues
         self._requests: Dict[Tuple[str, Request], Request] = {}
 
-    def _asking(self, job: Job) -> Job:
+    def asks(self, job: Job) -> Job:
         """The job with what its queue demands; Infeasible where that cannot be."""
         key = job.queue, job.request
         request = self._requests.get(key)
@@ -94,7 +93,7 @@ class QueuedPlacement(Wrapped):
 
     def nodes(self, job: Job) -> int:
         """As the policy says; Infeasible names the queue where that is the reason."""
-        asking = self._asking(job)
+        asking = self.asks(job)
         try:
             return self.inner.nodes(asking)
         except Infeasible as never:
@@ -105,37 +104,13 @@ class QueuedPlacement(Wrapped):
             cores = f" with {queue.cores_per_node} cores of each" if queue.cores_per_node else ""
             raise Infeasible(f"{never} (queue {queue.name} runs{here}{cores})") from None
 
-    def fits(self, job: Job, view: Pool) -> bool:
-        """As the policy says."""
-        return self.inner.fits(self._asking(job), view)
-
-    def passes(self, job: Job, view: Pool) -> bool:
-        """As the policy says."""
-        return passes(self.inner, self._asking(job), view)
-
-    def wants(self, job: Job) -> Optional[Wants]:
-        """As the policy says."""
-        return wants(self.inner, self._asking(job))
-
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
-        """As the policy says."""
-        return self.inner.place(self._asking(job), view)
-
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """As the policy says, for jobs of one queue."""
-        found = self.inner.similar(self._asking(job))
+        found = super().similar(job)
         return found and ((job.queue, found[0]), found[1])
-
-    def exact(self, job: Job) -> bool:
-        """As the policy says."""
-        return self.inner.exact(self._asking(job))
-
-    def size(self, job: Job) -> int:
-        """As the policy says."""
-        return self.inner.size(self._asking(job))
 
     def lacks(self, job: Job, view: Pool) -> str:
         """As the policy says."""
         queue = self._queues.queue(job)
         where = f" (queue {queue.name})" if queue.placed else ""
-        return f"{self.inner.lacks(self._asking(job), view)}{where}"
+        return f"{super().lacks(job, view)}{where}"

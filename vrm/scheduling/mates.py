@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple,
+from itertools import takewhile
+from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     TypeVar)
 
 MOST = 2
@@ -175,17 +176,13 @@ def _sets(sizes: Mapping[int, List[_Any]], order: List[int], nodes: int, most: i
         yield sizes[nodes][:1]
     if most == 1:
         return
+    if most == 2:
+        yield from _pairs(sizes, order[first:], nodes)
+        return
     for at in range(first, len(order)):
         size = order[at]
         if 2 * size > nodes:
             return
-        if most == 2:  # the last one's size is known
-            if 2 * size == nodes:
-                if len(sizes[size]) > 1:
-                    yield sizes[size][:2]
-            elif nodes - size in sizes:
-                yield [sizes[size][0], sizes[nodes - size][0]]
-            continue
         for number in range(1, min(most, len(sizes[size]), nodes // size) + 1):
             left = nodes - number * size
             if not left:
@@ -193,3 +190,13 @@ def _sets(sizes: Mapping[int, List[_Any]], order: List[int], nodes: int, most: i
             elif left > size and number < most:
                 for rest in _sets(sizes, order, left, most - number, at + 1):
                     yield [*sizes[size][:number], *rest]
+
+
+def _pairs(sizes: Mapping[int, List[_Any]], order: Sequence[int], nodes: int) -> Iterator[List[_Any]]:
+    """Sets of two mates: the size of the smaller one, which is in `order`, says that of the other."""
+    for size in takewhile(lambda size: 2 * size <= nodes, order):
+        if 2 * size == nodes:
+            if len(sizes[size]) > 1:
+                yield sizes[size][:2]
+        elif nodes - size in sizes:
+            yield [sizes[size][0], sizes[nodes - size][0]]

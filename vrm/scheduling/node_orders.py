@@ -29,15 +29,16 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, 
 
 from vrm.model import bits
 from vrm.model.amounts import GPU, MEMORY, unit
-from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job, Request
 from vrm.model.node import Node
+from vrm.model.placement import Placement
 from vrm.model.policies import Follower, InOrder, Rooms
 from vrm.scheduling.registry import PolicyError, Readers, Registry, above_0, whole
 from vrm.scheduling.stock import Left, Stock
 
-NODE_ORDERS = Registry("node order")
+NODE_ORDERS = Registry("node order", "vrm.node_orders")
 
 AUTO = "auto"
 """The node order that a placement policy has by itself."""
@@ -292,8 +293,8 @@ class Weighted(_Counting):
     # What the scheduler tells.
 
     def follow(self, now: float, waiting: InOrder, cluster: Cluster,
-               decided: Iterator[Tuple[Job, AnyPlacement]], all_tried: bool
-               ) -> Iterator[Tuple[Job, AnyPlacement]]:
+               decided: Iterator[Tuple[Job, Placement]], all_tried: bool
+               ) -> Iterator[Tuple[Job, Placement]]:
         """See `vrm.model.policies.Follower`."""
         self._waiting, self._cluster, self._now = waiting, cluster, now
         self._forget()

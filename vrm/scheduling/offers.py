@@ -8,8 +8,9 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from vrm.model import bits, core_share
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.core_share import NOBODY, Borrowed, Loan
+from vrm.model.core_share import NOBODY, Loan
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.scheduling.spread import named
 
 
@@ -41,7 +42,7 @@ def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -
     down. On a node with fewer of its ranks it is less: each rank lends the same number.
     `within`: every rank stays in its socket. NoOffer where it cannot."""
     booking = cluster.bookings[job_id]
-    if isinstance(booking.placement, Borrowed):
+    if booking.placement.lease is not None:
         raise NoOffer(f"job {job_id} runs on borrowed cores: it lends none of them")
     if booking.job.exclusive:
         raise NoOffer(f"job {job_id} is exclusive: it shares its nodes with nobody")
@@ -71,7 +72,7 @@ def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, wi
     """What the running jobs that are `able` to could lend, by id: at most that share of the cores that
     they asked for, of which they have lent some perhaps."""
     for job_id, booking in sorted(cluster.bookings.items()):
-        if (isinstance(booking.placement, Borrowed) or job_id in cluster.loans.unwilling
+        if (booking.placement.lease is not None or job_id in cluster.loans.unwilling
                 or not able(booking.job)):
             continue
         asked = booking.placement.width
@@ -84,7 +85,7 @@ def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, wi
 
 
 def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrinks: bool = False
-             ) -> Optional[Borrowed]:
+             ) -> Optional[Placement]:
     """Where a job would be on cores that running jobs lend (their ids, with the cores): its ranks fill
     the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
     fit else. None where it does not fit."""
@@ -106,8 +107,8 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
             return None
         filled = _filled(job, able, each, must)
         if filled and not must & ~sum(some for some, _ in filled):
-            return Borrowed(cluster.layout, core_share.together(filled, cluster.layout), job.procs, each,
-                            tuple(lent), nodes=sum(some for some, _ in filled))
+            return core_share.on_lent(cluster.layout, core_share.together(filled, cluster.layout), job.procs, each,
+                                      tuple(lent), sum(some for some, _ in filled))
     return None
 
 
@@ -147,7 +148,7 @@ def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]
 
 
 def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job: Optional[Job] = None,
-             placement: Optional[Borrowed] = None) -> str:
+             placement: Optional[Placement] = None) -> str:
     """Which advance reservation a lend could reach into, since jobs with fewer cores may run longer, as a
     sentence; "" for none. `lent`: the lenders, with their cores; the `job` that borrows and its place, or None
     where they are lent to the node. A lender that is in a reservation ends by the end of that."""
@@ -156,7 +157,7 @@ def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job:
         return ""
     said = "with fewer cores than it asked for job {} could run into reservation {}"
     if job is not None and placement is not None:
-        slower = placement.pace * job.cores / placement.width
+        slower = placement.slower(job.cores)
         until = now + job.expected * slower
         found = calendar.in_the_way(placement.node_set, now, now + job.walltime * slower)
         if found is not None:

@@ -21,8 +21,7 @@ from vrm.model.amounts import people
 from vrm.model.job import Job
 from vrm.model.queues import EXPECTED_WAIT, Queues
 from vrm.scheduling.expression import ExpressionError, compile_expression, compile_vector
-from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
-                                     refuse_file, shortened, where)
+from vrm.scheduling.registry import (PolicyError, Registry, guarded, refuse_file, shortened, where)
 
 Utility = Callable[[Job, float, int], float]
 """Utility of a job at `now` (seconds) that needs `nodes` nodes."""
@@ -31,7 +30,7 @@ Vector = Callable[[Sequence[Any]], Any]
 """The same for many jobs at once: from arrays of the values of NAMES to one of utilities,
 right but for rounding."""
 
-ORDERINGS = Registry("ordering")
+ORDERINGS = Registry("ordering", "vrm.orderings")
 NAMES = ("q", "t", "n", "procs", "s", "id")
 ADVISED = "advised"
 """The algorithm that leaves the choice to advice."""
@@ -139,8 +138,9 @@ _builtin("LAF", lambda job, now, nodes: job.expected * job.request.cores, static
 ORDERINGS.register(ADVISED)(_Fcfs(ADVISED, lambda job, now, nodes: -job.submit, static=True))
 
 
-def _own(text: str, own: Callable[..., Any]) -> Utility:
-    """A user's function; what it gives that is no number is a PolicyError with its place."""
+def own_ordering(text: str, own: Callable[..., Any]) -> Ordering:
+    """The ordering by a user's function, named by `text`; what it raises, or gives that is no number, is
+    a PolicyError with its place."""
     ask = guarded(text, own)
 
     def utility(job: Job, now: float, nodes: int) -> float:
@@ -150,7 +150,7 @@ def _own(text: str, own: Callable[..., Any]) -> Utility:
         except (TypeError, ValueError):
             raise PolicyError(f"`{text.strip()}`{where(own)} gives {shortened(value)} for job "
                               f"{job.id}; an ordering gives a number, highest first") from None
-    return utility
+    return Ordering(text.strip(), utility, static=False)
 
 
 def make_ordering(text: str) -> Ordering:
@@ -161,8 +161,9 @@ def make_ordering(text: str) -> Ordering:
     known: Optional[Ordering] = ORDERINGS.get(text)
     if known is not None:
         return known
-    if is_dotted(text):
-        return Ordering(text.strip(), _own(text, load_dotted(text)), static=False)
+    own = ORDERINGS.own(text)
+    if own is not None:
+        return own_ordering(text, own)
     refuse_file(text)
     if text.strip().isidentifier() and text.strip() not in NAMES:
         raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")

@@ -19,8 +19,8 @@ from vrm.model.policies import Follower, NodeOrder
 from vrm.scheduling.registry import Registry
 from vrm.scheduling.spread import named
 
-ELIGIBILITIES = Registry("eligibility of nodes")
-SHARES = Registry("share of a node")
+ELIGIBILITIES = Registry("eligibility of nodes", "vrm.eligibilities")
+SHARES = Registry("share of a node", "vrm.shares")
 
 
 @ELIGIBILITIES.register("empty")

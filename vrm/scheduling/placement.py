@@ -21,16 +21,15 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from vrm.model.amounts import people
-from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import CORES
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.lanes import LanePolicy
-from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.named_parts import eligibility_of, order_of, share_of
 from vrm.scheduling.registry import Registry
 
-POLICIES = Registry("placement policy")
+POLICIES = Registry("placement policy", "vrm.placements")
 
 
 def combine(eligible: Any, order: Any, share: Any, name: str = ""
@@ -45,7 +44,6 @@ def combine(eligible: Any, order: Any, share: Any, name: str = ""
     """
     def make(cluster: Any, heatmap: Optional[Heatmap] = None,
              node_order: Any = order) -> PlacementPolicy:
-        from vrm.scheduling.custom import eligibility_of, order_of, share_of
         chosen = share_of(share)
         kind = CorePolicy if chosen.kind == CORES else LanePolicy
         return kind(name or " x ".join(map(_name, (eligible, order, share))),
@@ -63,17 +61,3 @@ POLICIES.register("compact")(combine("empty", "number", "all", "compact"))
 POLICIES.register("spare")(combine("empty", "number", "half", "spare"))
 POLICIES.register("strip")(combine("shared", "heatmap", "half", "strip"))
 POLICIES.register("pack")(combine("open", "first-fit", "free", "pack"))
-
-
-def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None,
-                node_order: Any = AUTO) -> PlacementPolicy:
-    """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
-    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
-    place of that of a registered policy. Raises PolicyError.
-
-    A user's own is what `combine` gives, or a function or class called as `policy(cluster,
-    heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
-    `vrm.model.policies.PlacementPolicy` has them.
-    """
-    from vrm.scheduling.custom import policy_of
-    return policy_of(text, cluster, heatmap, node_order)

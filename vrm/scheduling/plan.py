@@ -20,7 +20,7 @@ Amounts = Tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanningTask:
     """A job that is to be planned: its run time in seconds, what it wants, and what each second of
     its wait costs."""
 
@@ -30,13 +30,13 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlanningProblem:
     """`capacity` is what the machine has, `running` what jobs hold and for how many seconds more,
     `tasks` the jobs in the order of the queue; all start within `horizon` seconds."""
 
     capacity: Amounts
     running: Tuple[Tuple[int, Amounts], ...]
-    tasks: Tuple[Task, ...]
+    tasks: Tuple[PlanningTask, ...]
     horizon: int
 
     @property
@@ -56,11 +56,11 @@ class Problem:
                 [(task.seconds, task.wants, task.weight) for task in self.tasks], self.horizon]
 
     @classmethod
-    def read(cls, record: Sequence[Any]) -> Problem:
+    def read(cls, record: Sequence[Any]) -> PlanningProblem:
         """From what `record` gives."""
         capacity, running, tasks, horizon = record
         return cls(tuple(capacity), tuple((seconds, tuple(wants)) for seconds, wants in running),
-                   tuple(Task(seconds, tuple(wants), weight) for seconds, wants, weight in tasks),
+                   tuple(PlanningTask(seconds, tuple(wants), weight) for seconds, wants, weight in tasks),
                    horizon)
 
 
@@ -73,7 +73,7 @@ def latest_end(now: float, expected: Iterable[float], remaining: Iterable[float]
 class _Profile:
     """What is free over time: from each of the moments on."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         self.moments: List[int] = [0]
         self.free: List[List[int]] = [list(problem.free)]
         for seconds, wants in sorted(problem.running):
@@ -90,7 +90,7 @@ class _Profile:
             self.free.insert(at, list(self.free[at - 1]))
         return at
 
-    def fits(self, task: Task, start: int) -> bool:
+    def fits(self, task: PlanningTask, start: int) -> bool:
         """Whether the task can run from then on, up to its end."""
         at = bisect.bisect_right(self.moments, start) - 1
         while at < len(self.moments) and self.moments[at] < start + task.seconds:
@@ -99,7 +99,7 @@ class _Profile:
             at += 1
         return True
 
-    def earliest(self, task: Task, least: int = 0) -> int:
+    def earliest(self, task: PlanningTask, least: int = 0) -> int:
         """The first moment from which on it can run up to its end."""
         start, at = least, bisect.bisect_right(self.moments, least) - 1
         while at < len(self.moments) and self.moments[at] < start + task.seconds:
@@ -110,7 +110,7 @@ class _Profile:
             at += 1
         return start
 
-    def take(self, task: Task, start: int) -> None:
+    def take(self, task: PlanningTask, start: int) -> None:
         """Let the task run from then on."""
         first = self._cut(start)
         last = self._cut(start + task.seconds)
@@ -119,7 +119,7 @@ class _Profile:
                 free[name] -= amount
 
 
-def easy_plan(problem: Problem) -> List[int]:
+def easy_plan(problem: PlanningProblem) -> List[int]:
     """The starts that EASY backfilling gives the tasks, if all run as long as expected: a later one
     starts if it delays the first that waits by nothing."""
     profile = _Profile(problem)
@@ -152,7 +152,7 @@ def _copy(profile: _Profile) -> _Profile:
     return twin
 
 
-def first_plan(problem: Problem) -> List[int]:
+def first_plan(problem: PlanningProblem) -> List[int]:
     """The best of a few quick plans: EASY's, and those that take one task after the other, each as
     early as it can be, by what its wait costs for each second that it runs (Smith's rule, 1956),
     and for each second and share of the machine."""
@@ -164,7 +164,7 @@ def first_plan(problem: Problem) -> List[int]:
     return min(plans, key=problem.cost)
 
 
-def shifted(problem: Problem, starts: Sequence[Union[int, Fraction]]) -> List[int]:
+def shifted(problem: PlanningProblem, starts: Sequence[Union[int, Fraction]]) -> List[int]:
     """The same plan with every task, in the order of their starts, as early as it can be."""
     profile = _Profile(problem)
     found = [0] * len(starts)
@@ -174,7 +174,7 @@ def shifted(problem: Problem, starts: Sequence[Union[int, Fraction]]) -> List[in
     return found
 
 
-def broken(problem: Problem, starts: Sequence[int]) -> str:
+def broken(problem: PlanningProblem, starts: Sequence[int]) -> str:
     """What a plan breaks, "" where it is one: starts within the horizon, and at no moment more of a
     resource than there is."""
     if any(not 0 <= start <= problem.horizon for start in starts):
@@ -209,7 +209,7 @@ class Effort:
         return [self.budget, self.most, self.warm, self.wall]
 
 
-def solve(problem: Problem, effort: Effort) -> Optional[List[int]]:
+def solve(problem: PlanningProblem, effort: Effort) -> Optional[List[int]]:
     """The starts of the best plan that is found; None where none is (never with EASY's to begin
     with)."""
     from ortools.sat.python import cp_model

@@ -8,6 +8,7 @@ that is to start now: it waits on, and the others start.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from typing import Callable, Dict, List, Optional, Protocol, Sequence
 
@@ -15,9 +16,9 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
-from vrm.scheduling.backfilling import Easy
+from vrm.scheduling.backfilling import Easy, backfill
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.plan import Amounts, Effort, Problem, Task, latest_end, solve
+from vrm.scheduling.plan import Amounts, Effort, PlanningProblem, PlanningTask, latest_end, solve
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 
@@ -33,11 +34,11 @@ _SOON = 0.05
 _LARGEST = 1 << 31
 """Of a capacity: products with times then stay within the solver's whole numbers."""
 
-Solver = Callable[[Problem], Optional[List[int]]]
+Solver = Callable[[PlanningProblem], Optional[List[int]]]
 
 
 def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
-               policy: PlacementPolicy, queues: Queues) -> Problem:
+               policy: PlacementPolicy, queues: Queues) -> PlanningProblem:
     """What is to be planned at `now`: the `jobs`, beside whatever runs. `others` is the expected
     run time in seconds of the waiting jobs that are not planned, all together."""
     room = policy.room(view)
@@ -78,8 +79,8 @@ def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
     most = [amount // each for amount, each in zip(capacity, scales)]
     # Rounded up, what runs may seem to take more than there is.
     most = [max(all_, sum(held[name] for _, held in small)) for name, all_ in enumerate(most)]
-    return Problem(tuple(most), tuple(small), tuple(
-        Task(seconds, scaled(amounts), _weight(job, queues, longest))
+    return PlanningProblem(tuple(most), tuple(small), tuple(
+        PlanningTask(seconds, scaled(amounts), _weight(job, queues, longest))
         for job, (seconds, amounts) in zip(jobs, tasks)), math.ceil(horizon))
 
 
@@ -100,10 +101,10 @@ def _scales(capacity: Sequence[int], wanted: Sequence[Sequence[int]]) -> List[in
     return found
 
 
-class Aside(Protocol):
+class BackgroundPlanner(Protocol):
     """Who makes plans while the scheduler goes on."""
 
-    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+    def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
         """Begin to look for a plan, at `now` (seconds)."""
 
     def answer(self, now: float) -> Optional[List[int]]:
@@ -131,14 +132,14 @@ class Planning(Dispatcher):
         self.jobs = jobs
         self.effort = effort
         self.solver: Solver = solver or self._solve
-        self.aside: Optional[Aside] = None
+        self.aside: Optional[BackgroundPlanner] = None
         self._asked: List[Job] = []  # of which an answer is awaited
         self._meanwhile = False  # whether anything has changed since
         self._easy: Dispatcher = Easy()
         if solver is None and importlib.util.find_spec("ortools") is None:
-            raise PolicyError("backfilling cp needs OR-tools: pip install 'vrm[cp]'")
+            raise PolicyError("backfilling cp needs OR-tools: pip install 'ortools>=9.11,<10'")
 
-    def _solve(self, problem: Problem) -> Optional[List[int]]:
+    def _solve(self, problem: PlanningProblem) -> Optional[List[int]]:
         return solve(problem, self.effort)
 
     def copy(self, view: Cluster) -> Dispatcher:
@@ -198,20 +199,17 @@ class Planning(Dispatcher):
         if policy.follower is not None:
             policy.follower.plans({job.id: (job, now + start) for job, start in zip(jobs, starts)
                                    if start > 0 and waiting.holds(job)})
-        for job, start in zip(jobs, starts):
-            if start == 0 and waiting.holds(job) and job.id not in view.bookings:
-                placement = policy.place(job, view)
-                if placement is not None:
-                    yield job, placement
+        yield from backfill([job for job, start in zip(jobs, starts) if start == 0 and waiting.holds(job)
+                             and job.id not in view.bookings], now, view, policy)
         if not view.bookings:
-            yield from self._first_that_fits(waiting, view, policy)
+            yield from itertools.islice(backfill(waiting, now, view, policy), 1)
 
     def wake(self, now: float) -> float:
         """Soon, while an answer is awaited."""
         return now + _SOON if self._asked else math.inf
 
     @staticmethod
-    def starts_at_once(problem: Problem) -> Optional[List[int]]:
+    def starts_at_once(problem: PlanningProblem) -> Optional[List[int]]:
         """When the tasks of a problem start, in seconds from now (-1: not now), where that needs no
         search; None where it does."""
         free = problem.free
@@ -222,14 +220,6 @@ class Planning(Dispatcher):
         if all(want <= some for want, some in zip(together, free)):
             return [0] * len(now)  # no plan is better
         return None
-
-    @staticmethod
-    def _first_that_fits(waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> Starts:
-        for at in range(len(waiting)):
-            placement = policy.place(waiting[at], view)
-            if placement is not None:
-                yield waiting[at], placement
-                return
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
                      policy: PlacementPolicy) -> Dict[int, float]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Dict, Hashable, Iterable, Optional, Tuple
 
-from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.energy import Programs
 from vrm.model.job import Infeasible, Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.model.power import Budget, Cap, added, idle_power
 from vrm.scheduling.registry import PolicyError
@@ -109,7 +110,7 @@ class UnderCap(Wrapped):
             return job.watts * 1000 <= self._left(job, view) and self.inner.fits(job, view)
         return self.place(job, view) is not None
 
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """Where the job would start on the view, at its time."""
         left = self._left(job, view)
         if left <= 0 or job.watts * 1000 > left:

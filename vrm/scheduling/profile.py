@@ -11,10 +11,12 @@ import bisect
 import copy
 import math
 from array import array
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from operator import itemgetter
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
+from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.node_times import NodeTimes, Span
 from vrm.scheduling.wrapping import by_node, passes, wants
@@ -28,7 +30,7 @@ class Slot(NamedTuple):
     """A reservation: when, and under a PoolProfile also where."""
 
     time: float
-    placement: Optional[AnyPlacement] = None
+    placement: Optional[Placement] = None
 
 
 def expected_end(booking: Booking, now: float) -> float:
@@ -101,6 +103,11 @@ class CountProfile:
         if slot.time < math.inf:
             self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
 
+    def give(self, job: Job, slot: Slot) -> None:
+        """Undo `hold`."""
+        if slot.time < math.inf:
+            self.change(max(slot.time, self.times[0]), slot.time + job.expected, self.policy.size(job))
+
     def move(self, duration: float, size: int, old: float, new: float) -> None:
         """Move a reservation to an earlier time."""
         end = new + duration
@@ -120,13 +127,10 @@ class CountProfile:
         `limit`; `limit` if there is none before. It is known that none begins at `until` or later."""
         times, free = self.times, self.free
         stop = begins = len(times) if limit == math.inf else bisect.bisect_left(times, limit)
-        if limit < math.inf and stop and free[stop - 1] < size:  # it must end before what blocks it last
-            blocked = stop - 1
-            while blocked and free[blocked - 1] < size:
-                blocked -= 1
-            if times[0] + duration > times[blocked]:
+        if limit < math.inf and stop and free[stop - 1] < size:
+            begins = self._begins_before(size, duration, stop)
+            if not begins:
                 return limit
-            begins = min(stop, bisect.bisect_right(times, times[blocked] - duration, 0, blocked) + 1)
         if until < times[-1]:
             begins = bisect.bisect_left(times, until, 0, begins)
         if begins > _SHORT:
@@ -145,6 +149,16 @@ class CountProfile:
                 if at + 1 == stop or times[at + 1] >= end:
                     return begin
         return limit
+
+    def _begins_before(self, size: int, duration: float, stop: int) -> int:
+        """How many of the first steps a hole may begin in that must end before what blocks it last, just before
+        `stop`."""
+        times, free, blocked = self.times, self.free, stop - 1
+        while blocked and free[blocked - 1] < size:
+            blocked -= 1
+        if times[0] + duration > times[blocked]:
+            return 0
+        return min(stop, bisect.bisect_right(times, times[blocked] - duration, 0, blocked) + 1)
 
     def _hole_in_arrays(self, size: int, duration: float, limit: float, stop: int) -> float:
         numpy = _numpy()
@@ -184,8 +198,12 @@ class CountProfile:
         last = bisect.bisect_left(self.times, self.times[0] + job.expected)
         return min(self.free[:last]) >= self.policy.size(job)
 
-    def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
-        """Where the job starts now, its reservation having been given back."""
+    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
+        """Where a job that fits now starts."""
+        return self.policy.place(job, cluster)
+
+    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Optional[Placement]:
+        """Where a job starts now whose reservation begins; what is reserved for it is what it takes."""
         return self.policy.place(job, cluster)
 
 
@@ -195,16 +213,10 @@ def _numpy() -> Any:
 
 
 class PoolProfile:
-    """Free lanes, cores and amounts as a step function of time.
-
-    Many jobs are asked whether they fit now, between two changes. What is free from now to the end of
-    each step is therefore kept: the backfill windows of C. Karbach (Jülich report 4354, 2012). A job
-    fits now if it fits in the shortest window that is as long as the job: longer ones have no more.
-    """
+    """Free lanes, cores and amounts as a step function of time."""
 
     def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.policy = policy
-        self._windows: List[Pool] = []
         self.times = [now]
         self.pools: List[Pool] = [cluster.what_if()]
         self.pools[0].at = now
@@ -231,7 +243,6 @@ class PoolProfile:
         """An independent copy, for a copy of the cluster."""
         twin = copy.copy(self)
         twin.times = list(self.times)
-        twin._windows = []
         twin._left = list(self._left)
         twin._nodes = self._nodes and self._nodes.copy()
         twin.pools = [pool.what_if() for pool in self.pools]
@@ -241,7 +252,6 @@ class PoolProfile:
 
     def advance(self, now: float) -> None:
         """Forget what was before now."""
-        self._windows.clear()
         first = bisect.bisect_right(self.times, now) - 1
         if first > 0:
             del self.times[:first], self.pools[:first], self._left[:first]
@@ -257,7 +267,6 @@ class PoolProfile:
             if self.times[at] in self._boundaries or not self.pools[at].alike(self.pools[kept[-1]]):
                 kept.append(at)
         if len(kept) < len(self.times):
-            self._windows.clear()
             self.times = [self.times[at] for at in kept]
             self.pools = [self.pools[at] for at in kept]
             self._left = [self._left[at] for at in kept]
@@ -274,7 +283,6 @@ class PoolProfile:
     def _steps(self, begin: float, end: float) -> Sequence[Pool]:
         if not begin < end:
             return ()
-        self._windows.clear()
         first = self._step_at(begin)
         last = self._step_at(end)
         self._left[first:last] = [None] * (last - first)
@@ -301,20 +309,20 @@ class PoolProfile:
         """A running job ended before its expected end."""
         self._give(self._steps(now, booking.gives), booking.job, booking.placement, now, booking.gives)
 
-    def _give(self, pools: Sequence[Pool], job: Job, placement: AnyPlacement, begin: float, end: float) -> None:
+    def _give(self, pools: Sequence[Pool], job: Job, placement: Placement, begin: float, end: float) -> None:
         before = pools[0].busy_cores if pools else 0
         for pool in pools:
             pool.give(job, placement)
         self._note(pools, before, job, placement, begin, end, +1)
 
-    def _note(self, pools: Sequence[Pool], before: int, job: Job, placement: AnyPlacement, begin: float,
+    def _note(self, pools: Sequence[Pool], before: int, job: Job, placement: Placement, begin: float,
               end: float, sign: int) -> None:
         """What has changed in the pools of some steps, for each node."""
         if pools and self._nodes is not None:
             amounts = placement.amounts[1] if placement.amounts is not None and job.request.amounts else ()
             self._nodes.change(begin, end, placement.node_set, before ^ pools[0].busy_cores, amounts, sign)
 
-    def candidates(self, job: Job, limit: float = math.inf, own: Optional[AnyPlacement] = None) -> Iterator[int]:
+    def candidates(self, job: Job, limit: float = math.inf, own: Optional[Placement] = None) -> Iterator[int]:
         """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
         end of the job or `limit`, from which on it has its `own` place: ascending. What can be counted is
         looked at first; the rest node by node, where the policy says what that is. Else, where the job
@@ -326,8 +334,7 @@ class PoolProfile:
         first = at = asked = turn = 0
         while first < len(times) and times[first] < limit:
             if spans is not None:
-                while turn < len(spans) and spans[turn][1] < times[first]:
-                    turn += 1
+                turn = bisect.bisect_left(spans, times[first], turn, key=itemgetter(1))
                 if turn == len(spans):
                     break
                 if times[first] < spans[turn][0]:
@@ -416,27 +423,22 @@ class PoolProfile:
             self.hold(job, slot)
         return slot
 
-    def window(self, seconds: float) -> Pool:
-        """What is free from the first moment on for so long."""
-        last = bisect.bisect_left(self.times, self.times[0] + seconds) - 1
-        windows = self._windows
-        while len(windows) <= last:
-            windows.append((windows[-1] if windows else self.pools[0]).what_if())
-            if len(windows) > 1:
-                windows[-1].keep_common(self.pools[len(windows) - 1])
-        return windows[max(last, 0)]
-
     def fits_now(self, job: Job) -> bool:
         """Whether the job fits from the first moment on for all its estimate."""
-        return self.policy.fits(job, self.pools[0]) and self.policy.fits(job, self.window(job.expected))
+        return passes(self.policy, job, self.pools[0]) and self._free_throughout(job, 0) is not None
 
-    def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
-        """Where the job starts now, its reservation having been given back."""
-        last = bisect.bisect_left(self.times, self.times[0] + job.expected) - 1
-        if last < len(self._windows):
-            return self.policy.place(job, self._windows[max(last, 0)])
-        pool = self.pools[0]
-        if last > 0:
-            pool = pool.what_if()
-            pool.keep_common(*self.pools[1:last + 1])
-        return self.policy.place(job, pool)
+    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
+        """Where a job that fits now starts."""
+        pool = self._free_throughout(job, 0)
+        return None if pool is None else self.policy.place(job, pool)
+
+    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Optional[Placement]:
+        """Where a job starts now whose reservation begins; that is released, and what it takes is held."""
+        self.give(job, slot)
+        placement = self.place(job, cluster)
+        if placement is not None:
+            self.hold(job, Slot(self.times[0], placement))
+        return placement
+
+
+Profile = Union[CountProfile, PoolProfile]

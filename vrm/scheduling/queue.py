@@ -12,7 +12,7 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.limits import Usage
+from vrm.scheduling.limits import QueueUsage
 from vrm.scheduling.ordering import Ordering
 
 if TYPE_CHECKING:
@@ -88,19 +88,20 @@ class Waiting(Sequence[Job]):
         """
         raise NotImplementedError
 
-    def within(self, longest: Mapping[int, float]) -> List[Job]:
-        """The jobs, in order, that are expected to take at most as many seconds as this has for their nodes;
-        none for which it has nothing."""
+    def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
+               gone: int) -> List[Job]:
+        """The jobs, in order, that are expected to take at most as many seconds as `longest` has for their nodes,
+        none for which it has nothing; and whose seconds times (`factor` + their nodes times `price` for each job
+        before them but `gone` ones) are at most what `spare` has for their size. Where the order is not known the
+        price may be left out."""
         raise NotImplementedError
+
+    def place(self, job: Job) -> int:
+        """How many jobs are before this one."""
+        return next(at for at, other in enumerate(self) if other is job)
 
     def __len__(self) -> int:
         return self._queue.competing
-
-
-def _within(longest: Mapping[int, float], estimates: "array[float]", nodes: "array[int]") -> List[int]:
-    """The places of such jobs in columns."""
-    get, none = longest.get, -math.inf
-    return [at for at, (estimate, number) in enumerate(zip(estimates, nodes)) if estimate <= get(number, none)]
 
 
 class _Sorted(Waiting):
@@ -146,11 +147,31 @@ class _Sorted(Waiting):
         entries, head = queue.entries, queue.first
         return (entries[head + place][-1] for place in places)
 
-    def within(self, longest: Mapping[int, float]) -> List[Job]:
+    def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
+               gone: int) -> List[Job]:
         queue = self._queue
-        estimates, _, nodes = queue.columns()
+        estimates, sizes, nodes = queue.columns()
+        if len(nodes) < _FEW:
+            places = [at for at, (seconds, number) in enumerate(zip(estimates, nodes))
+                      if seconds <= longest.get(number, -math.inf)
+                      and seconds * (factor + price * number * max(0, at - gone)) <= spare[sizes[at]]]
+        else:
+            import numpy
+            seconds, numbers = numpy.frombuffer(estimates), numpy.frombuffer(nodes, numpy.int64)
+            most = numpy.full(int(numbers.max()) + 1, -math.inf)
+            known = numpy.fromiter(longest, numpy.int64, len(longest))
+            inside = known < len(most)
+            most[known[inside]] = numpy.fromiter(longest.values(), numpy.float64, len(longest))[inside]
+            short = (seconds <= most[numbers]).nonzero()[0]
+            left = [spare[size] for size in numpy.frombuffer(sizes, numpy.int64)[short].tolist()]
+            dear = factor + price * numbers[short] * numpy.maximum(0, short - gone)
+            places = short[seconds[short] * dear <= left].tolist() if len(short) else []
         entries, head = queue.entries, queue.first
-        return [entries[head + place][-1] for place in _within(longest, estimates, nodes)]
+        return [entries[head + place][-1] for place in places]
+
+    def place(self, job: Job) -> int:
+        queue = self._queue
+        return bisect.bisect_left(queue.entries, self.key(job), queue.first) - queue.first
 
 
 class _Ranked(Waiting):
@@ -274,9 +295,11 @@ class _Ranked(Waiting):
         ahead = {job.id for job in self._ordered[:first]}
         return sorted((job for job in found if job.id not in ahead), key=self.key)
 
-    def within(self, longest: Mapping[int, float]) -> List[Job]:
+    def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
+               gone: int) -> List[Job]:
         queue = self._queue
-        return sorted((queue.slots[at] for at in _within(longest, queue.estimates, queue.nodes)), key=self.key)
+        return sorted((job for job, seconds, size, nodes in zip(queue.slots, queue.estimates, queue.sizes, queue.nodes)
+                       if seconds <= longest.get(nodes, -math.inf) and seconds * factor <= spare[size]), key=self.key)
 
 
 class JobQueue:
@@ -362,11 +385,15 @@ class JobQueue:
         """Its own, and that of its queue."""
         return job.priority + self.queues.queue(job).priority if self.queues else job.priority
 
-    def _prioritise(self) -> None:
-        """From now on priorities are compared; those of the jobs that wait already are 0."""
-        self.prioritised = True
-        self.entries = [(0, *entry) for entry in self.entries[self.first:]]
-        self.first = 0
+    def _compared(self, job: Job) -> int:
+        """The priority of a job that is about to enter. From the first one on that is not 0 priorities are compared;
+        those of the jobs that wait already are 0."""
+        priority = self.priority(job)
+        if priority and not self.prioritised:
+            self.prioritised = True
+            self.entries = [(0, *entry) for entry in self.entries[self.first:]]
+            self.first = 0
+        return priority
 
     def add(self, job: Job) -> None:
         """Enter a job; ValueError when its id waits already."""
@@ -374,12 +401,9 @@ class JobQueue:
         if job_id in jobs:
             raise ValueError(f"job {job_id} waits already")
         nodes = self.nodes_of(job)  # may refuse the job
-        priority = job.priority
         if self.queues:
             self.queues.check(job)
-            priority = self.priority(job)
-        if priority and not self.prioritised:
-            self._prioritise()
+        priority = self._compared(job)
         jobs[job_id] = job
         self.wanted += job.procs * job.cores
         if self.bound and job_id in self.bound:
@@ -408,13 +432,14 @@ class JobQueue:
             self.outside[job_id] = self.jobs[job_id] = job
             return
         competes = job_id in self._within
+        priority = self._compared(job)
         self.remove(job_id)
         self.fresh[:] = [each for each in self.fresh if each.id != job_id]
         self.jobs[job_id] = job
         self.wanted += job.procs * job.cores
         if competes:
             self._within[job_id] = job
-        self._enter(job, self.nodes_of(job), self.priority(job))
+        self._enter(job, self.nodes_of(job), priority)
 
     def _enter(self, job: Job, nodes: int, priority: int) -> None:
         """Let a job compete; it is among `jobs` already."""
@@ -456,7 +481,7 @@ class JobQueue:
         if not self._limited or self._admitted == (cluster.generation, True):
             return
         self._admitted = (cluster.generation, True)
-        usage = Usage(self.queues, [booking.job for booking in cluster.bookings.values()])
+        usage = QueueUsage(self.queues, [booking.job for booking in cluster.bookings.values()])
         for job in self._within.values():
             usage.add(job)
         outside = [job for job in self.outside.values() if job.id not in self.bound]
@@ -465,11 +490,11 @@ class JobQueue:
                 usage.add(job)
                 del self.outside[job.id]
                 self._within[job.id] = job
-                self._enter(job, self.nodes_of(job), self.priority(job))
+                self._enter(job, self.nodes_of(job), self._compared(job))
 
     def why_outside(self, cluster: Cluster) -> Dict[int, str]:
         """The limits that stand against the jobs outside, by id."""
-        usage = Usage(self.queues, [booking.job for booking in cluster.bookings.values()])
+        usage = QueueUsage(self.queues, [booking.job for booking in cluster.bookings.values()])
         for job in self._within.values():
             usage.add(job)
         return {job_id: usage.over(job) or "competes at the next step"

@@ -1,4 +1,5 @@
-"""Names to policies: registered ones, and a user's own by dotted path (`my_policies:mine`)."""
+"""Names to policies: registered ones, those of installed packages (`vrm.system.plugins`), and a user's own by dotted
+path (`my_policies:mine`)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from types import GeneratorType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from vrm.model.job import Infeasible
+from vrm.system import plugins
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+_NAME = re.compile(r"^[A-Za-z_][\w-]*$")
 _FILE = re.compile(r"^(?:.*/)?([^/:]*)\.py(?::(\w*))?$")
 
 
@@ -26,10 +29,11 @@ class PolicyError(ValueError):
 
 
 class Registry:
-    """Policies of one sort by lower-case name; `what` names the sort in messages."""
+    """Policies of one sort by lower-case name; `what` names the sort in messages, and `group` the entry points of
+    packages that add some, if packages can."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, group: str = "") -> None:
+        self.what, self.group = what, group
         self._known: Dict[str, Any] = {}
 
     def register(self, name: str) -> Callable[[Any], Any]:
@@ -46,17 +50,41 @@ class Registry:
         """The registered names."""
         return list(self._known)
 
+    @property
+    def added(self) -> List[str]:
+        """The names that installed packages add."""
+        return [plugin.name for plugin in plugins.installed(self.group)] if self.group else []
+
+    def knows(self, text: str) -> bool:
+        """Whether there is a policy of that name."""
+        name = text.strip().lower()
+        return name in self._known or name in map(str.lower, self.added)
+
     def get(self, text: str) -> Any:
         """The policy of that name, or None when no such name is registered."""
         return self._known.get(text.strip().lower())
 
+    def own(self, text: str) -> Any:
+        """The user's function or class of that dotted path, or that of an installed package by its name; None where
+        the text is neither. PolicyError when it cannot be had."""
+        text = text.strip()
+        if is_dotted(text):
+            return load_dotted(text)
+        if not self.group or text.lower() in self._known or not _NAME.match(text):
+            return None
+        try:
+            plugin = plugins.find(self.group, text)
+            return None if plugin is None else plugins.load(plugin)
+        except plugins.PluginError as error:
+            raise PolicyError(str(error)) from error
+
     def find(self, text: str) -> Any:
         """The policy of that name or dotted path; PolicyError when there is none."""
         policy = self.get(text)
+        if policy is None:
+            policy = self.own(text)
         if policy is not None:
             return policy
-        if is_dotted(text):
-            return load_dotted(text)
         refuse_file(text)
         raise PolicyError(self.unknown(text))
 
@@ -84,8 +112,9 @@ class Registry:
 
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
-        close = difflib.get_close_matches(text.strip().lower(), self._known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(self._known)}"
+        known = [*self._known, *self.added]
+        close = difflib.get_close_matches(text.strip().lower(), known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
 
 
@@ -145,6 +174,11 @@ def where(own: Any) -> str:
         return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
     code = getattr(getattr(own, "__func__", own), "__code__", None)
     return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def own_name(own: Any) -> str:
+    """What a user's own object or function is called."""
+    return str(getattr(own, "name", getattr(own, "__name__", type(own).__name__)))
 
 
 def shortened(value: Any) -> str:

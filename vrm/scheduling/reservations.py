@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import (Dict, Iterable, List, Mapping, Optional, Sequence, Set,
-                    Union)
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from vrm.model.cluster import Booking, Cluster, Watcher
-from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import NO_CALENDAR
-from vrm.scheduling.compressing import Table, fastest
+from vrm.scheduling.compressing import ReservationTable, move_earlier
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
+from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
 from vrm.scheduling.queue import Waiting
-
-Profile = Union[CountProfile, PoolProfile]
 
 
 class Reserving(Dispatcher, Watcher):
@@ -46,7 +42,7 @@ class Reserving(Dispatcher, Watcher):
                      f"depth {depth}" + " per queue" * per_queue)
         self._cluster: Optional[Cluster] = None
         self._profile: Optional[Profile] = None
-        self._table = Table[Job]()
+        self._table = ReservationTable[Job]()
         self._counting = True
         self._early: List[Booking] = []
         self._stale = True
@@ -84,10 +80,9 @@ class Reserving(Dispatcher, Watcher):
         the plan has left to its advance reservation."""
         if booking.job.id in self._starting:
             return
-        profile = self._profile
-        if isinstance(profile, PoolProfile) and self._calendar.covers(
+        if self._profile is not None and self._calendar.covers(
                 booking.placement.node_set, booking.start, booking.gives):
-            profile.hold(booking.job, Slot(booking.start, booking.placement))
+            self._profile.hold(booking.job, Slot(booking.start, booking.placement))
             return
         self._stale = True
         if self._calendar and self.kept and not self._promised:
@@ -128,11 +123,9 @@ class Reserving(Dispatcher, Watcher):
         self._starting = set()
         self._update(now, waiting, cluster, policy)
         assert self._profile is not None
-        due = self._table.due(now)
-        yield from self._start_due(due, now, waiting, cluster)
+        yield from self._start_due(now, waiting, cluster, self._profile)
         if self.depth is not None:
-            yield from self._walk(now, waiting, cluster, policy, self.depth,
-                                  {job.id for job in due})
+            yield from self._walk(now, waiting, cluster, self._profile, self.depth)
 
     def _update(self, now: float, waiting: Waiting, cluster: Cluster,
                 policy: PlacementPolicy) -> None:
@@ -145,48 +138,60 @@ class Reserving(Dispatcher, Watcher):
             table.rekey(waiting.key)
         overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
         late = any(booking.gives < now for booking in self._early)
-        known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
-            all(waiting.holds(job) for job, _ in table) and not any(
-                job.id in table for job in fresh)
         self._check_countable(fresh, cluster, policy)
-        if self._stale or overdue or late or not self.kept or not known or self._profile is None:
-            kind = CountProfile if self._counting else PoolProfile
-            self._profile = kind(now, cluster, policy)
-            again = list(waiting) if self.depth is None else [
-                job for job in waiting if job.id in table] if self.kept else []
-            if self._promised:
-                last = math.inf
-                again = sorted((job for job in waiting if self.depth is None
-                                or job.id in self._promised),
-                               key=lambda job: self._promised.get(job.id, last))
-                self._promised = {}
-            table.clear()
-            self._freed = -math.inf
-            self._early.clear()
-            self._given_back = False
-            # A plan made with jobs that should have ended is worth nothing a moment later.
-            self._stale = overdue
-            self._reserve(again, waiting)
-            return
         profile = self._profile
-        profile.advance(now)
+        if self.kept and profile is not None and not (self._stale or overdue or late):
+            profile.advance(now)
+            self._release_gone(waiting, profile)
+            if self.depth is not None or len(table) + len(fresh) == len(waiting):
+                self._move_earlier(now, waiting, profile)
+                if self.depth is None:
+                    self._reserve(fresh, waiting)
+                return
+        self._plan_again(now, waiting, cluster, policy)
+        # A plan made with jobs that should have ended is worth nothing a moment later.
+        self._stale = overdue
+
+    def _plan_again(self, now: float, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy) -> None:
+        """Make the plan from nothing: in the order of the starts that were promised, or of the queue."""
+        table = self._table
+        self._profile = (CountProfile if self._counting else PoolProfile)(now, cluster, policy)
+        promised, self._promised = self._promised, {}
+        jobs = list(waiting) if self.depth is None else [
+            job for job in waiting if job.id in (promised or table)] if self.kept else []
+        jobs.sort(key=lambda job: promised.get(job.id, math.inf))
+        table.clear()
+        self._freed = -math.inf
+        self._early.clear()
+        self._given_back = False
+        self._reserve(jobs, waiting)
+
+    def _move_earlier(self, now: float, waiting: Waiting, profile: Profile) -> None:
+        """Jobs have ended early, or the plan has got something back: every reservation moves to its earliest
+        hole."""
         early = [booking for booking in self._early if booking.gives > now]
         self._early.clear()
         for booking in early:
             profile.give_booking(booking, now)
             self._freed = max(self._freed, booking.gives)
-        if (early or self._given_back) and len(table):
-            if isinstance(profile, CountProfile):
-                self._freed = fastest(len(table))(table, profile, self._freed,
-                                                  None if waiting.static else waiting.key)
-            else:
-                self._compress_all(waiting, profile)
-                self._freed = -math.inf
-        elif not len(table):
+        if not len(self._table):
             self._freed = -math.inf
+        elif early or self._given_back:
+            self._freed = move_earlier(self._table, profile, self._freed, None if waiting.static else waiting.key)
         self._given_back = False
-        if self.depth is None:
-            self._reserve(fresh, waiting)
+
+    def _release_gone(self, waiting: Waiting, profile: Profile) -> None:
+        """Release what is reserved for jobs that have left the queue, or came back to it changed."""
+        table, fresh = self._table, waiting.fresh
+        if self.depth is None and len(table) + len(fresh) == len(waiting):
+            return
+        again = {job.id for job in fresh}
+        for job, slot in list(table):
+            if job.id in again or not waiting.holds(job):
+                profile.give(job, slot)
+                table.remove(job)
+                self._freed = max(self._freed, slot.time + job.expected)
+                self._given_back = True
 
     def _other_calendar(self, now: float, waiting: Waiting, cluster: Cluster,
                         policy: PlacementPolicy) -> None:
@@ -222,86 +227,55 @@ class Reserving(Dispatcher, Watcher):
                                    and (not self._stale or _countable(cluster, policy))):
             self._counting, self._stale = False, True
 
-    def _reserve(self, jobs: Sequence[Job], waiting: Waiting) -> None:
-        assert self._profile is not None
-        for job in jobs:
-            slot = self._profile.earliest(job)
-            self._profile.hold(job, slot)
-            size = self._profile.policy.size(job) if self._counting else 0
-            self._table.add(job, slot, size, waiting.key(job))
-
-    def _compress_all(self, waiting: Waiting, profile: PoolProfile) -> None:
-        for job in [job for job in waiting if job.id in self._table]:
-            slot = self._table.slot(job)
-            moved = profile.compress(job, slot)
-            if moved is not slot:
-                self._table.move(job, moved)
-        profile.tidy()
-
-    def _start_due(self, due: List[Job], now: float, waiting: Waiting,
-                   cluster: Cluster) -> Starts:
-        """Start the jobs whose reservation begins now."""
-        profile, table = self._profile, self._table
+    def _reserve(self, jobs: Iterable[Job], waiting: Waiting) -> None:
+        profile = self._profile
         assert profile is not None
-        if len(due) > 1:
-            due.sort(key=waiting.key)
-        for job in due:
-            slot = table.slot(job)
-            if isinstance(profile, PoolProfile):
-                profile.give(job, slot)
-            placement = profile.place(job, cluster)
+        for job in jobs:
+            slot = profile.earliest(job)
+            profile.hold(job, slot)
+            self._table.add(job, slot, profile.policy.size(job), waiting.key(job))
+
+    def _start_due(self, now: float, waiting: Waiting, cluster: Cluster, profile: Profile) -> Starts:
+        """Start the jobs whose reservation begins now."""
+        for job in sorted(self._table.due(now), key=waiting.key):
+            placement = profile.start(job, self._table.slot(job), cluster)
             if placement is None:  # something went otherwise than planned
                 self._stale = True
                 continue
-            if isinstance(profile, PoolProfile):
-                profile.hold(job, Slot(now, placement))
-            table.remove(job)
+            self._table.remove(job)
             self._starting.add(job.id)
             yield job, placement
 
-    def _walk(self, now: float, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy,
-              depth: int, started: Set[int]) -> Starts:
+    def _walk(self, now: float, waiting: Waiting, cluster: Cluster, profile: Profile, depth: int) -> Starts:
         """Start what fits beside the reservations, and give more of these while there are any."""
-        profile, table = self._profile, self._table
-        assert profile is not None
-        first = 0
-        has = Counter(job.queue for job, _ in table) if self.per_queue else Counter[str]()
-        for first, job in enumerate(waiting):
-            if job.id in started or job.id in table:
+        table, starting = self._table, self._starting
+        has = Counter(job.queue if self.per_queue else "" for job, _ in table)
+        for job in self._tried(waiting, cluster, profile.policy, depth):
+            if job.id in starting or job.id in table:
                 continue
-            if self.per_queue and has[job.queue] >= depth:  # other queues may have some left
-                if profile.fits_now(job):
-                    yield from self._start_now(job, now, cluster, profile)
-                continue
-            slot = profile.earliest(job)
-            if slot.time <= now:
-                yield from self._start_now(job, now, cluster, profile)
-            elif self.per_queue or len(table) < depth:
-                has[job.queue] += 1
-                profile.hold(job, slot)
-                table.add(job, slot, policy.size(job) if self._counting else 0,
-                          waiting.key(job))
-            if not self.per_queue and len(table) >= depth:
-                break
-        else:
-            return
-        room = policy.room(cluster)
-        rest: Iterable[Job] = (waiting[first + 1:] if room is None else
-                               waiting.fitting(first + 1, room))
-        for job in rest:
-            if job.id not in started and job.id not in table and profile.fits_now(job):
-                yield from self._start_now(job, now, cluster, profile)
+            queue = job.queue if self.per_queue else ""
+            if profile.fits_now(job):
+                placement = profile.place(job, cluster)
+                if placement is not None:
+                    profile.hold(job, Slot(now, placement))
+                    starting.add(job.id)
+                    yield job, placement
+            elif has[queue] < depth:
+                has[queue] += 1
+                self._reserve([job], waiting)
 
-    def _start_now(self, job: Job, now: float, cluster: Cluster, profile: Profile) -> Starts:
-        placement = profile.place(job, cluster)
-        if placement is not None:
-            profile.hold(job, Slot(now, placement))
-            self._starting.add(job.id)
-            yield job, placement
+    def _tried(self, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy, depth: int) -> Iterable[Job]:
+        """The waiting jobs; when no more reservations are to be given only those that may start now."""
+        for at, job in enumerate(waiting):
+            yield job
+            if not self.per_queue and len(self._table) >= depth:
+                room = policy.room(cluster)
+                yield from waiting[at + 1:] if room is None else waiting.fitting(at + 1, room)
+                return
 
 
 def _countable(cluster: Cluster, policy: PlacementPolicy) -> bool:
     """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
     other units."""
-    return all(policy.exact(job) and (isinstance(placement, Borrowed) or policy.size(job) == placement.size)
+    return all(policy.exact(job) and (placement.lease is not None or policy.size(job) == placement.size)
                for job, placement, *_ in cluster.running())

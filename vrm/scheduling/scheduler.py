@@ -164,9 +164,7 @@ class Scheduler:
     def boundary(self, now: float, cluster: Cluster) -> float:
         """When the next advance reservation begins or ends, or the cap on power changes; infinity
         with an interval, whose next tick sees it."""
-        if self.interval or not (cluster.calendar or cluster.budget):
-            return math.inf
-        return min(cluster.boundaries(now), default=math.inf)
+        return math.inf if self.interval else min(cluster.boundaries(now), default=math.inf)
 
     def ticked(self, at: float) -> None:
         """Go on with the ticks of which one was at this time (seconds)."""

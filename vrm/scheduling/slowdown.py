@@ -5,7 +5,10 @@ the order of the queue each job is tried as under EASY: it starts if it fits and
 further. Else, if it is malleable and would end earlier on a share of its cores now than on all of them
 from its static start on, mates are looked for whose slowdown stays below a limit; they lend it the share
 of their cores on all of their nodes. After each start the queue is looked at again from its front on, since
-other ends are expected. Beyond the paper: a lend never moves the head's reservation to a later time.
+other ends are expected. Beyond the paper: a lend never moves the head's reservation to a later time, and it must
+pay its *price*: the work of who borrows is done before that of the jobs ahead of it in the queue, each of which
+so waits longer by that work divided by the nodes of the machine. It must end earlier by more than that, in all.
+Where many wait few lends pay: with more work than the machine can do, they only put off others.
 
 The *static start* of the head is its reservation, that of another job the first time from which on it
 fits beside the head's reservation, if nothing else starts.
@@ -13,30 +16,30 @@ fits beside the head's reservation, if nothing else starts.
 
 from __future__ import annotations
 
-import bisect
 import math
 from functools import cached_property
-from itertools import accumulate
 from typing import Dict, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from vrm.model.cluster import AnyPlacement, Cluster
-from vrm.model.core_share import Borrowed
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.backfilling import Reservation, reservation, window
+from vrm.scheduling.backfilling import backfill, fitting, start_of
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.lending import Able, Lending, Terms
+from vrm.scheduling.lending import Able, Lenders, Terms
 from vrm.scheduling.mates import MOST, Carriers, Reach
-from vrm.scheduling.profile import PoolProfile
+from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
 from vrm.scheduling.queue import Waiting
+from vrm.scheduling.shadow import Shadow
 
 
 class _Seen(NamedTuple):
-    """What the last look at the queue saw: the head's reservation, and whether sets of mates were looked at and
-    none of them was taken."""
+    """What the last look at the queue saw: the head's reservation, whether sets of mates were looked at and
+    none of them was taken, and how many jobs were left waiting."""
 
-    head: Reservation
+    head: Shadow
     tried: bool
+    waiting: int  # after the step
 
 
 class SlowdownDriven(Dispatcher):
@@ -59,6 +62,8 @@ class SlowdownDriven(Dispatcher):
                heads: int) -> Starts:
         """The jobs that start at `now`: while any does, the next one from the front on."""
         started: Set[int] = set()
+        if self._seen is not None and self._seen.waiting != len(waiting) - len(waiting.fresh):
+            self._seen = None  # jobs have left the queue: others have fewer ahead
         known = self._kept(now, waiting, view)
         seen, self._seen = self._seen, None
         self.terms.watch(view)
@@ -77,12 +82,12 @@ class SlowdownDriven(Dispatcher):
                     started.add(job.id)
                     yield job, place
                 if look.complete:
-                    self._seen = _Seen(look.head, look.tried)
+                    self._seen = _Seen(look.head, look.tried, len(waiting) - len(started))
                     break
             known = seen = None
         self._left = view, view.generation
 
-    def _kept(self, now: float, waiting: Waiting, view: Cluster) -> Optional[Reservation]:
+    def _kept(self, now: float, waiting: Waiting, view: Cluster) -> Optional[Shadow]:
         """The head's reservation where nothing but arrivals has happened since the last step: who could
         not start then cannot now."""
         head = self._seen.head if self._seen is not None else None
@@ -94,9 +99,7 @@ class SlowdownDriven(Dispatcher):
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
                      policy: PlacementPolicy) -> Dict[int, float]:
         """That of the head."""
-        head = waiting[0]
-        time = reservation(head, now, view, policy).time
-        return {head.id: time} if time < math.inf else {}
+        return start_of(waiting[0], now, view, policy)
 
     def copy(self, view: Cluster) -> SlowdownDriven:
         """An independent copy, which looks at all jobs again."""
@@ -106,17 +109,17 @@ class SlowdownDriven(Dispatcher):
         return twin
 
 
-class _Look(Lending):
+class _Look(Lenders):
     """One look at the queue. `head`: the reservation of the first job, which does not fit; or that job, where
     it is not known yet."""
 
     def __init__(self, terms: Terms, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy, head: Union[Reservation, Job], started: Set[int]) -> None:
+                 policy: PlacementPolicy, head: Union[Shadow, Job], started: Set[int]) -> None:
         super().__init__(terms, now, view, policy)
         self.waiting, self.started = waiting, started
         self.complete = False  # nobody else starts
         self._ahead: Optional[_Ahead] = None
-        self.head = head if isinstance(head, Reservation) else self._future(head).head
+        self.head = head if isinstance(head, Shadow) else self._future(head).head
 
     def starts(self, arrivals: bool, seen: Optional[_Seen]) -> Starts:
         """The jobs that start, with their places, until the head has. `seen`: by the last look, `arrivals`: since
@@ -127,30 +130,26 @@ class _Look(Lending):
             short, self.tried = waiting.fresh, seen.tried
         else:
             short = self._short()
-        fitting = short if arrivals else self._fitting()
-        at = 0
+        later = [job for job in (short if arrivals else fitting(
+            waiting, 0, self.view, self.policy, *self.head.window(self.now))) if job is not head]
         while True:
-            found = None
-            while found is None and at < len(fitting):  # who does not fit now does so the less later
-                job = fitting[at]
-                if job is not head and job.id not in self.started:
-                    placement = self._beside(job)
-                    if placement is not None:
-                        found = job, placement
-                        break
-                at += 1
-            found = self._borrows(short, found) or found
+            own = next(backfill((job for job in later if job.id not in self.started), self.now, self.view, self.policy,
+                                [self.head]), None)
+            later = later[later.index(own[0]):] if own is not None else []  # others fit the less later
+            if own is not None:
+                self.head.withdraw(*own, self.now)
+            found = self._borrows(short, own) or own
             if found is None:
                 self.complete = True
                 return
             yield found
             if found[0] is head or self.head.pool is not None:
                 return
-            self._after(found[0])
+            self._after(*found)
             short = self._short()
 
-    def _borrows(self, short: Sequence[Job], other: Optional[Tuple[Job, AnyPlacement]]
-                 ) -> Optional[Tuple[Job, AnyPlacement]]:
+    def _borrows(self, short: Sequence[Job], other: Optional[Tuple[Job, Placement]]
+                 ) -> Optional[Tuple[Job, Placement]]:
         """The first job that starts on mates, with its place, before another one starts."""
         key, head = self.waiting.key, self.head
         until = other and key(other[0])
@@ -163,14 +162,14 @@ class _Look(Lending):
                     return job, placement
         return None
 
-    def _after(self, job: Job) -> None:
+    def _after(self, job: Job, placement: Placement) -> None:
         """A job behind the head has started: the head starts when it would have, with as much to spare or less."""
         self.forget()
-        self._ahead, head, booking = None, self.head, self.view.bookings[job.id]
-        if isinstance(booking.placement, Borrowed):
-            self.head = self._future(head.job).head
-        elif booking.gives > head.time:
-            self.head = head._replace(spare=head.spare - self.view.returns(booking.placement))
+        self._ahead = None
+        if placement.lease is not None:
+            self.head = self._future(self.head.job).head
+        else:
+            self.head.admit(job, placement, self.now, self.policy)
 
     def _no_more_than(self, seen: _Seen) -> bool:
         """Whether nobody can borrow now who could not in an earlier look: jobs have ended since, but none has
@@ -182,48 +181,21 @@ class _Look(Lending):
 
     def _short(self) -> Sequence[Job]:
         """The jobs that mates could outlast and that would wait too long, in order, as far as can be counted."""
-        head = self.head.job
-        short = self.waiting.within(self._behind.by_nodes)
-        if head.expected <= self.reach.of(self.policy.nodes(head)) and not (short and short[0] is head):
+        head, terms, ahead = self.head.job, self.terms, self._future(self.head.job)
+        factor, price = (0.0, 0.0) if terms.always else (1 / terms.share - 1, 1 / len(self.view.nodes))
+        gone, longest = len(self.started), self._behind.by_nodes
+        short = [job for job in self.waiting.within(longest, ahead.spare, factor, price, gone) if job is not head]
+        if (head.expected <= self.reach.of(self.policy.nodes(head))
+                and head.expected * factor <= ahead.latest(self.head.time) - self.now):
             short.insert(0, head)
-        if short and not self.terms.always:
-            now, factor, latest = self.now, 1 / self.terms.share - 1, self._future(head).latest
-            short = [job for job in short if job.expected * factor <= latest(job) - now]
         return short
 
-    def _fitting(self) -> Sequence[Job]:
-        """The jobs that fit beside the head, in order, as far as can be counted."""
-        room, head = self.policy.room(self.view), self.head
-        if room is None:
-            return self.waiting[:]
-        return () if room <= 0 else list(self.waiting.fitting(0, room, window(self.now, head.time),
-                                                              self._spare(room)))
-
-    def _spare(self, room: int) -> int:
-        """How much of the room jobs may take that run beyond the start of the head, as far as can be
-        counted."""
-        return self.head.spare if self.head.pool is None and self.head.time < math.inf else room
-
-    def _beside(self, job: Job) -> Optional[AnyPlacement]:
-        """The place of a job behind the head that starts now as under EASY."""
-        policy, head, view = self.policy, self.head, self.view
-        room = policy.room(view)
-        if room is not None and policy.size(job) > room:
-            return None
-        if self.now + job.expected <= head.time:
-            return policy.place(job, view)
-        if head.pool is None:
-            assert room is not None
-            spare = self._spare(room)
-            placement = policy.place(job, view) if policy.size(job) <= spare else None
-            return placement if placement is not None and placement.size <= spare else None
-        placement = policy.place(job, view)
-        if placement is None or head.time == math.inf:
-            return placement
-        head.pool.take(job, placement)
-        fits = policy.fits(head.job, head.pool)
-        head.pool.give(job, placement)
-        return placement if fits else None
+    def price(self, job: Job, nodes: int) -> float:
+        """What the jobs ahead of it lose."""
+        key = self.waiting.key
+        mine, bookings = key(job), self.view.bookings
+        gone = sum(key(bookings[job_id].job) < mine for job_id in self.started)
+        return (self.waiting.place(job) - gone) * nodes * job.expected / len(self.view.nodes)
 
     def needed(self, job: Job, mate: Able, seconds: float) -> bool:
         """Whether the head counts on nodes of a mate which this would keep beyond the head's start."""
@@ -281,75 +253,41 @@ class _Look(Lending):
 
     def static_start(self, job: Job) -> float:
         """The head's is its reservation."""
-        return self._future(self.head.job).start(job)
+        return self._future(self.head.job).plan.earliest(job).time
 
 
 class _Ahead:
     """When jobs could start beside the head's reservation, if nothing else starts."""
 
     def __init__(self, now: float, view: Cluster, policy: PlacementPolicy, head: Job) -> None:
-        self.policy = policy
-        self._now, self._view = now, view
-        self._starts: Dict[int, Tuple[float, float]] = {}
-        self._plan: Optional[PoolProfile] = None
-        self._counts = policy.exact(head)
-        if not self._counts:
-            self.head = reservation(head, now, view, policy)
-            return
-        # What is free only grows until the head starts: when it does, and how much is free then.
-        bookings = view.bookings
-        room = policy.room(view)
-        assert room is not None
-        self._times = [end for end, _ in view.ends]
-        placements = (bookings[job_id].placement for _, job_id in view.ends)
-        self._free = list(accumulate((placement.size for placement in placements) if view.all_up
-                                     else map(view.returns, placements), initial=room))
-        self._size = size = policy.size(head)
-        at = bisect.bisect_left(self._free, size)
-        time = max(self._times[at - 1], now) if at < len(self._free) else math.inf
-        spare = self._free[bisect.bisect_right(self._times, time)] - size
-        self.head = Reservation(head, time, None, spare)
+        self.head = Shadow(head, now, view, policy)
+        self.spare = _Spare(self)
+        self._now, self._view, self._policy = now, view, policy
 
-    def start(self, job: Job) -> float:
-        """The first time from which on it fits for all that is expected of it."""
+    @cached_property
+    def plan(self) -> Profile:
+        """What is free, when the head has what is reserved for it."""
         head = self.head
-        if not self._counts:
-            if self._plan is None:
-                self._plan = PoolProfile(self._now, self._view, self.policy)
-                if head.time < math.inf:
-                    self._plan.hold(head.job, self._plan.earliest(head.job))
-            return self._plan.earliest(job).time
-        first, later = self._starts_of(self.policy.size(job))
-        return first if first + job.expected <= head.time else later
+        plan = (CountProfile if head.pool is None else PoolProfile)(self._now, self._view, self._policy)
+        if head.time < math.inf:
+            plan.hold(head.job, Slot(head.time) if head.pool is None else plan.earliest(head.job))
+        return plan
 
-    def latest(self, job: Job) -> float:
-        """A time before which it starts, as far as can be counted, whatever is expected of it; with what may be
-        rounded."""
-        if not self._counts:
-            return math.inf
-        size = self.policy.size(job)
-        time = self.head.time if job is self.head.job else self._starts_of(size)[1]
-        return time + 1e-12 * (time + self._now)
+    def latest(self, time: float) -> float:
+        """A start, with what may be rounded; infinite where counts do not say all."""
+        return time + 1e-9 * (time + self._now) if self.head.pool is None else math.inf
 
-    def _starts_of(self, size: int) -> Tuple[float, float]:
-        """When jobs of this size start which end before the head begins, and when others."""
-        found = self._starts.get(size)
-        if found is None:
-            head, first = self.head, self._when(size)
-            ends, later = head.time + head.job.expected, first
-            if not (head.time == math.inf or first >= ends
-                    or size <= self._at(max(first, head.time)) - self._size):
-                later = min(max(first, ends), self._when(size + self._size))
-            found = self._starts[size] = first, later
+
+class _Spare(Dict[int, float]):
+    """In how many seconds jobs start behind the head, by their size, at the latest, whatever is expected of them;
+    found where it is asked for."""
+
+    def __init__(self, ahead: _Ahead) -> None:
+        super().__init__()
+        self._ahead = ahead
+
+    def __missing__(self, size: int) -> float:
+        ahead, plan = self._ahead, self._ahead.plan
+        found = self[size] = (ahead.latest(plan.hole(size, math.inf)) - ahead._now
+                              if isinstance(plan, CountProfile) else math.inf)
         return found
-
-    def _when(self, size: int) -> float:
-        """When so much is free, were it not for the head: just after now where a job should have ended."""
-        at = bisect.bisect_left(self._free, size)
-        if not at:
-            return self._now
-        return max(self._times[at - 1], math.nextafter(self._now, math.inf)) if at < len(self._free) else math.inf
-
-    def _at(self, time: float) -> int:
-        """How much is free at a time, were it not for the head."""
-        return self._free[bisect.bisect_right(self._times, time)] if time > self._now else self._free[0]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from typing import List, Optional, Sequence, Tuple
 
-from vrm.model.cluster import AnyPlacement, Booking, Cluster
+from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.dispatcher import Starts
-from vrm.scheduling.lending import Able, Lending, Terms
+from vrm.scheduling.lending import Able, Lenders, Terms
 from vrm.scheduling.profile import CountProfile
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.reservations import Reserving
@@ -68,7 +69,7 @@ class SlowdownAll(Reserving):
             self._given_back = True  # what was reserved for it
 
     def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
-                 profile: CountProfile) -> Optional[Tuple[Job, AnyPlacement]]:
+                 profile: CountProfile) -> Optional[Tuple[Job, Placement]]:
         """The first job that starts on cores of others, with its place; its reservation is given back."""
         jobs, table = _Next(self.terms, now, view, policy, profile), self._table
         reach = jobs.reach
@@ -87,7 +88,7 @@ class SlowdownAll(Reserving):
         return None
 
 
-class _Next(Lending):
+class _Next(Lenders):
     """Who could lend next to a plan of all reservations but that of the job."""
 
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Hashable, Optional, Tuple
 
-from vrm.model.cluster import AnyPlacement, Pool
+from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
+from vrm.model.placement import Placement
 from vrm.model.policies import Follower, PlacementPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.node_times import Wants
@@ -33,8 +34,8 @@ def wants(policy: PlacementPolicy, job: Job) -> Optional[Wants]:
 
 
 class Wrapped:
-    """Says what `inner` says. Subclasses override what their condition changes; where that is not of
-    the nodes and the cluster alone, `similar` and `exact`, too."""
+    """Says what `inner` says of the job that `asks` gives. Subclasses override what their condition changes; where that
+    is not of the nodes and the cluster alone, `similar` and `exact`, too."""
 
     def __init__(self, inner: PlacementPolicy) -> None:
         self.inner = inner
@@ -55,37 +56,41 @@ class Wrapped:
         twin.inner = inner
         return twin
 
+    def asks(self, job: Job) -> Job:
+        """The job as the inner policy sees it."""
+        return job
+
     def nodes(self, job: Job) -> int:
         """As the policy says."""
-        return self.inner.nodes(job)
+        return self.inner.nodes(self.asks(job))
 
     def fits(self, job: Job, view: Pool) -> bool:
         """As the policy says."""
-        return self.inner.fits(job, view)
+        return self.inner.fits(self.asks(job), view)
 
     def passes(self, job: Job, view: Pool) -> bool:
         """See above. Subclasses whose condition is of more than a moment leave it out here."""
-        return passes(self.inner, job, view)
+        return passes(self.inner, self.asks(job), view)
 
     def wants(self, job: Job) -> Optional[Wants]:
         """As the policy says."""
-        return wants(self.inner, job)
+        return wants(self.inner, self.asks(job))
 
-    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """As the policy says."""
-        return self.inner.place(job, view)
+        return self.inner.place(self.asks(job), view)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """As the policy says."""
-        return self.inner.similar(job)
+        return self.inner.similar(self.asks(job))
 
     def exact(self, job: Job) -> bool:
         """As the policy says."""
-        return self.inner.exact(job)
+        return self.inner.exact(self.asks(job))
 
     def size(self, job: Job) -> int:
         """As the policy says."""
-        return self.inner.size(job)
+        return self.inner.size(self.asks(job))
 
     def room(self, view: Pool) -> Optional[int]:
         """As the policy says."""
@@ -93,4 +98,4 @@ class Wrapped:
 
     def lacks(self, job: Job, view: Pool) -> str:
         """As the policy says."""
-        return self.inner.lacks(job, view)
+        return self.inner.lacks(self.asks(job), view)

@@ -7,7 +7,7 @@
         for job in as_completed(jobs):          # of concurrent.futures
             print(job.id, job.result().text)
 
-A `Job` is a `concurrent.futures.Future`: `wait` and `as_completed` of that module take it, and
+A `JobFuture` is a `concurrent.futures.Future`: `wait` and `as_completed` of that module take it, and
 `await job` works in an event loop of asyncio.
 """
 
@@ -23,13 +23,14 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, Mapping, NamedTuple, Optional,
                     Sequence, Set, Union)
 
-from vrm.config.schema import UNCONFIGURED, Settings, load
+from vrm.config.schema import Settings, load
 from vrm.run import control
-from vrm.run.journal import Follower
+from vrm.run.journal import JournalFollower
 from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 from vrm.workload.grammar import FIELDS, parse_line
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
@@ -40,7 +41,7 @@ BEGINS_WITHIN = 60.0
 """Seconds in which a manager must have begun."""
 
 RESTARTS = 3
-"""How often a manager that was killed is started again: it continues the run."""
+"""How often a manager that was killed is started again, since a job has come or ended: it continues the run."""
 
 TAIL = 2000
 """Characters of a failed job's errors that its exception shows."""
@@ -94,7 +95,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-class Job(Future):
+class JobFuture(Future[Result]):
     """A job that was submitted: a future whose `result()` is a `Result`. It raises JobFailed when the job
     did not complete, CancelledError when it was cancelled, SessionError when the manager is gone."""
 
@@ -156,12 +157,12 @@ class Session:
         self.config = Path(config) if config is not None else _written(Path(directory), keys)
         self.settings: Settings = load(str(self.config))
         self._run = RunDirectory(self.settings.directory, self.settings.log, self.settings.state)
-        self._jobs: Dict[int, Job] = {}
-        self._sent: Dict[str, Job] = {}
+        self._jobs: Dict[int, JobFuture] = {}
+        self._sent: Dict[str, JobFuture] = {}
         self._lock = threading.Lock()
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._marker: Optional[WriterMarker] = None
-        self._restarts = 0
+        self._restarts = self._fruitless = 0  # all, and those since a job has come or ended
         self._beat = 0.0
         self._closing = False
         self.own = not self._runs()
@@ -169,7 +170,7 @@ class Session:
             self._marker = WriterMarker(self.settings.applications.queue)
             self._marker.__enter__()
             self._start()
-        self._follower = Follower(self._run.journal)
+        self._follower = JournalFollower(self._run.journal)
         self._thread = threading.Thread(target=self._follow, name="vrm session", daemon=True)
         self._thread.start()
 
@@ -191,7 +192,7 @@ class Session:
         with open(self.log, "ab") as log:
             first = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "vrm.cli", "-c", str(self.config)], stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "vrm.cli", "-c", str(self.config), "--here"], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         until = time.monotonic() + BEGINS_WITHIN
         while not self._runs():
@@ -208,8 +209,8 @@ class Session:
 
     def submit(self, program: Union[str, Path], tasks: int = 1,
                walltime: Union[str, float, None] = None, *, args: Sequence[object] = (),
-               after: Iterable[Union[Job, int]] = (), exclusive: bool = False,
-               env: Optional[Mapping[str, str]] = None, **fields: object) -> Job:
+               after: Iterable[Union[JobFuture, int]] = (), exclusive: bool = False,
+               env: Optional[Mapping[str, str]] = None, **fields: object) -> JobFuture:
         """Give the manager a job: `tasks` ranks of a program, for at most `walltime` (seconds, or as
         "90m"; None: an hour). It starts after the jobs of `after` have completed. `fields` are those
         of a queue line: `cores=2`, `gpus_per_task=1`, `script=1`, `dir="work"`. ValueError, which
@@ -221,13 +222,13 @@ class Session:
         if walltime is not None or exclusive:
             words += ["1h" if walltime is None else str(walltime), str(int(exclusive))]
         line = [*map(shlex.quote, words)]
-        ids = ",".join(str(each.id if isinstance(each, Job) else each) for each in after)
+        ids = ",".join(str(each.id if isinstance(each, JobFuture) else each) for each in after)
         if args:
             fields["args"] = shlex.join(map(str, args))
         if ids:
             fields["after"] = ids
         for name, value in fields.items():
-            if name not in FIELDS or name == "array":
+            if name not in FIELDS or name in ("array", "each"):
                 raise ValueError(f"`{name}` is no field of a job; there are "
                                  f"{', '.join(sorted(set(FIELDS) - {'array'}))}")
             text = str(int(value)) if isinstance(value, bool) else str(value)
@@ -236,7 +237,7 @@ class Session:
         parse_line(" ".join(line))
         with self._lock:
             command = control.send(self._run, {"do": "submit", "line": " ".join(line), "unasked": True})
-            job = self._sent[command] = Job(self, Path(app).name)
+            job = self._sent[command] = JobFuture(self, Path(app).name)
         return job
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any], workers: int = 0, cores: int = 1,
@@ -280,6 +281,8 @@ class Session:
 
     def _take(self, record: Mapping[str, Any]) -> None:
         event = record["event"]
+        if event in ("job", "end"):
+            self._fruitless = 0
         if event == "job" and record.get("command"):
             with self._lock:
                 job = self._sent.pop(record["command"], None)
@@ -295,7 +298,7 @@ class Session:
         elif event == "end" and record["id"] in self._jobs:
             self._ended(self._jobs.pop(record["id"]), record)
 
-    def _ended(self, job: Job, record: Mapping[str, Any]) -> None:
+    def _ended(self, job: JobFuture, record: Mapping[str, Any]) -> None:
         files = self._run.files(job.app, record["id"])
         result = Result(record["id"], record["state"], record.get("exit_code"), job._started,
                         record["time"], record.get("reason", ""), Path(files.output), Path(files.errors))
@@ -309,8 +312,9 @@ class Session:
     def _manager_gone(self) -> None:
         """Start the manager again, if it was this session's and did not end by itself."""
         status = self._process.poll() if self._process is not None else None
-        if self.own and status is not None and status < 0 and self._restarts < RESTARTS:
+        if self.own and status is not None and status < 0 and self._fruitless < RESTARTS:
             self._restarts += 1
+            self._fruitless += 1
             try:
                 self._start()
             except (SessionError, OSError) as error:
@@ -320,12 +324,22 @@ class Session:
                                    "the manager has ended"))
 
     def _give_up(self, error: BaseException) -> None:
+        """No job is followed any more. What has not started will not run: it is taken back, or cancelled by the next
+        manager. What has started goes on."""
         with self._lock:
-            left: List[Job] = [*self._sent.values(), *self._jobs.values()]
+            sent, jobs = dict(self._sent), dict(self._jobs)
             self._sent.clear()
             self._jobs.clear()
-        for job in left:
-            job.set_exception(error)
+        waiting = [job_id for job_id, job in jobs.items() if job._started is None]
+        with contextlib.suppress(OSError, RunError):
+            for command in sent:
+                control.withdraw(self._run, command)
+            if waiting:
+                self.ask({"do": "cancel", "ids": list(map(str, waiting))})
+        for job in (*sent.values(), *jobs.values()):
+            job.set_exception(error if job._started is None else SessionError(
+                f"{error}; job {job.id} has started and goes on: what becomes of it will be in {self._run.jobs} when a "
+                "manager runs here again"))
             job._known.set()
 
     # The end.
@@ -345,7 +359,7 @@ class Session:
 
     def __exit__(self, kind: Any, *failure: object) -> None:
         if kind is not None:  # whatever went wrong: nobody will look at these any more
-            unfinished: Set[Job] = {*self._jobs.values(), *self._sent.values()}
+            unfinished: Set[JobFuture] = {*self._jobs.values(), *self._sent.values()}
             for job in unfinished:
                 with contextlib.suppress(SessionError):
                     job.cancel()
@@ -367,7 +381,6 @@ def _written(directory: Path, keys: Mapping[str, Any]) -> Path:
     queue = directory / "queue"
     queue.touch()
     own = {"Log": str(directory / "logs"), **keys,
-           **{group: {**values, **keys.get(group, {})} for group, values in UNCONFIGURED.items()},
            "Applications": {"Path": os.getcwd(), "Queue": str(queue), "RunIn": os.getcwd(), "Any": True,
                             **keys.get("Applications", {})}}
     path = directory / "vrm.yaml"

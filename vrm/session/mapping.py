@@ -20,7 +20,7 @@ from vrm.session.worker import Outcome, write
 from vrm.system.files import read_own
 
 if TYPE_CHECKING:
-    from vrm.session import Job, Session
+    from vrm.session import JobFuture, Session
 
 PARTS = 16
 """Parts of the items for each worker: the last ones to end wait for no more than one of these."""
@@ -65,7 +65,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
         (directory / name).mkdir(mode=0o700, parents=True)
     parts = [calls[at:at + size] for at in range(0, len(calls), size)]
     names = [f"{number:08d}" for number in range(len(parts))]
-    jobs: List[Job] = []
+    jobs: List[JobFuture] = []
     try:
         write(directory / "function", pickled(function))
         for name, part in zip(names, parts):
@@ -73,7 +73,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
         (directory / "end").touch()
         there = os.pathsep.join(path for path in sys.path if path)
 
-        def worker() -> Job:
+        def worker() -> JobFuture:
             return session.submit(sys.executable, 1, walltime, args=["-m", "vrm.session.worker", directory],
                                   cores=cores, dir=os.getcwd(), env={"PYTHONPATH": there})
 
@@ -96,7 +96,7 @@ def _results(outcomes: List[Outcome]) -> Iterator[Any]:
         yield value
 
 
-def _wait(directory: Path, name: str, jobs: List[Job], lost: List[str], worker: Callable[[], Job]
+def _wait(directory: Path, name: str, jobs: List[JobFuture], lost: List[str], worker: Callable[[], JobFuture]
           ) -> List[Outcome]:
     """The outcomes of a part, when they are there. What a lost worker had taken is done again, by
     another one in its place."""

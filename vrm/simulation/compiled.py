@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from vrm.model.job import Job
-from vrm.scheduling.compressing import Compress, Table
+from vrm.scheduling.compressing import Compress, ReservationTable
 from vrm.scheduling.profile import CountProfile
 from vrm.scheduling.queue import Key
 from vrm.system.compiling import CompileError, Recipe
@@ -30,8 +30,8 @@ def compiled() -> Optional[Compress]:
     run.restype, at, number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
     run.argtypes = [at, at, number, at, number, at, at, at, at]
 
-    def compress(table: Table[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
-                 ) -> float:
+    def compress(table: ReservationTable[Any], profile: CountProfile, freed: float,
+                 key_of: Optional[Callable[[Job], Key]]) -> float:
         keys = table.keys if key_of is None else list(map(key_of, table.jobs))
         order = array("q", sorted(range(len(keys)), key=keys.__getitem__))
         steps, room = len(profile.times), bytes(8 * MORE * len(keys))

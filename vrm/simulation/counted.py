@@ -3,9 +3,10 @@ the machine over time, and the records of `vrm.simulation.results.Results` follo
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Optional
 
 from vrm.model.cluster import Cluster
+from vrm.model.job import Job, Request
 from vrm.simulation.placing import Countable, Placer
 from vrm.simulation.results import OVERTOOK, Results, uninterrupted
 from vrm.workload.columns import Block
@@ -21,17 +22,22 @@ class Counted:
     `times` the times of these; `overtook` the places in `log` of those that were backfilled.
     """
 
-    def __init__(self, results: Results, policy: Countable, cluster: Cluster) -> None:
+    def __init__(self, results: Results) -> None:
         import numpy as np
         self.log: List[int] = []
         self.times: List[float] = []
         self.overtook: List[int] = []
         self._results = results
         self._jobs = 0
+        self._written = False
         self._numbers = np.empty((4, 0), np.int64)  # id, processors, user, application
         self._seconds = np.empty((3, 0))  # submission, run time, estimate
         self._handed = self._overtook = self._named = 0  # what has been handed over
-        self.written = results.placed_by(lambda lines: Placer(policy, cluster, lines))
+
+    def place(self, policy: Countable, cluster: Cluster) -> bool:
+        """Have the places of the jobs found where they are written; whether they are."""
+        self._written = self._results.placed_by(lambda lines: Placer(policy, cluster, lines))
+        return self._written
 
     def add(self, block: Block) -> int:
         """Add jobs; the number of the first of them."""
@@ -46,9 +52,15 @@ class Counted:
         self._seconds[:, here] = block.submit, block.run, block.estimate
         return first
 
-    def app_of(self, number: int) -> str:
-        """The application of a job."""
-        return list(self._results.apps)[self._numbers[3, number]]
+    def columns(self, first: int, stop: int) -> List[List[Any]]:
+        """Ids, processors, submissions, run times and estimates of the jobs of these numbers."""
+        return [column[first:min(stop, self._jobs)].tolist() for column in (*self._numbers[:2], *self._seconds)]
+
+    def job(self, number: int, request: Optional[Request]) -> Job:
+        """A job, with its request where that is more than its processors."""
+        job_id, procs, _, app = self._numbers[:, number].tolist()
+        submit, _, estimate = self._seconds[:, number].tolist()
+        return Job(job_id, list(self._results.apps)[app], procs, estimate, submit, request=request)
 
     def hand_over(self, ended: int) -> None:
         """Have the jobs written that have ended; so many have."""
@@ -74,7 +86,7 @@ class Counted:
         del self.log[known:], self.times[known:]
         while self.overtook and self.overtook[-1] >= known:
             self.overtook.pop()
-        if self.written:
+        if self._written:
             self.hand_over(ended)
         log, starts = np.array(self.log, np.int64), np.array(self.times, float)
         self.log, self.times = [], []

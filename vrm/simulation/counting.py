@@ -7,6 +7,9 @@ counts, and makes no jobs, no bookings and no placements; the schedule is that o
 `vrm.simulation.engine`, to the last figure (tests/simulation/test_counting.py compares them). It is a
 shortcut for long traces: it reads columns, notes which job starts when, and all else follows from that
 (`vrm.simulation.counted`); places are found by `vrm.simulation.placing`, where jobs are written.
+
+Whether it can take a run is known before that begins: `why_not` says what is against it by the rules, and
+`CountingSimulator.read`, which reads the whole trace, by its jobs.
 """
 
 from __future__ import annotations
@@ -14,82 +17,206 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
+from functools import partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, Request
 from vrm.scheduling.backfilling import Easy, NoBackfilling
 from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.compressing import Table, fastest
-from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.compressing import ReservationTable, fastest
 from vrm.scheduling.lanes import LanePolicy
 from vrm.scheduling.profile import CountProfile, Slot
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.counted import BATCH, Counted
 from vrm.simulation.results import Results
-from vrm.workload.columns import Block
 from vrm.workload.swf import Trace
 
 MOST_JOBS = 1 << 40
-"""More than ever come at one moment."""
+"""More than ever come."""
 
-Coming = Tuple[Any, int, float, int, int, float, float]
-"""A job: its place in the order of the queue and id, by which jobs are sorted; its submission, its number
-in the trace (from 0), size, run time and estimate."""
+CHUNK = 4096
+"""Jobs whose columns become tuples at a time."""
 
-Running = Tuple[float, int, int, float]
-"""End, id, size and expected end of a running job."""
 
-NEVER: Coming = (math.inf, 0, math.inf, 0, 0, 0.0, 0.0)
+class Coming(NamedTuple):
+    """A job: its place in the order of the queue and id, by which jobs are sorted; its submission, its number
+    in the trace (from 0), size, run time and estimate (s)."""
+
+    key: Any
+    id: int
+    submit: float
+    number: int
+    size: int
+    run: float
+    expected: float
+
+
+_coming = partial(tuple.__new__, Coming)
+
+NEVER = Coming(math.inf, 0, math.inf, 0, 0, 0.0, 0.0)
 """What comes after the last job."""
 
-
-def possible(source: Any, scheduler: Scheduler) -> bool:
-    """Whether counts say all of this workload under these policies."""
-    return (isinstance(source, Trace) and not source.keep_estimates  # no job outruns its estimate
-            and (type(scheduler.dispatcher) in (NoBackfilling, Easy) or _conservative(scheduler.dispatcher))
-            and getattr(scheduler.dispatcher, "order", None) is None
-            and scheduler.ordering.static and not scheduler.interval
-            and isinstance(scheduler.policy, (LanePolicy, CorePolicy))
-            and scheduler.policy.follower is None  # it is to be told each step
-            and not scheduler.queues
-            and scheduler.policy.exact(Job(0, "", 1, 1.0)))
+Start = Callable[..., None]
+"""Starts jobs now: a time, the jobs, and whether they overtake others."""
 
 
-def _conservative(dispatcher: Dispatcher) -> bool:
-    """Whether every job has a reservation, which is kept."""
-    return type(dispatcher) is Reserving and dispatcher.kept and dispatcher.depth is None
+class Need(NamedTuple):
+    """What jobs with a request take: nodes, and units of what is counted; 0 and 0, with the reason, if they never
+    fit. None as request: so many cores."""
+
+    request: Optional[Request]
+    nodes: int
+    size: int
+    never: str = ""
 
 
-class Uncountable(Exception):
-    """A job came of which counts do not say all: the run has to begin again with the engine."""
+def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> str:
+    """Why counts do not say all of this workload under these policies, "" where they do. `besides` says what else
+    is against it, by what it is."""
+    dispatcher, policy, against = scheduler.dispatcher, scheduler.policy, dict(besides)
+    if not isinstance(source, Trace) or not isinstance(policy, (LanePolicy, CorePolicy)):
+        return "a workload that is no trace" if not isinstance(source, Trace) else f"the policy {policy.name}"
+    against["jobs that outrun their estimates"] = source.rules.keep_estimates
+    against[f"the backfilling {dispatcher.name}"] = getattr(dispatcher, "order", None) is not None or not (
+        type(dispatcher) in (NoBackfilling, Easy)
+        or type(dispatcher) is Reserving and dispatcher.kept and dispatcher.depth is None)
+    against["an order that changes"] = not scheduler.ordering.static
+    against["an interval"], against["queues"] = scheduler.interval, scheduler.queues
+    against["a policy that follows each step"] = policy.follower is not None
+    against["nodes that differ"] = not policy.exact(Job(0, "", 1, 1.0))
+    return next((what for what, there in against.items() if there), "")
 
 
-class Planned(NamedTuple):
-    """A job that has a reservation."""
+class FirstInOrder:
+    """The jobs that wait, of which the first start while they fit; the base of the others.
 
-    id: int
-    expected: float
-    job: Coming
+    `queue` is in order, and `first` the place of its head. `expected` are the running jobs by their expected ends
+    (end, id, size), where these count. `wake`: when the next step is due although nothing may happen by then."""
+
+    expected: Optional[List[Tuple[float, int, int]]] = None
+    wake = math.inf
+
+    def __init__(self) -> None:
+        self.queue: List[Coming] = []
+        self.first = 0
+        self.reserved: Optional[Coming] = None  # the head of which is known when others put it off
+
+    def add(self, job: Coming) -> None:
+        """A job comes."""
+        if not self.queue or job > self.queue[-1]:
+            self.queue.append(job)
+        else:
+            bisect.insort(self.queue, job, self.first)
+            self.reserved = None
+
+    def alone(self, now: float, job: Coming) -> None:
+        """A job starts since nobody waits."""
+
+    def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
+        """A job ended that was expected to run until then."""
+
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start what starts now; there are jobs that wait."""
+        if self.queue[self.first].size <= free:
+            self._start_heads(now, free, start)
+
+    def _start_heads(self, now: float, free: int, start: Start) -> int:
+        """Start the first ones while they fit; what is free then."""
+        queue, head = self.queue, self.first
+        waiting = len(queue)
+        while head < waiting and queue[head].size <= free:
+            free -= queue[head].size
+            head += 1
+        self._cut(now, head, start)
+        return free
+
+    def _cut(self, now: float, head: int, start: Start) -> None:
+        """Start the jobs before this place, which is that of the head then."""
+        queue = self.queue
+        start(now, queue[self.first:head])
+        self.first = head
+        if head == len(queue) or head > 1000 and head * 2 > len(queue):
+            del queue[:head]
+            self.first = 0
 
 
-class Plan:
+class WithEasy(FirstInOrder):
+    """EASY: the head gets what is free at its shadow time, others what that leaves over. Both hold until a job ends
+    or another one starts as the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected: List[Tuple[float, int, int]] = []
+        self._shadow, self._spare = 0.0, 0
+        self._looked = 0  # the jobs before this place do not fit behind it
+
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start heads, and fill in behind the one that does not fit."""
+        queue = self.queue
+        if queue[self.first].size <= free:
+            free = self._start_heads(now, free, start)
+            self.reserved = None
+        if free and self.first + 1 < len(queue):
+            filled = self._fill(now, free)
+            if filled:
+                start(now, [queue[at] for at in filled], True)
+                for at in reversed(filled):
+                    del queue[at]
+            self._looked = len(queue)
+
+    def _fill(self, now: float, free: int) -> List[int]:
+        """The places of the jobs that start behind the head."""
+        queue, head, begin = self.queue, self.queue[self.first], self._looked
+        shadow, spare, filled = self._shadow, self._spare, []
+        if head is not self.reserved:
+            self.reserved, shadow, spare, begin = head, math.inf, free, self.first + 1
+            for end, _, units in self.expected:
+                if end > shadow:
+                    break
+                spare += units
+                if spare >= head.size and end < shadow:
+                    shadow = end
+            spare -= head.size
+        for at in range(begin, len(queue)):
+            job = queue[at]
+            if job.size <= free:
+                if now + job.expected > shadow:
+                    if job.size > spare:
+                        continue
+                    spare -= job.size
+                filled.append(at)
+                free -= job.size
+                if not free:
+                    break
+        self._shadow, self._spare = shadow, spare
+        return filled
+
+
+class Conservative(FirstInOrder):
     """Conservative backfilling, as `vrm.scheduling.reservations.Reserving` has it, where nothing happens that
     is not planned but early ends."""
 
     def __init__(self, machine: Cluster, policy: Union[LanePolicy, CorePolicy]) -> None:
-        self._profile, self._table = CountProfile(0.0, machine, policy), Table[Planned]()
+        super().__init__()
+        self._profile, self._table = CountProfile(0.0, machine, policy), ReservationTable[Coming]()
+        self._fresh: List[Coming] = []  # the jobs that came since the last step
         self._freed = -math.inf  # until then more is free than when each reservation was last looked at
         self._early = False  # whether a job ended early since the last step
 
-    def start(self, now: float, job: Coming) -> None:
+    def add(self, job: Coming) -> None:
+        """A job comes."""
+        self._fresh.append(job)
+        super().add(job)
+
+    def alone(self, now: float, job: Coming) -> None:
         """A job starts since nobody waits."""
         self._profile.advance(now)
-        self._profile.change(now, now + job[6], -job[4])
+        self._profile.change(now, now + job.expected, -job.size)
 
-    def ended(self, now: float, limit: float, size: int) -> None:
+    def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
         """A job ended that was expected to run until then."""
         if limit > now:
             self._profile.advance(now)
@@ -97,9 +224,24 @@ class Plan:
             self._freed = max(self._freed, limit)
             self._early = True
 
-    def step(self, now: float, fresh: List[Coming]) -> Tuple[List[Coming], float]:
-        """The waiting jobs that start now, in order, and when the next reservation begins. `fresh` are the jobs
-        that came since the last step."""
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start the jobs whose reservations begin."""
+        queue, head, chosen = self.queue, self.first, self._due(now)
+        for job in chosen:
+            head += queue[head] is job
+        overtake = chosen[head - self.first:]
+        places = [bisect.bisect_left(queue, job, head) for job in overtake]
+        if head > self.first:
+            before = len(queue)
+            self._cut(now, head, start)
+            places = [at - before + len(queue) for at in places]
+        if overtake:
+            start(now, overtake, True)
+            for at in reversed(places):
+                del queue[at]
+
+    def _due(self, now: float) -> List[Coming]:
+        """The waiting jobs that start now, in order; then the next reservation begins at `wake`."""
         profile, table = self._profile, self._table
         profile.advance(now)
         if not table.jobs:
@@ -107,15 +249,16 @@ class Plan:
         elif self._early:
             self._freed = fastest(len(table))(table, profile, self._freed, None)
         self._early = False
-        for job in sorted(fresh):
-            _, job_id, _, _, size, _, estimate = job
-            time = profile.hole(size, estimate)
-            profile.change(time, time + estimate, -size)
-            table.add(Planned(job_id, estimate, job), Slot(time), size, job)
+        for job in sorted(self._fresh):
+            time = profile.hole(job.size, job.expected)
+            profile.change(time, time + job.expected, -job.size)
+            table.add(job, Slot(time), job.size, job)
+        self._fresh.clear()
         due = table.due(now)
         for each in due:
             table.remove(each)
-        return sorted(each.job for each in due), table.first_after(math.nextafter(now, math.inf))
+        self.wake = table.first_after(math.nextafter(now, math.inf))
+        return sorted(due)
 
 
 class CountingSimulator:
@@ -124,192 +267,114 @@ class CountingSimulator:
     def __init__(self, scheduler: Scheduler, machine: Cluster, results: Results,
                  progress: Optional[Callable[[float, int, int], None]] = None) -> None:
         assert isinstance(scheduler.policy, (LanePolicy, CorePolicy))
-        self.policy = scheduler.policy
-        self.easy = isinstance(scheduler.dispatcher, Easy)
-        self.plan = Plan(machine, scheduler.policy) if _conservative(scheduler.dispatcher) else None
-        self.ordering = scheduler.ordering
+        self.policy, self.ordering, self.machine = scheduler.policy, scheduler.ordering, machine
+        self.line = (WithEasy() if isinstance(scheduler.dispatcher, Easy)
+                     else Conservative(machine, self.policy) if isinstance(scheduler.dispatcher, Reserving)
+                     else FirstInOrder())
         room = self.policy.room(machine)
         assert room is not None
-        self.room = room
-        self.results = results
-        self.counted = Counted(results, self.policy, machine)
-        self.progress = progress
+        self.free = room
+        self.results, self.counted, self.progress = results, Counted(results), progress
         self.events = self.ended = self.left = 0
-        self._needs: Dict[Union[int, Request], Tuple[int, int]] = {}  # nodes and size of jobs
-        self._never: Dict[int, Tuple[Job, str]] = {}  # jobs that are too large, and why
+        self._needs: Dict[Union[int, Request], Need] = {}
+        self._needed: List[Need] = []  # of each job
+        self._running: List[Tuple[float, int, int, float]] = []  # end, id, size, expected end; a heap
+        self._kept = self.counted.log, self.counted.times, self._running, self.line.expected
 
-    def run(self, trace: Trace) -> None:
-        """Run all jobs of the trace to their ends; Uncountable when one of them cannot be counted."""
-        self._run(trace)
+    def read(self, trace: Trace) -> str:
+        """Read all jobs. Return why one of them cannot be counted, "" where all can."""
+        for block in trace.blocks(self.results.users, self.results.apps):
+            first = self.counted.add(block)
+            wanted: List[Union[int, Request]] = block.procs.tolist()
+            for at, request in block.requests.items():
+                wanted[at] = request
+            for new in set(wanted) - self._needs.keys():
+                at = wanted.index(new)
+                job = self.counted.job(first + at, block.requests.get(at))
+                need = self._needs[new] = self._need(job, block.requests.get(at))
+                if not need.never and not self.policy.exact(job):
+                    return f"what job {job.id} asks for"
+            self._needed += map(self._needs.__getitem__, wanted)
+        return ""
 
-    def _coming(self, block: Block) -> Iterable[Coming]:
-        """The jobs of a block; the size of one that is too large is 0."""
-        first = self.counted.add(block)
-        submits, ids, procs, estimates = (
-            column.tolist() for column in (block.submit, block.ids, block.procs, block.estimate))
-        sizes: List[int] = []
-        keys: Any = submits  # who waits longer was submitted earlier
-        if self.ordering.name != "FCFS":
-            keys = []
-        for at, wanted in enumerate(procs):
-            request = block.requests.get(at) if block.requests else None
-            need = self._needs.get(wanted if request is None else request)
-            if need is None:
-                need = self._need(first + at, ids[at], wanted, estimates[at], submits[at], request)
-            sizes.append(need[1])
-            if keys is not submits:
-                job = Job(ids[at], "", wanted, estimates[at], submits[at], request=request)
-                keys.append(self.ordering.key(job, 0.0, need[0]))
-        return zip(keys, ids, submits, range(first, first + len(ids)), sizes, block.run.tolist(), estimates)
-
-    def _need(self, number: int, job_id: int, procs: int, estimate: float, submit: float,
-              request: Optional[Request]) -> Tuple[int, int]:
-        """Nodes and size of a job; 0 and 0 if it never fits."""
-        job = Job(job_id, self.counted.app_of(number), procs, estimate, submit, request=request)
+    def _need(self, job: Job, request: Optional[Request]) -> Need:
         try:
-            need = self.policy.nodes(job), self.policy.size(job)
+            return Need(request, self.policy.nodes(job), self.policy.size(job))
         except Infeasible as reason:
-            self._never[number] = job, str(reason)
-            return 0, 0
-        if not self.policy.exact(job):
-            raise Uncountable
-        self._needs[procs if request is None else request] = need
-        return need
+            return Need(request, 0, 0, str(reason))
 
-    def _run(self, trace: Trace) -> None:
-        """The loop."""
-        counted, easy, plan, progress = self.counted, self.easy, self.plan, self.progress
-        push, pop, insort = heapq.heappush, heapq.heappop, bisect.insort
-        log, times, overtook = counted.log, counted.times, counted.overtook
-        free, ended, moments = self.room, 0, 0
-        due = BATCH if counted.written else MOST_JOBS
-        running: List[Running] = []  # a heap
-        expected: List[Tuple[float, int, int]] = []  # end, id, size; sorted
-        queue: List[Coming] = []  # in order; `first` is the place of the head
-        first = 0
-        # The head for which shadow and spare hold, until a job ends.
-        reserved: Optional[Coming] = None
-        shadow, spare = 0.0, 0
-        # For the plan: the jobs that came; of it: those that start, and when the next does.
-        fresh: List[Coming] = []
-        chosen: List[Coming] = []
-        wake = math.inf
+    def _chunk(self, first: int) -> Iterable[Coming]:
+        """The jobs from this number on, as many as become tuples at a time."""
+        needs = self._needed[first:first + CHUNK]
+        ids, procs, submits, runs, estimates = self.counted.columns(first, first + CHUNK)
+        keys = submits  # who waits longer was submitted earlier
+        if self.ordering.name != "FCFS":
+            keys = [self.ordering.key(Job(job_id, "", wanted, estimate, submit, request=need.request), 0.0, need.nodes)
+                    for job_id, wanted, estimate, submit, need in zip(ids, procs, estimates, submits, needs)]
+        return map(_coming, zip(keys, ids, submits, range(first, first + CHUNK), [need.size for need in needs], runs,
+                                estimates))
 
-        def start(now: float, jobs: List[Coming]) -> None:
-            for _, job_id, _, number, size, run, estimate in jobs:
-                log.append(number)
-                times.append(now)
-                limit = now + estimate
-                push(running, (now + run, job_id, size, limit))
-                if easy:
-                    insort(expected, (limit, job_id, size))
+    def _refuse(self, now: float, job: Coming) -> None:
+        """A job comes that is too large."""
+        need = self._needed[job.number]
+        self.counted.log.append(~job.number)
+        self.counted.times.append(now)
+        self.results.refused(self.counted.job(job.number, need.request), need.never)
 
+    def _start(self, now: float, jobs: List[Coming], overtake: bool = False) -> None:
+        """Start jobs."""
+        log, times, running, expected = self._kept
+        if overtake:
+            self.counted.overtook.extend(range(len(log), len(log) + len(jobs)))
+        for _, job_id, _, number, size, run, estimate in jobs:
+            log.append(number)
+            times.append(now)
+            self.free -= size
+            limit = now + estimate
+            heapq.heappush(running, (now + run, job_id, size, limit))
+            if expected is not None:
+                bisect.insort(expected, (limit, job_id, size))
+
+    def run(self) -> None:
+        """Run all jobs that were read to their ends."""
+        counted, progress, line, running, pop = self.counted, self.progress, self.line, self._running, heapq.heappop
+        queue, add, ended, decide, start, log = line.queue, line.add, line.ended, line.decide, self._start, counted.log
+        expected, find = line.expected, bisect.bisect_left
+        due = BATCH if counted.place(self.policy, self.machine) else MOST_JOBS
+        source = chain(chain.from_iterable(map(self._chunk, range(0, len(self._needed), CHUNK))), [NEVER])
+        following, moments = next(source), 0
+        submit = following.submit
         try:
-            source = chain(chain.from_iterable(map(self._coming, trace.blocks(
-                self.results.users, self.results.apps))), [NEVER])
-            following = next(source)
-            submit = following[2]
-            while running or submit < math.inf or wake < math.inf:
+            while running or submit < math.inf or line.wake < math.inf:
                 now = running[0][0] if running and running[0][0] < submit else submit
-                if wake < now:
-                    now = wake
-                # Ends, then submissions.
-                while running and running[0][0] <= now:
+                now = line.wake if line.wake < now else now
+                while running and running[0][0] <= now:  # ends, then submissions
                     _, job_id, size, limit = pop(running)
-                    free += size
-                    ended += 1
-                    if easy:
-                        reserved = None
-                        del expected[bisect.bisect_left(expected, (limit, job_id))]
-                    elif plan is not None:
-                        plan.ended(now, limit, size)
-                came = 0
+                    self.free += size
+                    self.ended += 1
+                    if expected is None:
+                        ended(now, limit, job_id, size)
+                    else:
+                        line.reserved = None
+                        del expected[find(expected, (limit, job_id))]
                 while submit <= now:
-                    job = following
-                    following = next(source)
-                    submit = following[2]
-                    size = job[4]
-                    if not size:
-                        log.append(~job[3])
-                        times.append(now)
-                        self.results.refused(*self._never.pop(job[3]))
-                        continue
-                    if not queue and size <= free and submit > now:
-                        free -= size  # it is alone and fits: the same as through the queue
-                        start(now, [job])
-                        if plan is not None:
-                            plan.start(now, job)
-                        break
-                    came += 1
-                    if plan is not None:
-                        fresh.append(job)
-                    if not queue or job > queue[-1]:
-                        queue.append(job)
+                    job, following = following, next(source)
+                    submit = following.submit
+                    if not job.size:
+                        self._refuse(now, job)
+                    elif not queue and job.size <= self.free and submit > now:
+                        start(now, [job])  # it is alone and fits: the same as through the queue
+                        line.alone(now, job)
                     else:
-                        came = -MOST_JOBS  # it is not among the last ones: EASY looks at all
-                        bisect.insort(queue, job, first)
-                # Heads start while they fit, or as planned.
-                head, waiting = first, len(queue)
-                if plan is None:
-                    while head < waiting and queue[head][4] <= free:
-                        free -= queue[head][4]
-                        head += 1
-                elif head < waiting:
-                    chosen, wake = plan.step(now, fresh)
-                    fresh.clear()
-                    for job in chosen:
-                        free -= job[4]
-                        if queue[head] is job:
-                            head += 1
-                    del chosen[:head - first]
-                if head > first:
-                    start(now, queue[first:head])
-                    first = head
-                    if first == waiting or first > 1000 and first * 2 > waiting:
-                        del queue[:first]
-                        waiting -= first
-                        first = 0
-                filled = [bisect.bisect_left(queue, job, first) for job in chosen]
-                chosen = []
-                if easy and free and first + 1 < waiting:
-                    # The head gets what is free at its shadow time, others what that leaves over.
-                    job = queue[first]
-                    if job is reserved and came >= 0:
-                        begin = max(first + 1, waiting - came)
-                    else:
-                        begin, reserved, shadow, spare = first + 1, job, math.inf, free
-                        size = job[4]
-                        for end, _, units in expected:
-                            if end > shadow:
-                                break
-                            spare += units
-                            if spare >= size and end < shadow:
-                                shadow = end
-                        spare -= size
-                    for at in range(begin, waiting):
-                        job = queue[at]
-                        size = job[4]
-                        if size <= free:
-                            if now + job[6] > shadow:
-                                if size > spare:
-                                    continue
-                                spare -= size
-                            filled.append(at)
-                            free -= size
-                            if not free:
-                                break
-                if filled:
-                    overtook.extend(range(len(log), len(log) + len(filled)))
-                    start(now, [queue[at] for at in filled])
-                    for at in reversed(filled):
-                        del queue[at]
-                    waiting -= len(filled)
+                        add(job)
+                if queue:
+                    decide(now, self.free, start)
                 moments += 1
                 if len(log) >= due:
-                    counted.hand_over(ended)
+                    counted.hand_over(self.ended)
                     due += BATCH
                 if progress is not None and moments % 1000 == 0:
-                    progress(now, ended, waiting - first)
+                    progress(now, self.ended, len(queue) - line.first)
         finally:
-            self.events, self.ended = moments, ended
-            counted.finish(ended, moments)
+            self.events = moments
+            counted.finish(self.ended, moments)

@@ -5,6 +5,12 @@ The order of things at one instant is fixed: first all ends, then running jobs t
 what was expected of them, then nodes that go or come, then all submissions, then one scheduling step of these
 and of jobs whose time to begin has come. Jobs that end at one instant do so by id. The real run time of a job
 is known to the executor alone: who decides sees what is expected of it.
+
+The order in which most schedules were published (that of the pyss simulator of Tsafrir, Etsion and
+Feitelson) is the other choice, `published`: each submission of an instant and then each end, by the order of the
+starts, has a step of its own; nodes go or come with the first of these, and corrections come first and have none.
+A running job whose expected end has come has left its cores at the first event of that instant, also if its own
+end is a later one.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.results.shares import shared
@@ -28,7 +34,7 @@ from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.simulation.compiled import compiled
-from vrm.simulation.executor import END, Event, Rate, VirtualExecutor
+from vrm.simulation.executor import EXPECTED, LATER, NODE_DOWN, NODE_UP, SUBMISSION, Event, Rate, VirtualExecutor
 from vrm.workload.submission import Submission
 
 OFFERS.append(compiled)  # for simulations of long plans
@@ -40,8 +46,8 @@ Moment = Tuple[float, int, int, int]
 """A time, the jobs in the queue and the cores that they want, and the cores in use."""
 
 
-class Recorder(Protocol):
-    """Is told what happens; times in seconds of the workload."""
+class Recorder:
+    """Is told what happens, times in seconds of the workload; notes nothing where a subclass does not say so."""
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         """A job ended: `status` is completed, timeout when it was killed, failed when it has lost
@@ -57,28 +63,18 @@ class Recorder(Protocol):
         """The state after everything that happened at one time."""
 
 
-class Unrecorded:
-    """A `Recorder` that notes nothing, for those that note a part of what happens."""
-
-    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
-        """A job ended."""
-
-    def refused(self, job: Job, reason: str) -> None:
-        """A job can never run."""
-
-    def cancelled(self, job: Job, reason: str, now: float) -> None:
-        """A job will never run."""
-
-    def moment(self, state: Moment) -> None:
-        """All of one time has happened."""
-
-
 class Outage(NamedTuple):
     """A node (its number) that is lost at one time and back at another, in seconds."""
 
     node: int
     down: float
     up: float = math.inf
+
+
+def _in_order(submissions: Iterable[Submission]) -> Iterator[Submission]:
+    """Those of one time in the order of the ids, whatever the order of the lines."""
+    for _, together in itertools.groupby(submissions, key=lambda one: one.job.submit):
+        yield from sorted(together, key=lambda one: one.job.id)
 
 
 class Simulator:
@@ -88,6 +84,7 @@ class Simulator:
     run faster or slower beside others. Jobs on a node with an outage wait again, as those of a live
     run do. At `end`, in seconds, the allocation ends: jobs that would not have ended by then do not
     start, and what runs longer is left. At the times of `changes` other schedulers take over.
+    `published`: what happens at one instant has the order in which others published schedules.
     `progress(now, ended, waiting)` is called about every thousand events.
     """
 
@@ -95,21 +92,24 @@ class Simulator:
                  kill: bool = False, rate: Optional[Rate] = None,
                  progress: Optional[Callable[[float, int, int], None]] = None,
                  outages: Iterable[Outage] = (), end: float = math.inf,
-                 expectations: Optional[Expectations] = None, changes: Iterable[Change] = ()) -> None:
+                 expectations: Optional[Expectations] = None, changes: Iterable[Change] = (),
+                 published: bool = False) -> None:
         outages = tuple(outages)
-        sparse = end == math.inf
-        self._start_with(Run(State(scheduler.new_queue(), cluster, sparse=sparse), scheduler,
-                             expectations),
-                         VirtualExecutor(kill, rate, bool(outages) or not sparse,
-                                         revises=expectations is not None), recorder)
+        tracked = bool(outages) or end < math.inf
+        executor = VirtualExecutor(kill, rate, tracked, expectations is not None, published)
+        self._start_with(Run(State(scheduler.new_queue(), cluster, forgets=True), scheduler, expectations),
+                         executor, recorder, end)
         self.progress = progress
-        self.end = end
+        self.one_by_one = self._published = published
         self._changes += changes
-        self._nodes += sorted([(each.down, False, each.node) for each in outages]
-                              + [(each.up, True, each.node) for each in outages
-                                 if each.up < math.inf])
+        self._later = 0 if published else LATER
+        for each in outages:
+            executor.plan(each.down, NODE_DOWN + self._later, each.node, each.node)
+            if each.up < math.inf:
+                executor.plan(each.up, NODE_UP + self._later, each.node, each.node)
 
-    def _start_with(self, run: Run, executor: VirtualExecutor, recorder: Recorder) -> None:
+    def _start_with(self, run: Run, executor: VirtualExecutor, recorder: Recorder, end: float = math.inf,
+                    fit: bool = True) -> None:
         self.subject = run
         self.scheduler, self.state = run.scheduler, run.state
         self.cluster: Cluster = run.state.cluster
@@ -120,15 +120,20 @@ class Simulator:
             self.expectations.estimator.runs = executor.runs
         self.recorder = recorder
         self.progress = None
-        self.end, self.fit = math.inf, True
+        self.end = end
+        self._fits = fit and (end < math.inf or run.state.book.ends)
         self.now = 0.0
         self.wake = math.inf  # when the first step is due although nothing may happen by then
-        self.one_by_one = False  # what happens at one moment is followed by a decision each
+        self.one_by_one = False  # each event is followed by a decision of its own
+        self._published, self._later = False, LATER
+        self._left: Dict[int, Booking] = {}  # jobs that have left their cores and end later at this moment
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
-        self._nodes: List[Tuple[float, bool, int]] = []
+        self._busy = self.cluster.taken_cores  # where no cores are lent
         self._changes: List[Change] = []
+        self._coming: Iterator[Submission] = iter(())
+        self._handlers = (self._node_down, self._node_up, self._submitted, self._ended, self._outlived)  # by kind
 
     @classmethod
     def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
@@ -139,14 +144,12 @@ class Simulator:
         their speed. `due`: there is something to decide at once; where nothing runs, there is.
         Without `fit` jobs start up to the end, whether they would have ended by then or not."""
         self = cls.__new__(cls)
-        tracked = end < math.inf or not run.state.sparse
-        executor = VirtualExecutor(kill, rate, tracked, revises=run.expectations is not None)
-        self._start_with(run, executor, recorder)
+        executor = VirtualExecutor(kill, rate, True, revises=run.expectations is not None)
+        self._start_with(run, executor, recorder, end, fit)
         executor.runs.update(runs)
         for booking in run.state.cluster.running():
             executor.go_on(Start(booking, False), now)
         self.now = now
-        self.end, self.fit = end, fit
         wake = run.wake(now)
         at_once = due or not run.state.cluster.bookings
         self.wake = now if at_once and not (run.scheduler.interval and wake < math.inf) else wake
@@ -158,116 +161,70 @@ class Simulator:
             pass
 
     def moments(self, submissions: Iterable[Submission]) -> Iterator[float]:
-        """The same, event by event: yields each moment after its scheduling step."""
-        source = iter(submissions)
-        following = next(source, None)
-        executor, queue, cluster, state = self.executor, self.queue, self.cluster, self.state
-        events, runs, waiting = executor.events, executor.runs, queue.jobs
-        step, moment, start_job = self.subject.step, self.recorder.moment, executor.start
-        arrive, sparse = state.arrive, state.sparse
-        fit = self.fit and not sparse
-        foreseen, expect = executor.foreseen, self.expectations
-        interval = self.scheduler.interval
-        wakes = interval or not self.scheduler.dispatcher.heads_first or bool(
-            state.reservations) or cluster.budget is not None
-        busy_cores = cluster.taken_cores
-        book, begins, deadlines = state.book, state.book.begins, state.book.deadlines
-        nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
-        changes, single = self._changes, self.one_by_one
-        end_job, pop = self._end, heapq.heappop
-        number, changes_of_loans = self.events, cluster.loans.changes
-        plain = ((), False, "")
-        wake = self.wake
-        submit = following[0].submit if following is not None else never
+        """Run them event by event: yields each moment after its scheduling step."""
+        self._coming = _in_order(submissions) if self._published else iter(submissions)
+        self._await_submission()
         while True:
-            if not foreseen:
-                executor.next_time()
-            now = submit
-            if events and events[0][0] < now:
-                now = events[0][0]
-            if wake < now:
-                now = wake
-            if begins and book.next_begin < now:
-                now = max(book.next_begin, self.now)
-            if deadlines and book.next_missed < now:
-                now = max(book.next_missed, self.now)
-            if nodes and nodes[0][0] < now:
-                now = nodes[0][0]
-            if changes and changes[0][0] <= now and (now < never or waiting):
-                self.now = changes[0][0]
-                self._change(changes.pop(0)[1])
-                yield from self.moments(source if following is None else
-                                        itertools.chain((following,), source))
-                return
-            if now > last or now == never:
+            now = self._next()
+            if now > self.end or now == math.inf:
                 break
             self.now = now
-            passed = False
-            while events and events[0][0] <= now and not passed:
-                passed = single
-                event = pop(events)
-                if event[1] == END:
-                    if foreseen or not executor.is_void(event):
-                        busy_cores -= end_job(event, now)
-                elif expect is not None and not executor.is_void(event):
-                    executor.revise(event[4], expect.correct(cluster, event[2], now)[3], now)
-            while nodes and nodes[0][0] <= now:
-                busy_cores -= self._node(*pop(nodes)[1:], now)
-            while submit <= now and not passed:
-                passed = single
-                assert following is not None
-                if (sparse and following[2:5] == plain and not following[5].retries
-                        and "reservation" not in following[5].more and "begin" not in following[5].more
-                        and "deadline" not in following[5].more):
-                    job = following[0]
-                    runs[job.id] = following[1]
-                    if expect is not None:
-                        job = expect.of(job)
-                    try:
-                        arrive(job)
-                    except Infeasible as reason:
-                        self._refuse(job, str(reason))
-                else:
-                    self._submit(following)
-                following = next(source, None)
-                submit = following[0].submit if following is not None else never
-            if begins:
-                book.begin(now)
-            while True:
-                if waiting and now < last:
-                    if fit:
-                        state.book.fit(now, last)
-                    for start in step(now):
-                        request = start[0][0].request
-                        busy_cores += request[0] * request[1]
-                        if cluster.loans:
-                            self._lent(start.job.id, now)
-                        start_job(start, now)
-                missed = book.missed(now) if deadlines else ()
-                if not missed:
-                    break
-                self._cancel(missed)  # for which others waited, perhaps
-            if not wakes:
-                wake = never
-            else:
-                tick = interval and now == wake
-                wake = self.subject.wake(now)
-                if interval and (not len(queue) or (tick and following is None
-                                                    and not cluster.bookings
-                                                    and not cluster.calendar)):
-                    wake = never  # nothing waits, or none of it fits on an empty machine
-            if cluster.loans.changes != changes_of_loans:
-                busy_cores, changes_of_loans = cluster.taken_cores, cluster.loans.changes
-            moment((now, len(waiting), queue.wanted, busy_cores))
-            number += 1
-            if progress is not None and number % 1000 == 0:
-                progress(now, self.ended, len(queue))
-            self.events = number
+            while self._changes and self._changes[0][0] <= now:
+                self._change(self._changes.pop(0)[1])
+            if self._published and self._expire(now):
+                continue
+            self._handle(now)
+            self._turn(now)
             yield now
-        if len(queue) and self.end == math.inf and not self._down() and cluster.budget is None:
-            raise PolicyError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
+        whole = self.cluster.up == (1 << len(self.cluster.nodes)) - 1 and self.cluster.budget is None
+        if self.queue.jobs and self.end == math.inf and whole:
+            raise PolicyError(f"{len(self.queue)} job(s) wait for ever on an empty machine; the "
                               "placement policy promised that they fit")
-        self.left = state.waiting
+        self.left = self.state.waiting
+
+    def _next(self) -> float:
+        """When something happens next; infinity for never. Other rules alone are nothing that happens."""
+        book = self.state.book
+        time = self.executor.next_time()
+        if self.wake < time:
+            time = self.wake
+        if book.begins or book.deadlines:
+            time = min(time, max(min(book.next_begin, book.next_missed), self.now))
+        if self._changes and (time < math.inf or self.queue.jobs):
+            time = min(time, self._changes[0][0])
+        return time
+
+    def _handle(self, now: float) -> None:
+        """Handle the events of now, or the first of them where each has a decision of its own."""
+        executor, handlers, pop = self.executor, self._handlers, heapq.heappop
+        events = executor.events
+        while events and events[0][0] <= now:
+            event = pop(events)
+            if executor.foreseen or not executor.is_void(event):
+                handlers[event[1] % LATER](event)
+            if self.one_by_one and event[1] > NODE_UP:
+                return
+
+    def _turn(self, now: float) -> None:
+        """Decide, after all that happens now."""
+        book, queue = self.state.book, self.queue
+        if book.begins:
+            book.begin(now)
+        self.subject.turn(now, self, self.end, self._fits)
+        self.wake = self._next_wake(now)
+        busy = self.cluster.taken_cores if self.cluster.loans else self._busy
+        self.recorder.moment((now, len(queue.jobs), queue.wanted, busy))
+        self.events += 1
+        if self.progress is not None and self.events % 1000 == 0:
+            self.progress(now, self.ended, len(queue))
+
+    def _next_wake(self, now: float) -> float:
+        """When the next step is due although nothing may happen by then; not where nothing waits for a tick, or
+        none of it fits on an empty machine."""
+        if self.scheduler.interval and (not self.queue.jobs or (
+                now == self.wake and not self._more and not self.cluster.bookings and not self.cluster.calendar)):
+            return math.inf
+        return self.subject.wake(now)
 
     def _change(self, make: Callable[[Cluster], Scheduler]) -> None:
         """Another scheduler decides from now on, as live: jobs that run stay where they are, and what was
@@ -282,12 +239,32 @@ class Simulator:
         self.subject = Run(self.state, scheduler, run.expectations)
         self.wake = self.now
 
-    def _down(self) -> bool:
-        """Whether a node is lost for good."""
-        return self.cluster.up != (1 << len(self.cluster.nodes)) - 1
+    def _expire(self, now: float) -> bool:
+        """Running jobs whose expected ends have come leave their cores if they end now, or are expected
+        longer. Whether nothing else happens now."""
+        for job_id in [job_id for _, job_id in itertools.takewhile(lambda each: each[0] <= now, self.cluster.ends)]:
+            if self.executor.end_of(job_id) <= now:
+                self._left[job_id] = self._leave(job_id)
+            elif self.expectations is not None:
+                booking = self.expectations.correct(self.cluster, job_id, now)
+                self.executor.revise(self.executor.start_of(job_id), booking.expected_end, now)
+        events = self.executor.events
+        while events and events[0].time <= now and events[0].kind == EXPECTED:
+            heapq.heappop(events)
+        return self._next() > now
 
-    def _submit(self, submission: Submission) -> None:
-        """A job comes of which there is more to say than that it waits."""
+    # What happens.
+
+    def _await_submission(self) -> None:
+        """The next submission is an event to come."""
+        following = next(self._coming, None)
+        self._more = following is not None
+        if following is not None:
+            self.executor.plan(following.job.submit, SUBMISSION + self._later, 0, following)
+
+    def _submitted(self, event: Event) -> None:
+        """A job comes."""
+        submission: Submission = event.subject
         job = submission.job
         self.executor.runs[job.id] = submission.run
         if self.expectations is not None:
@@ -296,20 +273,20 @@ class Simulator:
             if submission.refused:
                 raise Infeasible(submission.refused)
             self.scheduler.check(job)
-            details = (Details(submission.after, submission.details.retries,
-                               held=submission.held, more=submission.details.more)
-                       if submission.after or submission.held or submission.details.retries
-                       or submission.details.more else PLAIN)
-            self._cancel(self.state.submit([job], details))
+            self.drop(self.state.submit([job], PLAIN if submission.plain else Details(
+                submission.after, submission.details.retries, held=submission.held,
+                more=submission.details.more)))
         except (Infeasible, LifeError) as reason:
-            self._refuse(job, str(reason))
+            del self.executor.runs[job.id]
+            self.state.submit([job], refused=True)
+            self.state.end(job.id, JobState.REFUSED, self.now, str(reason))
+            self.recorder.refused(job, str(reason))
+        self._await_submission()
 
-    def _refuse(self, job: Job, reason: str) -> None:
-        del self.executor.runs[job.id]
-        self.state.failed(job, JobState.REFUSED)
-        self.recorder.refused(job, reason)
+    def put_off(self, jobs: Sequence[Job], now: float) -> None:
+        """Jobs that would not have ended by the end of the allocation are left."""
 
-    def _cancel(self, dropped: Iterable[Dropped]) -> None:
+    def drop(self, dropped: Iterable[Dropped], cause: str = "") -> None:
         """Record the ends of jobs that will never run, and of those that depend on them."""
         jobs = list(dropped)
         for job, reason in jobs:
@@ -317,36 +294,55 @@ class Simulator:
             self.executor.runs.pop(job.id, None)
             self.recorder.cancelled(job, reason, self.now)
 
-    def _end(self, event: Event, now: float) -> int:
-        """A job ends; the cores that it leaves."""
-        job_id, start, state = event[2], event[4], self.state
-        executor = self.executor
-        killed = event[3] and executor.unfinished(event, now)
-        booking = state.leave(job_id)
+    def start(self, start: Start, now: float) -> None:
+        """A job starts; those that lend cores to it run to other ends."""
+        job = start[0][0]
+        self._busy += job.procs * job.cores
         if self.cluster.loans:
-            self._returned(booking, now)
-        if not executor.foreseen:
-            executor.gone(start, now)
-        job = booking[0]
+            for loan in self.cluster.loans.of_borrower(job.id):
+                self.executor.reshaped(self.cluster.bookings[loan.lender], now)
+        self.executor.start(start, now)
+
+    def _outlived(self, event: Event) -> None:
+        """A job should have ended by now, and goes on."""
         if self.expectations is not None:
-            loans = self.cluster.loans
-            slower = loans.lost(self.cluster, booking, now) if shared(booking) else 0.0
-            self.subject.learn(job, now - booking[2] - slower, JobState.TIMEOUT if killed
-                                    else JobState.COMPLETED)
+            booking = self.expectations.correct(self.cluster, event.subject.job.id, self.now)
+            self.executor.revise(event.subject, booking.expected_end, self.now)
+
+    def _ended(self, event: Event) -> None:
+        """A job ends, by itself or at its walltime."""
+        start: Start = event.subject
+        now, job = self.now, start[0][0]
+        killed = event.killed and self.executor.unfinished(job.id, now)
+        booking = self._left.pop(job.id, None) or self._leave(job.id)
+        if not self.executor.foreseen:
+            self.executor.gone(start, now)
+        if self.expectations is not None:
+            slower = self.cluster.loans.lost(self.cluster, booking, now) if shared(booking) else 0.0
+            self.subject.learn(booking.job, now - booking.start - slower,
+                               JobState.TIMEOUT if killed else JobState.COMPLETED)
         if killed:
             self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")
-            return job.request.cores
-        del executor.runs[job_id]
-        self.ended += 1
-        self.recorder.ended(booking, start, now, "completed")
-        if not state.sparse or state.book.entries:
-            self._cancel(state.end(job_id, JobState.COMPLETED, now))
-        return job.procs * job.cores
+        else:
+            self._over(booking, start, JobState.COMPLETED)
 
-    def _lent(self, borrower: int, now: float) -> None:
-        """A job has started: those that lend cores to it run to other ends."""
-        for loan in self.cluster.loans.of_borrower(borrower):
-            self.executor.reshaped(self.cluster.bookings[loan.lender], now)
+    def _leave(self, job_id: int) -> Booking:
+        """A job leaves its cores."""
+        booking = self.cluster.release(job_id)
+        self._busy -= booking.job.procs * booking.job.cores
+        if self.cluster.loans:
+            self._returned(booking, self.now)
+        return booking
+
+    def _over(self, booking: Booking, start: Start, how: JobState, reason: str = "") -> None:
+        """A job that ran will not run again."""
+        job_id = booking.job.id
+        del self.executor.runs[job_id]
+        self.ended += 1
+        self.recorder.ended(booking, start, self.now, how.value)
+        dropped = self.state.end(job_id, how, self.now, reason)
+        if dropped:
+            self.drop(dropped)
 
     def _returned(self, booking: Booking, now: float) -> None:
         """A job has left: what it had borrowed is its lenders' again, and what it left to those that
@@ -361,43 +357,29 @@ class Simulator:
         known = self.cluster.loans
         among = {loan.lender for loan in loans} | known.borrowed_of(self.cluster, job_id)
         for other, wide in known.growing(self.cluster, now, among) if among else ():
-            known.grow(self.cluster, other, wide)
+            known.grow(self.cluster, other, wide, now)
             self.executor.reshaped(self.cluster.bookings[other], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
         """A job has left its cores and did not complete: it waits again, or not."""
-        job_id, state, now = start.job.id, self.state, self.now
-        entry = state.book.entries.get(job_id)
-        why, retry = waits_again(entry, how, reason, intent, True) if entry else ("", False)
+        job_id, state = start.job.id, self.state
+        why, retry = waits_again(state.entry(job_id), how, reason, intent, True)
         if why:
             lost = {"lost": True} if intent == "node" and not retry else {}
-            self._cancel(state.again(job_id, now, why, retry, **lost))
+            self.drop(state.again(job_id, self.now, why, retry, **lost))
             return
-        if entry is None:
-            state.failed(start.job, how)
-        del self.executor.runs[job_id]
-        self.ended += 1
-        self.recorder.ended(start.booking, start, now, how.value)
-        self._cancel(state.end(job_id, how, now, reason))
+        self._over(start.booking, start, how, reason)
 
-    def _node(self, up: bool, node: int, now: float) -> int:
-        """A node comes or goes; the cores that its jobs leave."""
-        if up:
-            self.state.node_up(node)
-            return 0
+    def _node_up(self, event: Event) -> None:
+        """A node comes."""
+        self.state.node_up(event.subject)
+
+    def _node_down(self, event: Event) -> None:
+        """A node is lost, and with it the jobs that run there."""
+        node = event.subject
         self.state.node_down(node)
-        cores = 0
         for job_id in self.cluster.jobs_on(node):
-            self.state.entry(job_id)  # from now on there is something to say of it
-            booking = self.state.leave(job_id)
-            cores += booking.job.request.cores
-            if self.cluster.loans:
-                self._returned(booking, now)
-            start = self.executor.gone_of(job_id, now)
-            self._failed(start, JobState.FAILED,
-                         f"node {self.cluster.nodes[node].name} is down", "node")
-        return cores
-
-    def waiting(self) -> Any:
-        """The jobs that wait now, in order."""
-        return self.queue.in_order(self.now)
+            self._leave(job_id)
+            start = self.executor.start_of(job_id)
+            self.executor.gone(start, self.now)
+            self._failed(start, JobState.FAILED, f"node {self.cluster.nodes[node].name} is down", "node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import gzip
 import os
 import re
@@ -17,21 +18,23 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
 from vrm.model.amounts import MEMORY
 from vrm.model.fields import made
-from vrm.model.heatmap import Heatmap
 from vrm.model.job import PLAIN, Job, resolved
 from vrm.model.speedups import SpeedError, Speedups
-from vrm.results.jobs import SIMULATED, JobFileError, JobRow, read_jobs, submitted
+from vrm.results.job_columns import SIMULATED, JobFileError
+from vrm.results.jobs import JobRow, read_jobs, submitted
+from vrm.system import plugins
+from vrm.workload.columns import LONGEST
 from vrm.workload.eurora import EuroraTrace
 from vrm.workload.eurora import is_trace as is_eurora
 from vrm.workload.following import QueueFollower
-from vrm.workload.grammar import LineError, parse_line
+from vrm.workload.grammar import LineError, QueueLine, parse_line
 from vrm.workload.pbs_log import PbsLog, is_log
 from vrm.workload.replay import replay
 from vrm.workload.rows import Rows
 from vrm.workload.sacct import SacctDump, is_dump
 from vrm.workload.submission import Submission
-from vrm.workload.table import Table, is_table
-from vrm.workload.swf import FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace, TraceError
+from vrm.workload.table import TableWorkload, is_table
+from vrm.workload.swf import FIELDS, LARGEST_ID, NEEDED, Selection, Trace, TraceError
 
 if TYPE_CHECKING:
     from vrm.workload.mixed import Model
@@ -53,7 +56,7 @@ class QueueWorkload:
     processors: Optional[int] = None
     unix_start: Optional[int] = None
 
-    def __init__(self, path: Union[str, Path], rules: Rules = Rules(),
+    def __init__(self, path: Union[str, Path], rules: Selection = Selection(),
                  speedups: Optional[Speedups] = None, name: str = "") -> None:
         self.path = Path(path)
         self.name = name or str(path)
@@ -78,47 +81,45 @@ class QueueWorkload:
         lines = follower.read_new()
         if follower.trouble:
             raise WorkloadError(f"queue file {self.name} {follower.trouble}")
-        self.taken, next_id = 0, 0
-        self.dirt = {}
+        self.taken, next_id, self.dirt = 0, 0, {}
         named: Dict[str, List[int]] = {}
         for offset, line in replay(lines, self.rules.load):
-            wanted, refused = line.parsed, ""
+            wanted = line.parsed
+            ids = range(next_id, next_id + (wanted.jobs if isinstance(wanted, LineError)
+                                            else len(wanted.fields.get("array", ())) or 1))
+            next_id = ids.stop
             if isinstance(wanted, LineError):  # it keeps its ids, as in a live run
                 self.dirt["lines that name no job"] = self.dirt.get("lines that name no job", 0) + 1
-                for job_id in range(next_id, next_id + wanted.jobs):
-                    if self.rules.wants(job_id, offset):
-                        yield Submission(Job(job_id, wanted.app or "?", 1, 1.0, offset), 1.0,
-                                         refused=f"{self.name}:{line.number}: {wanted}")
-                next_id += wanted.jobs
+                yield from (Submission(Job(job_id, wanted.app or "?", 1, 1.0, offset), 1.0,
+                                       refused=f"{self.name}:{line.number}: {wanted}")
+                            for job_id in ids if self.rules.wants(job_id, offset))
                 continue
-            fields = wanted.fields
-            run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
-            try:
-                after = resolved(fields.get("after", ()), named)
-            except ValueError as unknown:
-                after, refused = (), str(unknown)
-            indices = fields.get("array", ())
-            first, next_id = next_id, next_id + (len(indices) or 1)
-            details = PLAIN
-            if fields:
-                one, details = made({**wanted.values, "after": after}, first, offset)
-            for job_id in range(first, next_id):
-                if not self.rules.wants(job_id, offset):
-                    continue
+            for one in self._of_line(wanted, ids, offset, named):
                 if self.rules.jobs is not None and self.taken >= self.rules.jobs:
                     return
                 self.taken += 1
-                if fields:
-                    job = one if job_id == first else one.but(id=job_id)
-                else:
-                    job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
-                              wanted.exclusive)
-                if indices:
-                    details = replace(details, index=indices[job_id - first])
-                yield Submission(job, wanted.seconds if run is None else run, after, details.held,
-                                 refused, details=details)
-            if "name" in fields:
-                named.setdefault(fields["name"], []).extend(range(first, next_id))
+                yield one
+
+    def _of_line(self, wanted: QueueLine, ids: range, offset: float, named: Dict[str, List[int]]
+                 ) -> Iterator[Submission]:
+        """The jobs of a line, as far as they are wanted; `named` are the ids of those before by their names."""
+        fields, refused = wanted.fields, ""
+        run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
+        try:
+            after = resolved(fields.get("after", ()), named)
+        except ValueError as unknown:
+            after, refused = (), str(unknown)
+        one = Job(ids.start, wanted.app, wanted.procs, wanted.seconds, offset, wanted.exclusive)
+        details = PLAIN
+        if fields:
+            one, details = made({**wanted.values, "after": after}, ids.start, offset)
+        for job_id, index in zip(ids, fields.get("array") or (None,)):
+            job = one if job_id == ids.start else one.but(id=job_id)
+            own = details if index is None else details.of(index, job.payload)
+            if self.rules.wants(job_id, offset):
+                yield Submission(job, wanted.seconds if run is None else run, after, own.held, refused, details=own)
+            if own.name:
+                named.setdefault(own.name, []).append(job_id)
 
 
 class RecordedRun:
@@ -133,7 +134,7 @@ class RecordedRun:
     processors: Optional[int] = None
     unix_start: Optional[int] = None
 
-    def __init__(self, path: Union[str, Path], rules: Rules = Rules(), name: str = "") -> None:
+    def __init__(self, path: Union[str, Path], rules: Selection = Selection(), name: str = "") -> None:
         self.path = Path(path)
         self.name = name or str(path)
         self.spool: Any = None
@@ -200,7 +201,7 @@ class SyntheticWorkload:
     header: Dict[str, str] = {}
     unix_start: Optional[int] = None
 
-    def __init__(self, text: str, rules: Rules = Rules()) -> None:
+    def __init__(self, text: str, rules: Selection = Selection()) -> None:
         found = re.fullmatch(SYNTHETIC + r"([0-9]+):([1-9][0-9]*)(?::([0-9]+))?", text)
         if not found:
             raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
@@ -239,11 +240,11 @@ class SyntheticWorkload:
 Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload, Rows]
 
 FORMS: Sequence[Tuple[Callable[[str], bool], Type[Rows]]] = (
-    (is_dump, SacctDump), (is_log, PbsLog), (is_eurora, EuroraTrace), (is_table, Table))
+    (is_dump, SacctDump), (is_log, PbsLog), (is_eurora, EuroraTrace), (is_table, TableWorkload))
 """Tables and logs by what their first line tells."""
 
 
-def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates: bool = False,
+def open_workload(path: Union[str, Path], rules: Selection = Selection(),
                   speedups: Optional[Speedups] = None) -> Workload:
     """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, a dump of sacct, an accounting
     log of PBS, a table (see `FORMS`), or else a queue file; or a synthetic one, for a text that begins
@@ -269,7 +270,7 @@ def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates
         raise WorkloadError(f"{name}: {(error.strerror or str(error)).lower()}; name {WANTED}"
                             ) from error
     try:
-        made = _workload(path, name, start, rules, keep_estimates, speedups)
+        made = _workload(path, name, start, rules, speedups)
     except TraceError as error:
         raise WorkloadError(str(error)) from error
     made.spool = spool  # which is removed with the workload
@@ -279,6 +280,16 @@ def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates
 WANTED = ("a trace (SWF, also .gz), a dump of sacct, a log of PBS, a CSV with jobs, a queue file, the "
           "jobs.csv of a run, or lublin:PROCESSORS:JOBS[:SEED]")
 _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+
+
+def processors_of(source: Any, remedy: str) -> int:
+    """The processors of the machine that a workload is of; WorkloadError with the remedy where it does not say."""
+    processors: Optional[int] = getattr(source, "processors", None)
+    if processors is None:
+        name = getattr(source, "name", "")
+        raise WorkloadError(f"{f'{name}: ' if name else ''}the workload does not say how large the machine is (a "
+                            f"trace does in its header, `; MaxProcs: N`); {remedy}")
+    return processors
 
 
 def _spooled(path: Path) -> Any:
@@ -296,9 +307,29 @@ def _spooled(path: Path) -> Any:
     return spool
 
 
-def _workload(path: Path, name: str, start: bytes, rules: Rules, keep_estimates: bool,
+def _workload(path: Path, name: str, start: bytes, rules: Selection,
               speedups: Optional[Speedups]) -> Union[Trace, QueueWorkload, RecordedRun, Rows]:
     """The workload of a file that begins like this."""
+    _check_text(name, start)
+    text = start.decode("utf-8", "replace")
+    if text.startswith("id,app,"):
+        return RecordedRun(path, rules, name)
+    first = next((line for line in text.splitlines()
+                  if line.strip() and not line.startswith(("#", ";"))), "")
+    is_trace = name.endswith((".swf", ".swf.gz"))
+    for tells, form in FORMS if is_trace else (*FORMS, *_forms_of_packages()):
+        if tells(first):
+            return form(path, rules, name)
+    rows = [line for line in text.splitlines()
+            if line.strip() and not line.lstrip().startswith((";", "#"))]
+    if is_trace or text.lstrip().startswith(";") or (rows and _is_row(rows[0])):
+        return Trace(path, rules, name=name)
+    _check_queue(name, text)
+    return QueueWorkload(path, rules, speedups, name)
+
+
+def _check_text(name: str, start: bytes) -> None:
+    """Raise WorkloadError unless a file that begins like this is a text of lines."""
     if not start:
         raise WorkloadError(f"{name}: empty; name {WANTED}")
     mark = next((mark for mark in _MARKS if start.startswith(mark)), None)
@@ -311,21 +342,15 @@ def _workload(path: Path, name: str, start: bytes, rules: Rules, keep_estimates:
     if b"\r" in start and b"\n" not in start:
         raise WorkloadError(f"{name}: its lines end with a carriage return alone; convert it: "
                             f"`tr '\\r' '\\n' < {name} > NEW`")
-    text = start.decode("utf-8", "replace")
-    if text.startswith("id,app,"):
-        return RecordedRun(path, rules, name)
-    first = next((line for line in text.splitlines()
-                  if line.strip() and not line.startswith(("#", ";"))), "")
-    for tells, form in FORMS:
-        if tells(first):
-            return form(path, rules, keep_estimates, name)
-    rows = [line for line in text.splitlines()
-            if line.strip() and not line.lstrip().startswith((";", "#"))]
-    if name.endswith((".swf", ".swf.gz")) or text.lstrip().startswith(";") or (
-            rows and _is_row(rows[0])):
-        return Trace(path, rules, keep_estimates, name=name)
-    _check_queue(name, text)
-    return QueueWorkload(path, rules, speedups, name)
+
+
+@functools.cache
+def _forms_of_packages() -> Sequence[Tuple[Callable[[str], bool], Type[Rows]]]:
+    """The workload formats of installed packages, as FORMS has vrm's: classes with a `tells(line)`, which is asked with
+    the first line of a file."""
+    found: List[Any] = []
+    plugins.use("vrm.formats", (), found.append)
+    return [(form.tells, form) for form in found]
 
 
 def _is_row(line: str) -> bool:
@@ -368,22 +393,12 @@ def model_of(workload: str, machine: Optional[str] = None) -> Tuple[Model, List[
     if machine is not None:
         from vrm.config.machine import read_machine
         names = frozenset(name for node in read_machine(machine).nodes for name in node.resources)
-    source = open_workload(workload, Rules(memory=MEMORY in names, resources=names), True)
+    source = open_workload(workload, Selection(memory=MEMORY in names, resources=names, keep_estimates=True))
     jobs = list(source)
     if not jobs:
         raise WorkloadError(f"{workload}: no job of it ran; there is nothing to be like")
     from vrm.workload.mixed import fit
     return fit(jobs, source.unix_start), jobs
-
-
-def read_heatmap(path: Union[str, Path], rows_are: str = "own",
-                 least: float = 0.0) -> Tuple[Heatmap, Optional[Speedups]]:
-    """A heatmap of ranks, which only orders nodes, or one of measured speed-ups, which also tells
-    how fast jobs run and refuses pairs with a combined throughput below `least`. Raises
-    SpeedError."""
-    from vrm.workload import heatmap_files
-    found = heatmap_files.read(path, rows_are, least)
-    return found.heatmap, found.speedups
 
 
 ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)

@@ -30,7 +30,8 @@ class Cell:
     """One run: a workload under a policy, with a seed where the workload is drawn.
 
     `workload` is the path of a file, or `lublin:PROCESSORS:JOBS` for a synthetic one; `choices`
-    are keyword arguments of `simulate` (texts and numbers only, so that they have a name).
+    are texts and numbers (so that they have a name) by the names of fields: those of `Rules`,
+    `Measurements`, `Timetable` and `Recording`, and `nodes`, `sockets`, `cores` and `machine`.
     """
 
     workload: str
@@ -49,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Policies x workloads x seeds; `policies` are keyword arguments of `simulate`.
+    """Policies x workloads x seeds; `policies` are choices as those of a `Cell`.
 
     `common` is given to every run (nodes, sockets, cores, ...).
     """
@@ -119,10 +120,11 @@ def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: An
 
 def run_cell(cell: Cell, directory: str) -> str:
     """Run a cell and write its file, which appears only when it is whole; returns its name."""
+    from vrm.simulation.arguments import by_name
     from vrm.simulation.library import simulate
     drawn = cell.workload.startswith("lublin:")
     workload = f"{cell.workload}:{cell.seed}" if drawn else cell.workload
-    summary = simulate(workload, **dict(cell.choices)).summary
+    summary = simulate(workload, **by_name(dict(cell.choices))).summary
     for key in ("simulated_seconds", "jobs_per_second"):  # equal runs leave equal files
         del summary[key]
     report = {"workload": cell.workload, "seed": cell.seed, "choices": dict(cell.choices),

@@ -11,7 +11,7 @@ from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
 from vrm.results.efficiency import Efficiency, Held
 from vrm.results.names import policy_name, time_text
-from vrm.simulation.results import Results, Row
+from vrm.simulation.results import Results, ResultRow
 from vrm.workload.submission import Submission
 from vrm.workload.swf import write
 
@@ -28,7 +28,7 @@ class Bookings(Watcher):
         """A job starts."""
         self._made.append(booking)
 
-    def held(self, rows: Iterable[Row]) -> Iterator[Held]:
+    def held(self, rows: Iterable[ResultRow]) -> Iterator[Held]:
         """What the jobs of the rows held while they ran, in the order of their starts."""
         ended = {(row.id, row.start): row.end for row in rows}
         for booking in self._made:
@@ -37,7 +37,7 @@ class Bookings(Watcher):
                 yield Held(booking.job.request, booking.placement, booking.start, end)
 
 
-class Jobs(Sequence[Row]):
+class Jobs(Sequence[ResultRow]):
     """The jobs that ran, in the order of their ends; made as they are asked for."""
 
     def __init__(self, results: Results) -> None:
@@ -46,16 +46,16 @@ class Jobs(Sequence[Row]):
     def __len__(self) -> int:
         return self._results.ran
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ResultRow]:
         return self._results.rows()
 
     @overload
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> ResultRow: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: slice) -> Sequence[ResultRow]: ...
 
-    def __getitem__(self, index: Union[int, slice]) -> Union[Row, Sequence[Row]]:
+    def __getitem__(self, index: Union[int, slice]) -> Union[ResultRow, Sequence[ResultRow]]:
         if isinstance(index, slice):
             return [self._results.row(at) for at in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -82,16 +82,16 @@ class Outcome:
     @property
     def jobs(self) -> Jobs:
         """The jobs that ran, in the order of their ends: a sequence of
-        `vrm.simulation.results.Row`, times in seconds of the workload."""
+        `vrm.simulation.results.ResultRow`, times in seconds of the workload."""
         return Jobs(self.results)
 
     def columns(self) -> Dict[str, Any]:
-        """The jobs that ran as columns: arrays of numpy, texts as lists, by the names of `Row`,
+        """The jobs that ran as columns: arrays of numpy, texts as lists, by the names of `ResultRow`,
         and `wait` and `run` (s)."""
         import numpy as np
         rows = list(self.jobs)
         found: Dict[str, Any] = {}
-        for name, values in zip(Row._fields, zip(*rows) if rows else [()] * len(Row._fields)):
+        for name, values in zip(ResultRow._fields, zip(*rows) if rows else [()] * len(ResultRow._fields)):
             found[name] = list(values) if name in ("user", "app", "status") else np.array(values)
         found["wait"] = found["start"] - found["submit"]
         found["run"] = found["end"] - found["start"]
@@ -123,6 +123,29 @@ class Outcome:
                               "install pandas`, or use columns(), which needs numpy alone"
                               ) from error
         return DataFrame(self.columns()).set_index("id")
+
+    def plot(self) -> Any:
+        """A figure of matplotlib over the time of the run (hours): the cores that were busy below those that there
+        are, and the jobs that waited. A notebook shows it; `plot().savefig("run.png")` keeps it.
+
+        Raises ImportError with the fix where matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError(f"plot() needs matplotlib ({error}); install it with `python -m pip install "
+                              "matplotlib`, or draw what moments() gives") from error
+        moments = self.moments()
+        hours = moments["time"] / 3600
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        busy, waiting = figure.subplots(2, 1, sharex=True)
+        busy.fill_between(hours, moments["cores_busy"], step="post", color="#4477aa")
+        busy.axhline(self.cluster.cores, color="black", linewidth=0.8)
+        busy.set(title=_policies(self.summary), ylabel="busy cores", ylim=(0, 1.05 * self.cluster.cores))
+        waiting.step(hours, moments["queued"], where="post", color="#aa3377")
+        waiting.set(xlabel="time [h]", ylabel="waiting jobs")
+        waiting.set_ylim(bottom=0)
+        return figure
 
     def write_swf(self, path: Union[str, Path]) -> int:
         """Write the jobs that ran as a trace (SWF; compressed where the name ends in .gz), with

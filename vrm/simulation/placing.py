@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple, Union
+from typing import Any, Callable, Dict, List, Protocol, Tuple, Union
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
-from vrm.model.placement import CoreLayout
-from vrm.results.jobs import seconds_text
-from vrm.results.places import PlaceText, Runs
+from vrm.model.placement import CoreLayout, Placement
+from vrm.results.job_columns import TextCells, pattern, places_cell, seconds_texts
+from vrm.results.places import PlacementText, Runs
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.lanes import LanePolicy
-
-if TYPE_CHECKING:
-    from vrm.simulation.writers import JobLines
 
 Countable = Union[LanePolicy, CorePolicy]
 """Policies under which counts can say all."""
@@ -23,6 +20,8 @@ Batch = Tuple[int, int, bytes, bytes, List[str]]
 """How many jobs have ended in all; how many have started since the batch before, or were refused; of
 these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
 submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
+
+_LINE = pattern(status="completed", exit_code="", app_time="", exclusive="0", binding="unbound", reason="") + "\n"
 
 
 class FirstFree:
@@ -60,6 +59,17 @@ class FirstFree:
             heapq.heappush(self._firsts, first)
 
 
+class PlaceColumns(Protocol):
+    """What is written of a job and its place (see `vrm.simulation.writers.JobLines`)."""
+
+    places: str
+    text: PlacementText
+    apps: TextCells
+
+    def place(self, placement: Placement) -> Tuple[str, str]:
+        """The columns `nodes` and `cores`."""
+
+
 class Placer:
     """Gives the jobs of `vrm.simulation.counting` their places: it counts what is free, and here the same
     jobs start in the same order on an empty cluster, where there is time for it.
@@ -67,7 +77,7 @@ class Placer:
     `lines` knows what is written of a job, and how.
     """
 
-    def __init__(self, policy: Countable, cluster: Cluster, lines: JobLines) -> None:
+    def __init__(self, policy: Countable, cluster: Cluster, lines: PlaceColumns) -> None:
         self._policy, self._cluster, self._lines = policy, cluster, lines
         self._sizes: Dict[int, int] = {}
         self._apps: List[str] = []
@@ -82,7 +92,7 @@ class Placer:
             free = FirstFree(len(cluster.nodes) if nodes else cluster.layout.total)
             self._take, self._give = self._first_free(free, self._text(lines.text, cluster.layout)), free.give
 
-    def _text(self, text: PlaceText, layout: CoreLayout) -> Callable[[Runs, int], Tuple[str, str]]:
+    def _text(self, text: PlacementText, layout: CoreLayout) -> Callable[[Runs, int], Tuple[str, str]]:
         """What gives the columns of a job of so many ranks."""
         if self._lines.places == "full":
             if isinstance(self._policy, LanePolicy):
@@ -117,12 +127,12 @@ class Placer:
         were refused, in order."""
         import numpy as np
         ended, count, numbers, times, apps = batch
-        self._apps += map(self._lines.app, apps)
+        self._apps += map(self._lines.apps.__getitem__, apps)
         ids, procs, app, how = np.frombuffer(numbers, np.int64).reshape(4, count).tolist()
         columns = np.frombuffer(times).reshape(4, count)
         starts, ends = columns[1].tolist(), columns[2].tolist()
-        heads = map("%d,%s,%d,%s,%s,%s,%s,completed,,,0,%d,".__mod__, zip(
-            ids, map(self._apps.__getitem__, app), procs, *map(_texts, columns), map(bool, how)))
+        heads = zip(ids, map(self._apps.__getitem__, app), procs, *map(seconds_texts, columns),
+                    ["1" if each else "0" for each in how])
         running, take, give, unwritten = self._running, self._take, self._give, iter(refused)
         made: List[str] = []
         for head, job_id, ranks, start, end, kind in zip(heads, ids, procs, starts, ends, how):
@@ -135,11 +145,8 @@ class Placer:
                 made.append(next(unwritten))
                 continue
             held, nodes, cores = take(job_id, ranks)
-            if "," in nodes:
-                nodes = f'"{nodes}"'
-            if "," in cores:
-                cores = f'"{cores}"'
-            heapq.heappush(running, (end, job_id, held, f"{head}{nodes},{cores},unbound,\n"))
+            line = _LINE % (*head, places_cell(nodes), places_cell(cores))
+            heapq.heappush(running, (end, job_id, held, line))
         while self._ended < ended:
             self._ended += 1
             _, _, held, line = heapq.heappop(running)
@@ -147,9 +154,3 @@ class Placer:
             made.append(line)
         return made
 
-
-def _texts(seconds: Any) -> List[Any]:
-    """Times (an array) as they are written: whole numbers, or texts."""
-    import numpy as np
-    whole = seconds.astype(np.int64)
-    return whole.tolist() if (whole == seconds).all() else list(map(seconds_text, seconds.tolist()))

@@ -65,7 +65,7 @@ def on_all_cores(row: JobRow, cores_per_task: int, to_nodes: float) -> float:
     assert row.start is not None and row.end is not None
     run: float = row.end - row.start
     if row.borrowed:
-        return row.borrowed / (row.procs * cores_per_task)
+        return float(row.borrowed) / (row.procs * cores_per_task)
     return run - max(0.0, row.lent - to_nodes) / row.processors if row.lent else run
 
 

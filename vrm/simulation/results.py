@@ -19,15 +19,16 @@ from vrm.model.node import Node
 from vrm.model.placement_forms import to_values
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
-from vrm.results import shares, sharing
-from vrm.results.jobs import fields_of, job_line, more_columns
+from vrm.results import sharing
+from vrm.results.job_columns import more_cells
+from vrm.results.jobs import JobRow, fields_of
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
-from vrm.simulation.engine import Moment
+from vrm.simulation.engine import Moment, Recorder
 from vrm.simulation.placing import Batch, Placer
-from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines
+from vrm.simulation.writers import PLACES, WriterProcess, EvalysWriter, JobLines
 from vrm.workload.columns import Names
 from vrm.workload.submission import Submission
 
@@ -65,7 +66,7 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Row(NamedTuple):
+class ResultRow(NamedTuple):
     """A job that ran; times in seconds of the workload. `processors` is the number of cores that
     it held, `status` completed or timeout (killed at its estimate)."""
 
@@ -82,7 +83,7 @@ class Row(NamedTuple):
     backfilled: bool = False
 
 
-class Results:
+class Results(Recorder):
     """Records a run; see `vrm.simulation.engine.Recorder`.
 
     `nodes` are those of the cluster. With `out`, a text file, each job is written there as it
@@ -97,7 +98,7 @@ class Results:
                  more: bool = False, programs: Optional[Programs] = None) -> None:
         if places not in PLACES:
             raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
-        self._writer: Union[None, JobLines, Aside] = None
+        self._writer: Union[None, JobLines, WriterProcess] = None
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
         self._text = PlacementText(nodes)
@@ -137,10 +138,10 @@ class Results:
             self._note(booking, end, self._programs)
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
-                   status, job.exclusive, start.backfilled, to_values(shares.at_start(booking)))
+                   status, job.exclusive, start.backfilled, to_values(booking.placement.at_start))
             self._rows.append(row if self._details is None else
-                              (*row, self._more(job, {
-                                  "devices": self._text.devices(booking.placement),
+                              (*row, more_cells({
+                                  **self._said(job), "devices": self._text.devices(booking.placement),
                                   **(columns_of(self._drawn[-1]) if self._programs is not None else {}),
                                   **sharing.columns(booking, end)})))
             if len(self._rows) >= BATCH:
@@ -160,14 +161,13 @@ class Results:
     def _never_ran(self, job: Job, status: str, end: Optional[float], reason: str) -> None:
         self.counts[status] += 1
         if self._writer is not None:
-            line = job_line(job.id, job.app, job.procs, job.submit, None, end, job.walltime,
-                            status, exclusive=job.exclusive, reason=reason)
-            self._rows.append(line if self._details is None else f"{line[:-1]}{self._more(job)}\n")
+            row = JobRow(job.id, job.app, job.procs, job.submit, None, end, job.walltime, status,
+                         exclusive=job.exclusive, reason=reason, **self._said(job))
+            self._rows.append(row.short_line if self._details is None else row.line)
 
-    def _more(self, job: Job, result: Optional[Dict[str, Any]] = None) -> str:
-        """The columns behind `reason`."""
-        assert self._details is not None
-        return more_columns({**fields_of(job, self._details.pop(job.id, PLAIN)), **(result or {})})
+    def _said(self, job: Job) -> Dict[str, Any]:
+        """What the columns behind `reason` say of a job, where they are written."""
+        return {} if self._details is None else fields_of(job, self._details.pop(job.id, PLAIN))
 
     def _note(self, booking: Booking, end: float, programs: Programs) -> None:
         """What a job has drawn, as far as it is known."""
@@ -208,6 +208,11 @@ class Results:
         """Whether more is written of jobs than what a `Placer` can say."""
         return self._details is not None or self._evalys is not None
 
+    def forget(self) -> None:
+        """Forget the names of jobs that were read and will come again."""
+        self.users.forget()
+        self.apps.forget()
+
     def placed_by(self, placer: Callable[[JobLines], Placer]) -> bool:
         """For a run by counting: what makes the lines of its jobs. Whether somebody asks for these."""
         if self._writer is None:
@@ -237,8 +242,8 @@ class Results:
 
     def _write(self, rows: Any, many: bool) -> None:
         """Have rows written, by another process once there are many."""
-        if many and isinstance(self._writer, JobLines) and Aside.possible():
-            self._writer = Aside(self._writer)
+        if many and isinstance(self._writer, JobLines) and WriterProcess.possible():
+            self._writer = WriterProcess(self._writer)
         self._batches += 1
         assert self._writer is not None
         self._writer.write(rows)
@@ -269,11 +274,11 @@ class Results:
         """Jobs that ran and ended."""
         return len(self._jobs) // _JOB.size
 
-    def rows(self) -> Iterator["Row"]:
+    def rows(self) -> Iterator["ResultRow"]:
         """The jobs that ran, in the order of their ends."""
         return map(self.row, range(self.ran))
 
-    def row(self, at: int) -> "Row":
+    def row(self, at: int) -> "ResultRow":
         """The job that ended at this place of the order."""
         if len(self._user_names) < len(self.users):
             self._user_names = list(self.users)
@@ -281,7 +286,7 @@ class Results:
             self._app_names = list(self.apps)
         (number, procs, cores, user, app, how, submit, start, end,
          estimate) = _JOB.unpack_from(self._jobs, at * _JOB.size)
-        return Row(number, cores, submit, start, end, self._user_names[user], self._app_names[app], procs,
+        return ResultRow(number, cores, submit, start, end, self._user_names[user], self._app_names[app], procs,
                    estimate, _STATUSES[how & ~OVERTOOK], how >= OVERTOOK)
 
     def _columns(self) -> Tuple[Any, Any]:

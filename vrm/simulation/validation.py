@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.cluster import Cluster
-from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, JobState
+from vrm.model.machine import Machine
 from vrm.model.node import Node
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
 from vrm.results import metrics
-from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
+from vrm.results.job_columns import JobFileError
+from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.results.validation import Pair, Validation
 from vrm.run import journal
@@ -28,6 +28,7 @@ from vrm.run.journal_check import JournalError, Record
 from vrm.scheduling.estimators import Estimator
 from vrm.scheduling.ordering import ADVISED
 from vrm.system.files import read_regular
+from vrm.simulation.arguments import Measurements, Timetable
 from vrm.simulation.library import simulate
 from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes, on_all_cores, recorded
 from vrm.workload.estimates import Table
@@ -135,8 +136,8 @@ def read_rows(path: Path) -> List[JobRow]:
 
 
 def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
-             estimates: Optional[Table] = None, heatmap: Optional[Heatmap] = None,
-             speedups: Optional[Speedups] = None, changes: Sequence[Tuple[float, Rules]] = (),
+             estimates: Optional[Table] = None, measured: Measurements = Measurements(),
+             changes: Sequence[Tuple[float, Rules]] = (),
              lends: Sequence[AskedLend] = (), to_nodes: Optional[Mapping[int, float]] = None) -> Validation:
     """Replay a run by its rules on its nodes, and compare. `changes`: other rules from these times on.
     `lends`: what running jobs lent by `vrm lend`; jobs run slower by the share of the cores that they lack.
@@ -144,38 +145,25 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
 
     `estimates`: the calibrated run times of each application and number of ranks, of which the
     mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
-    speed-ups, which are in them already. `heatmap` orders nodes under strip; `speedups` say how
-    fast jobs run there beside others.
+    speed-ups, which are in them already. Of what was `measured` the heatmap orders nodes under strip, and the
+    speed-ups say how fast jobs run there beside others.
 
     Raises ValidationError when an estimate is missing.
     """
-    if estimates is None:
-        speedups = None
-    else:
+    if estimates is not None:
         _require(rows, estimates)
     begin = min(row.submit for row in rows)
-    submissions = []
-    for row in sorted(rows, key=lambda row: (row.submit, row.id)):
-        assert row.start is not None and row.end is not None
-        alone = (to_nodes or {}).get(row.id, 0.0)
-        run = on_all_cores(row, row.cores_per_task, alone)
-        if estimates is not None and row.status == JobState.COMPLETED.value:
-            run = estimates[row.app, row.procs].mean
-        try:
-            job, details = submitted(row, row.submit - begin)
-        except ValueError as error:
-            raise ValidationError(f"job {row.id} of the run: {error}") from error
-        if alone:  # its limit was later, too, by what it lost so
-            job = job.but(walltime=job.walltime + alone / row.processors)
-        submissions.append(Submission(job, run, details.after, details=details))
-    strip = any(each.policy == "strip" for each in (rules, *(other for _, other in changes)))
+    submissions = [_submission(row, begin, estimates, (to_nodes or {}).get(row.id, 0.0))
+                   for row in sorted(rows, key=lambda row: (row.submit, row.id))]
+    if estimates is None or not any(each.policy == "strip" for each in (rules, *(other for _, other in changes))):
+        measured = replace(measured, speedups=None)
+    if rules.estimates != "requested":
+        rules = replace(rules, estimates=Recorded())
     try:
         replayed = {row.id: row for row in simulate(
-            submissions, **{**vars(rules), "estimates": Recorded() if rules.estimates != "requested"
-                            else rules.estimates}, nodes=list(nodes), heatmap=heatmap,
-            speedups=speedups if strip else None,
-            lends=[each._replace(time=max(0.0, each.time - begin)) for each in lends],
-            changes=[(max(0.0, time - begin), other) for time, other in changes]).jobs}
+            submissions, Machine(nodes), rules, measured=measured, timetable=Timetable(
+                lends=[each._replace(time=max(0.0, each.time - begin)) for each in lends],
+                changes=[(max(0.0, time - begin), other) for time, other in changes])).jobs}
     except Infeasible as never:  # after a change
         raise ValidationError(f"a job that ran fits on no nodes of the replay under the rules of then: "
                               f"{never}") from never
@@ -192,6 +180,20 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
     return Validation("actual" if estimates is None else "calibrated", tuple(pairs),
                       max(row.end or 0.0 for row in rows) - begin,
                       max(row.end for row in replayed.values()), len(rows) - len(pairs))
+
+
+def _submission(row: JobRow, begin: float, estimates: Optional[Table], alone: float) -> Submission:
+    """A job of the run as it was submitted, with how long it ran; it lent `alone` core seconds to no job."""
+    run = on_all_cores(row, row.cores_per_task, alone)
+    if estimates is not None and row.status == JobState.COMPLETED.value:
+        run = estimates[row.app, row.procs].mean
+    try:
+        job, details = submitted(row, row.submit - begin)
+    except ValueError as error:
+        raise ValidationError(f"job {row.id} of the run: {error}") from error
+    if alone:  # its limit was later, too, by what it lost so
+        job = job.but(walltime=job.walltime + alone / row.processors)
+    return Submission(job, run, details.after, details=details)
 
 
 def _require(rows: Sequence[JobRow], estimates: Table) -> None:

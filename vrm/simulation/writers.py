@@ -1,7 +1,7 @@
 """Writes what a simulation leaves of each job: lines of `jobs.csv`, and the columns of evalys.
 
 Texts cost a quarter of a simulation's time, so that another process makes them where there is a
-second processor (`Aside`).
+second processor (`WriterProcess`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from typing import (Any, Dict, Iterable, List, NoReturn, Optional, Sequence, TextIO,
+from typing import (Any, Iterable, List, NoReturn, Optional, Sequence, TextIO,
                     Tuple)
 
 from vrm.model import bits
-from vrm.model.cluster import AnyPlacement, Booking
-from vrm.model.node import Node, lane_of_socket
-from vrm.model.placement import CoreLayout, CorePlacement
+from vrm.model.cluster import Booking
+from vrm.model.core_share import cores_of
+from vrm.model.node import Node
+from vrm.model.placement import CoreLayout, Placement
 from vrm.model.placement_forms import Values, of_values, width_of
-from vrm.results.jobs import HEADER, SIMULATED, job_line, seconds_text
-from vrm.results.places import PlaceText
+from vrm.results.job_columns import HEADER, SIMULATED, pattern, places_cell, seconds_text, TextCells
+from vrm.results.places import PlacementText
 from vrm.simulation.placing import Placer
 
 JobTuple = Tuple[Any, ...]
@@ -37,6 +38,8 @@ _SET_PIPE_SIZE = 1031  # Linux; `fcntl` has its name from Python 3.10 on
 PLACES = ("full", "nodes", "none")
 
 _all_whole = {int}.issuperset
+
+_LINE = pattern(exit_code="", app_time="", binding="unbound", reason="") + "%s\n"
 
 
 class JobLines:
@@ -54,9 +57,9 @@ class JobLines:
         self._wide = more
         self._out = out
         self.places = places
-        self.text = PlaceText(nodes)
+        self.text = PlacementText(nodes)
         self._layout = CoreLayout(nodes)
-        self._apps: Dict[str, str] = {}
+        self.apps = TextCells()
         out.write(HEADER if more else SIMULATED)
 
     def write(self, rows: Iterable[Any]) -> None:
@@ -64,10 +67,8 @@ class JobLines:
         if self.placer is not None:
             rows = self.placer.made(*rows)
         if self._wide:
-            rows = [row if isinstance(row, str) else f"{self._line(row[:-1])[:-1]}{row[-1]}\n"
-                    for row in rows]
-        self._out.write("".join([row if isinstance(row, str) else self._line(row)
-                                 for row in rows]))
+            rows = [row if isinstance(row, str) else self._line(row[:-1], row[-1]) for row in rows]
+        self._out.write("".join([row if isinstance(row, str) else self._line(row) for row in rows]))
 
     def flush(self) -> None:
         """Hand all lines to the file."""
@@ -76,18 +77,13 @@ class JobLines:
     def close(self) -> None:
         """Nothing is left to do: the file is its owner's."""
 
-    def _line(self, row: JobTuple) -> str:
+    def _line(self, row: JobTuple, more: str = "") -> str:
         job_id, app, procs, *times, status, exclusive, backfilled, place = row
         if not _all_whole(map(type, times)):
             times = list(map(seconds_text, times))
         nodes, cores = self._place(place)
-        if "," in cores:
-            cores = f'"{cores}"'
-        if "," in nodes:
-            nodes = f'"{nodes}"'
-        return (f"{job_id},{self.app(app)},{procs},{times[0]},{times[1]},{times[2]},{times[3]},"
-                f"{status},,,{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
-                f"{nodes},{cores},unbound,\n")
+        return _LINE % (job_id, self.apps[app], procs, *times, status, '1' if exclusive else '0',
+                        '1' if backfilled else '0', places_cell(nodes), places_cell(cores), more)
 
     def _place(self, place: Values) -> Tuple[str, str]:
         """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
@@ -95,22 +91,14 @@ class JobLines:
         wide = width_of(place) > 1
         return ("", "") if self.places == "none" and not wide else self.place(of_values(place, self._layout), wide)
 
-    def place(self, placement: AnyPlacement, wide: bool = False) -> Tuple[str, str]:
+    def place(self, placement: Placement, wide: bool = False) -> Tuple[str, str]:
         """The same of a placement, of which something is wanted."""
         if self.places == "nodes" and not wide:
             return self.text.nodes(placement), ""
         return self.text.columns(placement)
 
-    def app(self, app: str) -> str:
-        """The name of an application as `job_line` writes it."""
-        known = self._apps.get(app)
-        if known is None:
-            line = job_line(0, app, 0, 0, 0, 0, 0, "")
-            known = self._apps[app] = line[2:-len(",0,0,0,0,0,,,,0,0,,,,\n")]
-        return known
 
-
-class Aside:
+class WriterProcess:
     """Has `lines` written by a process of its own, which ends with this one.
 
     Errors of writing are raised by whatever follows them.
@@ -207,7 +195,7 @@ class EvalysWriter:
         state = ("COMPLETED_SUCCESSFULLY" if status == "completed"
                  else "COMPLETED_WALLTIME_REACHED" if status == "timeout" else "COMPLETED_FAILED")
         cores = " ".join(str(first) if stop - first == 1 else f"{first}-{stop - 1}"
-                         for first, stop in bits.runs(self._cores(booking.placement)))
+                         for first, stop in bits.runs(cores_of(booking.placement, self._nodes, self._layout)))
         app = job.app.replace(",", " ")
         self._lines.append(
             f"{job.id},{self._workload},{app},{seconds_text(job.submit)},{job.procs},"
@@ -222,19 +210,3 @@ class EvalysWriter:
         self._out.write("".join(self._lines))
         self._lines.clear()
         self._out.flush()
-
-    def _cores(self, placement: AnyPlacement) -> int:
-        """The cores of a placement as a set, in the numbering of the layout."""
-        if isinstance(placement, CorePlacement):
-            return placement.taken
-        chosen = 0
-        for node, ranks in placement.ranks_by_node(self._nodes):
-            at = self._layout.node_first[node]
-            lane = placement.lane(node)
-            for cores in self._nodes[node].sockets:
-                first, length = lane_of_socket(cores, placement.share, lane)
-                here = min(ranks, length // placement.width)
-                chosen |= ((1 << here * placement.width) - 1) << (at + first)
-                ranks -= here
-                at += cores
-        return chosen

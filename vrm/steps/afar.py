@@ -73,7 +73,7 @@ def _here(options: Options) -> Options:
 def _part(srun: main.Srun, claim: Claim, control: int) -> int:
     """Run the tasks on this node; the greatest of their exit statuses."""
     srun.part = True
-    srun.named(claim)
+    srun.placed(claim)
     guard = Guard(f"{MARK}={srun.env[MARK]}", lambda: None)
     running = Running(guard, True, False, srun.kill, control=control)
     srun.start(claim, running)

@@ -12,6 +12,7 @@ import fcntl
 import os
 
 from vrm.steps.jobfile import JobNode, StepJob
+from vrm.steps.options import Wrong
 
 LOCK = "lock"
 
@@ -36,21 +37,64 @@ class Task:
         return f"Task({self.node}, {self.cores})"
 
 
-class Wish:
+class StepRequest:
     """What a step asks for: `tasks` of so many `cpus` (cores) each; on how many `nodes` (least and
     most; None for any), with at most `per_node` tasks on each, of these `allowed` nodes (numbers; None for
     all). `cyclic`: tasks take turns on the nodes. `gpus`: how many for each task, and for each node, that has some;
     tasks see all that the step has on their node if they are `shared`, as those for each node are. None: the
-    step asks for none, and sees those of the job."""
+    step asks for none, and sees those of the job. `over`: tasks share cores where there are more tasks."""
 
     def __init__(self, tasks: int, cpus: int = 1, nodes: "tuple[int, int] | None" = None, per_node: int = 0,
                  allowed: "set[int] | None" = None, cyclic: bool = False,
-                 gpus: "tuple[int, int] | None" = None, shared: bool = False) -> None:
+                 gpus: "tuple[int, int] | None" = None, shared: bool = False, over: bool = False) -> None:
         self.tasks, self.cpus, self.nodes, self.per_node = tasks, cpus, nodes, per_node
-        self.allowed, self.cyclic, self.gpus, self.shared = allowed, cyclic, gpus, shared
+        self.allowed, self.cyclic, self.gpus, self.shared, self.over = allowed, cyclic, gpus, shared, over
 
 
-def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
+def ask_for_gpus(wish: StepRequest, asked: "dict[str, int]", nodes: int) -> None:
+    """Add the GPUs to a wish. Wrong where they cannot be shared out."""
+    if not asked:
+        return
+    each = asked.get("gpus-per-task") or asked.get("tres-per-task") or 0
+    together = asked.get("gpus-per-node") or asked.get("gres") or 0
+    total = asked.get("gpus") or 0
+    if total and not each and not together:
+        wide = wish.nodes[0] if wish.nodes and wish.nodes[0] == wish.nodes[1] else 1 if nodes == 1 else 0
+        if wide and total % wide == 0:
+            wish.nodes, together = (wide, wide), total // wide
+        elif total % wish.tasks == 0:
+            each, wish.shared = total // wish.tasks, True
+        elif wish.nodes is None:
+            wish.nodes, together = (1, 1), total
+        else:
+            raise Wrong(f"--gpus={total}: so many cannot be shared out equally; say --gpus-per-node or --gpus-per-task")
+    elif total and total != each * wish.tasks:
+        raise Wrong(f"--gpus={total} is not what the other options of GPUs come to")
+    wish.gpus = each, together
+
+
+def cpus_of(job: StepJob, tasks: "list[Task]", wide: bool, listed: "list[list[int]]") -> "list[list[int]]":
+    """The CPUs of each task: those of its cores, or where it is `wide`, of the step's on its node; or those that are
+    `listed` for the tasks of a node, in turns. Wrong for one that the job does not have."""
+    counts, used = [0] * len(job.nodes), [set[int]() for _ in job.nodes]
+    for task in tasks:
+        used[task.node].update(task.cores)
+    found = []
+    for task in tasks:
+        node = job.nodes[task.node]
+        cpus = sorted(cpu for core in (used[task.node] if wide else task.cores) for cpu in node.cores[core])
+        if listed and job.bound:
+            cpus = listed[counts[task.node] % len(listed)]
+            others = set(cpus).difference(*node.cores)
+            if others:
+                raise Wrong(f"--cpu-bind: CPU {min(others)} of {node.name} is not this job's, which has "
+                            + ",".join(str(cpu) for cpu in sorted(sum(node.cores, []))))
+        counts[task.node] += 1
+        found.append(cpus)
+    return found
+
+
+def choose(job: StepJob, wish: StepRequest, used: "set[tuple[int, int]]",
            held: "set[tuple[int, int]]" = frozenset()) -> "list[Task] | None":  # type: ignore[assignment]
     """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with GPUs
     that are not `held`; None where there are too few.
@@ -61,6 +105,9 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
     free = [[core for core in range(len(node.cores)) if (at, core) not in used]
             if wish.allowed is None or at in wish.allowed else [] for at, node in enumerate(job.nodes)]
     room = [len(cores) // wish.cpus for cores in free]
+    most_room = sorted(filter(None, room), reverse=True)[:wish.nodes[1] if wish.nodes else None]
+    more = -(-max(0, wish.tasks - sum(most_room)) // len(most_room)) if wish.over and most_room else 0
+    room = [most and most + more for most in room]
     if wish.per_node:
         room = [min(most, wish.per_node) for most in room]
     each, together = wish.gpus or (0, 0)
@@ -68,7 +115,7 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
     if each or together:
         room = [min(most, (len(mine) - together) // each if each else most) if len(mine) >= together else 0
                 for most, mine in zip(room, gpus)]
-    own = [min(most, max(0, node.tasks * job.cpus - (len(node.cores) - len(cores))) // wish.cpus)
+    own = [min(most, more + max(0, node.tasks * job.cpus - (len(node.cores) - len(cores))) // wish.cpus)
            for most, node, cores in zip(room, job.nodes, free)]
     counts = _counts(own, wish)
     if counts is None and own != room:
@@ -84,6 +131,8 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
             gpus[at] = [gpu for gpu in gpus[at] if gpu not in own]
             here.append(Task(at, cores, None if wish.gpus is None else own))
             left = [core for core in left if core not in cores]
+            if wish.over and len(left) < wish.cpus:
+                left = free[at]
         if together and count:
             own = _nearest(job.nodes[at], gpus[at], [core for task in here for core in task.cores], together)
             for task in here:
@@ -102,7 +151,7 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
     return tasks
 
 
-def _counts(room: "list[int]", wish: Wish) -> "list[int] | None":
+def _counts(room: "list[int]", wish: StepRequest) -> "list[int] | None":
     """How many tasks each node gets, where there is `room` for so many."""
     if wish.nodes is None:
         counts, left = [], wish.tasks
@@ -162,7 +211,7 @@ class Claims:
         self.job = job
         self._lock = os.open(f"{job.directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, wish: Wish, overlap: bool = False) -> "Claim | None":
+    def take(self, wish: StepRequest, overlap: bool = False) -> "Claim | None":
         """Take cores: None where others have them at the moment. TooFew where the job never has so many.
         With `overlap` it may be cores that other steps have, and others may take them."""
         job = self.job
@@ -214,7 +263,7 @@ class Claims:
                 os.close(handle)
         return used, held
 
-    def wait(self, wish: Wish, overlap: bool = False) -> Claim:
+    def wait(self, wish: StepRequest, overlap: bool = False) -> Claim:
         """Take cores as soon as there are enough. TooFew as `take`."""
         claim = self.take(wish, overlap)
         if claim is not None:

@@ -35,6 +35,10 @@ NODE = "VRM_NODE"
 """The variable that says on which of the job's nodes a process is."""
 
 
+ELSEWHERE = "-"
+"""What that variable says on another node."""
+
+
 class Gpu:
     """A GPU that the job has on a node: by its `word` in a `variable` programs choose it."""
 
@@ -95,8 +99,10 @@ class StepJob:
         return self.values.get(key, [""])[0]
 
     def here(self, env: "dict[str, str] | os._Environ[str]") -> int:
-        """The number of the node on which this process is; the first where nothing says so."""
+        """The number of the node on which this process is; the first where nothing says so, -1 where it is on none."""
         name = env.get(NODE, "")
+        if name == ELSEWHERE:
+            return -1
         return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)
 
 
@@ -110,7 +116,11 @@ def read(directory: str) -> StepJob:
     """The job whose steps have this directory. OSError when the file cannot be read, ValueError when it
     is damaged."""
     path = f"{directory}/{JOB}"
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+    try:
+        file = open(path, encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "the job has ended, and this file of it with that", path) from None
+    with file:
         values: "dict[str, list[str]]" = {}
         for line in file:
             key, _, value = line.rstrip("\n").partition(" ")

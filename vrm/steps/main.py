@@ -10,17 +10,18 @@ import time
 
 from vrm.results.steps import Step, append
 from vrm.steps import jobfile
-from vrm.steps.cores import Claim, Claims, Task, TooFew, Wish
+from vrm.steps.cores import Claim, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.steps.guard import Guard
 from vrm.steps.jobfile import StepJob
-from vrm.steps.options import Options, Wrong, each_task, exported, gpus_of, hosts, parse, pattern, refuse, wide
+from vrm.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
+                               refuse, wide)
 from vrm.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.steps.tasks import Process, Running, feed
 from vrm.steps.used import MARK, of_step, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Callable, NoReturn
 
 VERSION = "slurm 22.05.8"
 
@@ -38,10 +39,27 @@ def main(arguments: "list[str]") -> int:
             return 0
         _of_environment(options, os.environ)
         refuse(options)
-    except Wrong as error:
+        if options.get("jobid") and not _own(options.get("jobid")):
+            _ask_the_manager(arguments)
+    except (Wrong, OSError, ValueError) as error:
         _say(f"error: {error}")
         return 1
     return carry_out(options, lambda srun: srun.run())
+
+
+def _own(job_id: str) -> bool:
+    """Whether this is the id of the job around."""
+    env = os.environ
+    return job_id in (jobfile.read(env[jobfile.VARIABLE]).slurm,
+                      f"{env.get('SLURM_ARRAY_JOB_ID')}_{env.get('SLURM_ARRAY_TASK_ID')}")
+
+
+def _ask_the_manager(arguments: "list[str]") -> None:
+    """Go on as an srun outside of jobs, which finds another job."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = f"import sys; sys.path.insert(0, {root!r}); from vrm.front.client import main; sys.exit(main(sys.argv[1:]))"
+    env = {name: value for name, value in os.environ.items() if name not in (jobfile.VARIABLE, jobfile.NODE)}
+    os.execve(sys.executable, [sys.executable, "-I", "-c", code, "srun", *arguments], env)
 
 
 def carry_out(options: Options, work: "Callable[[Srun], int]") -> int:
@@ -68,9 +86,9 @@ def _of_environment(options: Options, env: "os._Environ[str]") -> None:
                             ("cpus-per-task", "SRUN_CPUS_PER_TASK"), ("export", "SRUN_EXPORT_ENV"),
                             ("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"),
                             ("input", "SLURM_STDINMODE"), ("chdir", "SLURM_WORKING_DIR"),
-                            ("distribution", "SLURM_DISTRIBUTION")):
+                            ("distribution", "SLURM_DISTRIBUTION"), ("overcommit", "SLURM_OVERCOMMIT")):
         value = env.get(variables)
-        if value is not None and name not in options and not (value == "0" and name in ("label", "overlap")):
+        if value is not None and name not in options and not (value == "0" and name in FLAGS):
             options.given[name] = value
 
 
@@ -89,17 +107,25 @@ class Srun:
             raise Wrong(f"couldn't chdir to `{self.cwd}': No such directory")
         self.env = exported(options.given.get("export"), os.environ)
         self.limit = options.seconds()
+        env = os.environ
+        self.outside = (env.get("VRM_RUN"), env.get("VRM_JOB_ID")) != (job.one("run"), str(job.id))
         self.wish = self._wish()
+        self.title = options.get("job-name") or os.path.basename(options.words[0])
+        if options.given.pop("multi-prog", None) is not None:
+            options.words = self._programs(options.words[0])
         self.program = self._program(options.words[0])
         self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
         self.started, self.by_launcher = 0.0, False
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> StepRequest:
         job, options = self.job, self.options
         nodes = options.nodes()
         per_node = options.number("ntasks-per-node", 0)
         inherited = os.environ.get("SLURM_NTASKS", "")
         tasks = int(inherited) if inherited.isdigit() and 0 < int(inherited) <= job.tasks else job.tasks
+        if self.outside and not inherited and "nodelist" not in options:  # a task on each node
+            nodes = nodes or (len(job.nodes), len(job.nodes))
+            tasks = nodes[0]
         if "nodes" in options and "SLURM_PROCID" not in os.environ and per_node:
             assert nodes is not None
             tasks = nodes[0] * per_node
@@ -118,11 +144,22 @@ class Srun:
             if unknown:
                 raise Wrong(f"--nodelist: {unknown[0]} is no node of job {job.slurm}")
             allowed = {names[name] for name in wanted}
+        first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
+        without = set(hosts(options.get("exclude")))
+        if first or without:
+            allowed = {at for at, node in enumerate(job.nodes) if at >= first and node.name not in without
+                       and (allowed is None or at in allowed)}
         kind = options.get("distribution", "block").lower()
-        wish = Wish(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
-                    kind.startswith("cyclic"))
-        _ask_for_gpus(wish, gpus_of(options), len(job.nodes))
+        wish = StepRequest(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
+                    kind.startswith("cyclic"), over="overcommit" in options)
+        ask_for_gpus(wish, gpus_of(options), len(job.nodes))
         return wish
+
+    def _programs(self, name: str) -> "list[str]":
+        """The words of all tasks, of which this file says what each runs."""
+        from vrm.steps import multiprog
+        with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
+            return multiprog.words(name, file.read(), self.wish.tasks)
 
     def _program(self, word: str) -> str:
         """The path of the program, looked for as a shell does."""
@@ -143,12 +180,16 @@ class Srun:
         claim = self._claim()
         if claim is None:
             return 1
-        self.named(claim)
+        self.placed(claim)
         self.started = time.time()
         self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
         guard = Guard(f"{MARK}={self.env[MARK]}", lambda: self._record(claim, "cancelled", 137))
         running = Running(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
+        if self.outside:
+            running.marker = f"{os.path.dirname(self.job.one('records'))}/pids/{self.job.id}"
+            if "pty" not in self.options:  # tasks with groups of their own are ended with the job
+                self.env.update(VRM_RUN=self.job.one("run"), VRM_JOB_ID=str(self.job.id))
         if by_launcher:
             self._launch(claim, running)
         else:
@@ -159,8 +200,10 @@ class Srun:
         claim.release()
         return code
 
-    def named(self, claim: Claim) -> None:
-        """Take the number of the step."""
+    def placed(self, claim: Claim) -> None:
+        """Take the number of the step, and the CPUs of each task."""
+        bind = self.options.get("cpu-bind")
+        self.cpus = cpus_of(self.job, claim.tasks, wide(bind), binding(bind)[1])
         self.step = f"{self.job.id}.{claim.number}"
         self.env[MARK] = f"{self.job.one('run')}:{self.step}"
 
@@ -321,12 +364,10 @@ class Srun:
             node = self.job.nodes[task.node]
             same = [each for each in tasks if each.node == task.node]
             local = sum(each.node == task.node for each in tasks[:rank])
-            used = [core for each in same for core in each.cores] if wide(
-                self.options.get("cpu-bind")) else task.cores
             env = {**self.env, **common, **devices(self.job, task),
                    "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": values["n"],
                    "SLURMD_NODENAME": node.name, jobfile.NODE: node.name,
-                   "SLURM_CPUS_ON_NODE": str(sum(len(each.cores) for each in same)),
+                   "SLURM_CPUS_ON_NODE": str(len({core for each in same for core in each.cores})),
                    "SLURM_GTIDS": ",".join(str(number) for number, each in enumerate(tasks)
                                            if each.node == task.node)}
             for name in OUTER:
@@ -339,7 +380,7 @@ class Srun:
                 label = b""
             running.start(rank, Process(
                 [self.program, *self.options.words[1:]], env,
-                [cpu for core in used for cpu in node.cores[core]] if self.job.bound else None,
+                self.cpus[rank] if self.job.bound else None,
                 (files[0], files[1], files[2]), label))
         os.chdir(cwd)
         for source in set(inputs) - {0}:
@@ -366,7 +407,7 @@ class Srun:
             common.pop(name, None)
         script = f"{job.directory}/{claim.number}.sh"
         with open(script, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(wrapper(job, tasks, common, self.cwd, wide(options.get("cpu-bind")), outputs,
+            file.write(wrapper(job, tasks, common, self.cwd, self.cpus, outputs,
                                len(str(len(tasks) - 1)) if "label" in options else 0, claim.number))
         words, files = command(job, self.step, tasks, script, [self.program, *options.words[1:]],
                                self.kill)
@@ -405,9 +446,8 @@ class Srun:
     def _record(self, claim: Claim, state: str, code: int) -> None:
         """Write the line of `steps.csv`."""
         job, tasks = self.job, claim.tasks
-        step = Step(job.id, str(claim.number), self.options.get("job-name") or os.path.basename(
-            self.options.words[0]), self.started, time.time(), state, code, len(tasks),
-            sum(len(task.cores) for task in tasks),
+        step = Step(job.id, str(claim.number), self.title, self.started, time.time(), state, code, len(tasks),
+            len({(task.node, core) for task in tasks for core in task.cores}),
             " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)), *self._used(claim),
             float(job.one("began")) if job.one("began") else None)
         try:
@@ -422,28 +462,6 @@ class Srun:
         site = self.by_launcher and self.job.launcher == "srun"
         there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
         return here if there is None else there if site else together((here, there))
-
-
-def _ask_for_gpus(wish: Wish, asked: "dict[str, int]", nodes: int) -> None:
-    """Add the GPUs to a wish. Wrong where they cannot be shared out."""
-    if not asked:
-        return
-    each = asked.get("gpus-per-task") or asked.get("tres-per-task") or 0
-    together = asked.get("gpus-per-node") or asked.get("gres") or 0
-    total = asked.get("gpus") or 0
-    if total and not each and not together:
-        wide = wish.nodes[0] if wish.nodes and wish.nodes[0] == wish.nodes[1] else 1 if nodes == 1 else 0
-        if wide and total % wide == 0:
-            wish.nodes, together = (wide, wide), total // wide
-        elif total % wish.tasks == 0:
-            each, wish.shared = total // wish.tasks, True
-        elif wish.nodes is None:
-            wish.nodes, together = (1, 1), total
-        else:
-            raise Wrong(f"--gpus={total}: so many cannot be shared out equally; say --gpus-per-node or --gpus-per-task")
-    elif total and total != each * wish.tasks:
-        raise Wrong(f"--gpus={total} is not what the other options of GPUs come to")
-    wish.gpus = each, together
 
 
 class _NotRun(Wrong):
@@ -478,7 +496,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run(work: "Callable[[], int]" = lambda: main(sys.argv[1:])) -> None:
+def run(work: "Callable[[], int]" = lambda: main(sys.argv[1:])) -> "NoReturn":
     """Be srun, or do this work of it, and end without tidying up."""
     code = 1
     try:

@@ -31,20 +31,31 @@ HARMLESS = frozenset((
     "no-kill", "preserve-env", "disable-status", "threads", "clusters", "wckey", "reservation", "mail-type",
     "mail-user", "nice", "propagate", "quiet", "verbose", "wait", "whole", "exact", "exclusive", "contiguous",
     "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "cores-per-socket", "sockets-per-node",
-    "priority", "open-mode", "slurmd-debug", "profile", "acctg-freq", "cpu-freq", "tmp", "signal", "constraint",
+    "priority", "open-mode", "slurmd-debug", "profile", "acctg-freq", "cpu-freq", "tmp", "constraint",
     "licenses", "unbuffered", "thread-spec", "core-spec", "extra-node-info", "use-min-nodes", "spread-job",
     "task-prolog", "task-epilog", "prolog", "epilog", "deadline", "immediate", "mincpus", "resv-ports",
     "delay-boot", "interactive", "parallel", "max-exit-timeout", "msg-timeout", "gid", "uid", "compress",
-    "get-user-env", "container", "power", "switches", "export-file", "mcs-label", "debugger-test"))
+    "get-user-env", "power", "switches", "export-file", "mcs-label", "debugger-test"))
 """Options of the whole job, and of things that vrm does not do in a step: they do not change what the
 programs of a step compute or where."""
 
 USED = frozenset((
     "ntasks", "nodes", "cpus-per-task", "ntasks-per-node", "overlap", "chdir", "output", "error", "input",
     "label", "time", "export", "cpu-bind", "mpi", "kill-on-bad-exit", "nodelist", "job-name", "version",
-    "help", "distribution", "gpus", "gres", "gpus-per-task", "gpus-per-node", "pty", "tres-per-task"))
+    "help", "distribution", "exclude", "relative", "jobid", "gpus",
+    "gres", "gpus-per-task", "gpus-per-node", "pty", "tres-per-task", "overcommit", "multi-prog"))
 
-KNOWN = FLAGS | MAYBE | HARMLESS | USED | frozenset(SHORT.values())
+REFUSED = frozenset((
+    "signal", "container", "het-group", "pack-group", "mpi-combine", "container-image", "container-mounts",
+    "container-workdir", "container-name", "container-save", "container-env"))
+"""Options that would change the outcome, beyond those above that nothing follows."""
+
+KNOWN = FLAGS | MAYBE | HARMLESS | USED | REFUSED | frozenset(SHORT.values())
+
+OLD = {"cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
+"""Spellings of earlier versions of Slurm."""
+
+NO_HETEROGENEOUS = "vrm has no heterogeneous jobs and steps (`:`, --het-group): start each part with an srun of its own"
 
 
 class Wrong(Exception):
@@ -93,20 +104,11 @@ class Options:
         text = self.given.get("time")
         if text is None or text.lower() in ("infinite", "unlimited", "0", "-1"):
             return None
-        days, dash, rest = text.partition("-")
-        parts = (rest if dash else text).split(":")
-        if not all(part.isascii() and part.isdigit() for part in (*parts, *([days] if dash else []))) \
-                or len(parts) > 3:
-            raise Wrong(f'Invalid --time specification "{text}"')
-        numbers = [int(part) for part in parts]
-        if dash:
-            hours, minutes, seconds = (*numbers, 0, 0)[:3]
-            return ((int(days) * 24 + hours) * 60 + minutes) * 60.0 + seconds
-        if len(numbers) == 1:
-            return numbers[0] * 60.0
-        if len(numbers) == 2:
-            return numbers[0] * 60.0 + numbers[1]
-        return (numbers[0] * 60 + numbers[1]) * 60.0 + numbers[2]
+        from vrm.model.times import of_slurm
+        try:
+            return of_slurm(text)
+        except ValueError:
+            raise Wrong(f'Invalid --time specification "{text}"') from None
 
 
 GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
@@ -153,7 +155,7 @@ def parse(arguments: "list[str]") -> Options:
         at += 1
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            name = _whole(name)
+            name = _whole(OLD.get(name, name))
             if name in FLAGS:
                 if equals:
                     raise Wrong(f"option '--{name}' doesn't allow an argument")
@@ -198,16 +200,18 @@ def _whole(name: str) -> str:
 def refuse(options: Options) -> None:
     """Raise Wrong for what was asked and would change the outcome, but is not done here."""
     given = options.given
+    if ":" in options.words or "het-group" in given or "pack-group" in given:
+        raise Wrong(NO_HETEROGENEOUS)
     for name in given:
         if name not in USED and name not in HARMLESS:
             raise Wrong(f"vrm does not do --{name} in a step; leave it out")
     kind = given.get("distribution", "block").partition(",")[0].split(":")[0].lower()
     if kind not in ("block", "*", "cyclic", ""):
         raise Wrong(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")
-    for part in binding(given.get("cpu-bind", "")):
-        if part not in _BINDINGS:
-            raise Wrong(f"vrm binds tasks to cores itself; leave out --cpu-bind={given['cpu-bind']}, or take "
-                        "none, cores or sockets")
+    words, _ = binding(given.get("cpu-bind", ""))
+    if not _BINDINGS.issuperset(words):
+        raise Wrong(f"vrm binds tasks to cores itself; leave out --cpu-bind={given['cpu-bind']}, or take "
+                    "none, cores, sockets, map_cpu:LIST or mask_cpu:LIST")
 
 
 _NARROW = frozenset(("cores", "core", "threads", "thread", "rank", "auto", "yes", "y"))
@@ -215,14 +219,31 @@ _WIDE = frozenset(("none", "no", "n", "sockets", "socket", "ldoms", "boards"))
 _BINDINGS = _NARROW | _WIDE | {"q", "quiet", "v", "verbose", ""}
 
 
-def binding(text: str) -> "list[str]":
-    """The words of a --cpu-bind."""
-    return text.lower().split(",")
+def binding(text: str) -> "tuple[list[str], list[list[int]]]":
+    """The words of a --cpu-bind, and the CPUs for the tasks of each node that it lists: they come again for more
+    tasks. Wrong for what is no list."""
+    parts = text.lower().split(",")
+    at = next((at for at, part in enumerate(parts) if part.startswith(("map_cpu:", "mask_cpu:"))), len(parts))
+    if at == len(parts):
+        return parts, []
+    kind, _, parts[at] = parts[at].partition(":")
+    found: "list[list[int]]" = []
+    for part in parts[at:]:
+        number, star, times = part.partition("*")
+        try:
+            value = int(number, 16 if kind == "mask_cpu" or number.startswith("0x") else 10)
+            cpus = [cpu for cpu in range(value.bit_length()) if value >> cpu & 1] if kind == "mask_cpu" else [value]
+            found += [cpus] * (int(times) if star else 1)
+        except ValueError:
+            cpus = []
+        if not cpus or len(found) > 1 << 16:
+            raise Wrong(f"--cpu-bind={text}: `{part}` is no {'mask of CPUs as 0x3' if kind == 'mask_cpu' else 'CPU'}")
+    return parts[:at], found
 
 
 def wide(text: str) -> bool:
     """Whether by this --cpu-bind a task may use all cores that its step has on the node."""
-    return any(part in _WIDE for part in binding(text))
+    return any(part in _WIDE for part in binding(text)[0])
 
 
 def hosts(text: str) -> "list[str]":

@@ -58,11 +58,11 @@ def devices(job: StepJob, task: Task) -> "dict[str, str]":
                                                      for name, words in shown.items()}}
 
 
-def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, wide: bool,
+def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, bound: "list[list[int]]",
             outputs: "list[tuple[str, str]]", label: int, step: int) -> str:
     """The script that each task of a step goes through.
 
-    `common` are the variables of all tasks. `wide`: a task may use all cores of the step on its node.
+    `common` are the variables of all tasks, `bound` the CPUs of each.
     `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
     each line, 0 for none; `step` is its number.
     """
@@ -90,18 +90,15 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
         name = quoted(job.nodes[at].name)
         ranks = ",".join(str(rank) for rank, task in enumerate(tasks) if task.node == at)
         lines.append(f"{number}) export SLURMD_NODENAME={name} {NODE}={name} SLURM_GTIDS={ranks} "
-                     f"SLURM_CPUS_ON_NODE={sum(len(task.cores) for task in here)};;")
+                     f"SLURM_CPUS_ON_NODE={len({core for task in here for core in task.cores})};;")
     lines.append("esac")
     bind = ""
     if job.bound:
         bind = "taskset -c \"$c\" "
         lines.append("case $i.$l in")
         for number, at in enumerate(nodes):
-            here = [task for task in tasks if task.node == at]
-            for local, task in enumerate(here):
-                cores = [core for each in here for core in each.cores] if wide else task.cores
-                cpus = sorted(cpu for core in cores for cpu in job.nodes[at].cores[core])
-                lines.append(f"{number}.{local}) c={','.join(map(str, cpus))};;")
+            bounds = [cpus for task, cpus in zip(tasks, bound) if task.node == at]
+            lines += [f"{number}.{local}) c={','.join(map(str, cpus))};;" for local, cpus in enumerate(bounds)]
         lines += ["*) echo 'srun: error: the launcher has started more tasks on a node than it was to' >&2; "
                   "exit 1;;", "esac"]
     seen = [devices(job, task) for task in tasks]
@@ -161,7 +158,8 @@ def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "l
 
 def _alone(job: StepJob, counts: "Mapping[str, int]") -> bool:
     """Whether the step has no other node than the one on which this process is."""
-    return list(counts) in (["localhost"], [job.nodes[job.here(os.environ)].name])
+    here = job.here(os.environ)
+    return list(counts) in (["localhost"], [job.nodes[here].name] if here >= 0 else [])
 
 
 def environment(job: StepJob, env: "Mapping[str, str]", hosts: str) -> "dict[str, str]":

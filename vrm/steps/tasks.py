@@ -14,6 +14,9 @@ from vrm.steps.label import Labelled
 KILLED_AFTER = 5.0
 """Seconds between SIGTERM and SIGKILL to tasks that are ended."""
 
+LOOK = 0.5
+"""Seconds between two looks whether the job of a step from outside still runs."""
+
 TWICE = 1.0
 """Seconds within which a second Ctrl-C kills at once."""
 
@@ -41,7 +44,7 @@ class Running:
     to their groups, since they pass them on. `kill_on_bad_exit`: the others are ended when one fails.
     `limit`: seconds that they may run. `ended` are their numbers in the order of their ends.
     `feeder` is the process that gives them their input, if there is one. `control`: a pipe through which signals for
-    all come, whose end is the end of who sends them.
+    all come, whose end is the end of who sends them. `marker`: a file ("": none) whose removal ends all.
     """
 
     def __init__(self, guard: Guard, own_groups: bool = True, leaders: bool = False,
@@ -51,6 +54,7 @@ class Running:
         self.ended: "list[int]" = []
         self.timed_out = self.cancelled = False
         self.killed_by = self.feeder = 0
+        self.marker = ""
         self._guard, self._own, self._leaders, self._kill = guard, own_groups, leaders, kill_on_bad_exit
         self._pids: "dict[int, int]" = {}
         self._control = control
@@ -125,6 +129,7 @@ class Running:
                 break
             timeout = None
             due = [at for at in (self._limit, self._kill_at) if at is not None]
+            due += [time.monotonic() + LOOK] * bool(self.marker)
             if due:
                 timeout = max(0.0, min(due) - time.monotonic())
             try:
@@ -170,6 +175,9 @@ class Running:
                 self._send(pid, number)
         if self._limit is not None and now >= self._limit:
             self._limit, self.timed_out = None, True
+            self.end()
+        if self.marker and not os.path.exists(self.marker):
+            self.marker, self.cancelled, self.killed_by = "", True, self.killed_by or _signal.SIGTERM
             self.end()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None

@@ -2,11 +2,12 @@
 
 They are kept in the user's cache directory, which the nodes see as they see the home directory, one for
 each source, options and kind of machine, whichever compiler built it: so nodes without one have it, too. None is
-ever built in place: who has it mapped keeps a copy.
+ever built in place: who has it mapped keeps a copy. Of each name the KEPT that were used last stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Optional, Sequence, Tuple
@@ -25,6 +27,12 @@ LIBRARY = (*PROGRAM, "-shared", "-fPIC", "-std=gnu99", "-fvisibility=hidden")
 """Options of the compiler."""
 
 COMPILERS = ("cc", "gcc", "clang", "icx", "nvc")
+KEPT = 8
+"""Builds of one name that are kept; others are removed when one is made."""
+
+DAY = 86400.0
+"""Seconds after which the use of a build is noted again, as its time of change."""
+
 SECONDS = 60.0
 """Seconds that a compiler may take."""
 
@@ -91,7 +99,20 @@ class Recipe:
         path = self.kept(env)
         if not path.is_file():
             self.build(path, env)
+            self._clean(path)
+        elif time.time() - path.stat().st_mtime > DAY:
+            with contextlib.suppress(OSError):
+                os.utime(path)
         return path
+
+    def _clean(self, path: Path) -> None:
+        """Remove the builds of this name that were used least lately."""
+        with contextlib.suppress(OSError):  # other processes may be doing the same
+            found = sorted(path.parent.glob(f"{self.name}-{platform.machine()}-" + "[0-9a-f]" * 16 + path.suffix),
+                           key=lambda each: -each.stat().st_mtime)
+            for old in found[KEPT:]:
+                if old != path:
+                    old.unlink()
 
     def build(self, path: Path, env: Optional[Mapping[str, str]] = None) -> None:
         """Build it at this path. CompileError when that cannot be done."""

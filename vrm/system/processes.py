@@ -4,7 +4,8 @@ where all of a session is to end, to its group, which nobody can leave by forkin
 
 Sessions are used because each rank of Open MPI is a process group of its own but stays in the
 session of its mpirun. The kernel keeps no list of a session's members, so all processes are
-asked: `getsid` costs a microsecond each, against ten or more for reading /proc or for psutil.
+asked: `getsid` costs a microsecond each, against ten or more for reading /proc or for psutil,
+which is asked for environments. What is read of /proc/PID/stat stands in records of runs as it is there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import (Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set,
+from typing import (Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
                     Tuple)
+
+import psutil
 
 Sessions = Dict[int, List[int]]
 """Process numbers by session, see `sessions`."""
@@ -139,24 +142,23 @@ def pids_with_environment(name: str, value: str) -> List[Pid]:
     It finds what left its session. Only processes whose environment this user may read are
     seen: those of the same user, or all of them for root.
     """
-    wanted = os.fsencode(f"{name}={value}")
-    inside = b"\0" + wanted + b"\0"
     found = []
     for number in _numbers():
         before = read_stat(number)
-        if before is None or before.dead:
-            continue
-        try:
-            with open(f"/proc/{number}/environ", "rb", 0) as file:
-                environment = file.read()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if wanted not in environment or inside not in b"\0" + environment + b"\0":
+        if before is None or before.dead or _environment(number).get(name) != value:
             continue
         after = read_stat(number)
         if after is not None and after.pid.started == before.pid.started:
             found.append(after.pid)
     return found
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    """That with which a process was started; empty where there is none (a zombie), or none that may be read."""
+    try:
+        return psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 class Strays:
@@ -189,19 +191,10 @@ class Strays:
 
 
 def job_of(pids: Sequence[int], run: str) -> Optional[int]:
-    """The job of a run to which the first of these processes that tells belongs."""
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/environ", "rb", 0) as file:
-                environment = file.read()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if environment:  # a zombie has none
-            entries = environment.split(b"\0") if b"VRM_RUN=" in environment else []
-            if os.fsencode(f"VRM_RUN={run}") not in entries:
-                return None
-            return next((int(entry[11:]) for entry in entries
-                         if entry.startswith(b"VRM_JOB_ID=") and entry[11:].isdigit()), None)
+    """The job of a run to which a session belongs, by the environment of the first of its processes that has one."""
+    for environment in filter(None, map(_environment, pids)):
+        job = environment.get("VRM_JOB_ID", "")
+        return int(job) if environment.get("VRM_RUN") == run and job.isdigit() else None
     return None
 
 

@@ -1,27 +1,39 @@
 """Following a queue file while it grows.
 
-- A line is taken when its newline has arrived, and never twice. Lines are appended; what has
-  been taken is not looked at again. To mend a refused line, append it anew.
+- A line is taken when its newline has arrived, and never twice. Lines may be appended at any time.
 - If the file is replaced or rewritten (as an editor saves) and its beginning is still what was
-  taken, reading goes on behind that. If its beginning is another, the new content is read from
-  its start: all its lines are new ones.
-- A file that has shrunk or vanished may be in the middle of being saved. That is believed when two
-  looks in a row find the same.
+  taken, reading continues behind that. If its beginning is another, nothing is read: the file is
+  `edited`, and who follows it compares its lines (`read_all`) with those that were taken
+  (`vrm.workload.editing`) and says from where to read on (`go_to`).
+- A file in which something else than its end has changed may be in the middle of being saved. That is
+  believed when it has been the same for SETTLED seconds.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import stat
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
+from vrm.workload.each import expanded
 from vrm.workload.grammar import LONGEST, LineError, QueueLine, job_of_words, words_of
 
+SETTLED = 1.0
+"""Seconds for which a file must be the same before a change of what was taken is believed."""
+
 _TAIL = 1024  # bytes before the place reached by which what was taken is known again
+_SMALL = 1 << 20  # bytes of a file that is compared with what was taken at each change
+_SPARING = 50.0  # the seconds between two such comparisons of a larger one, for each second that one takes
+_PART = 1 << 20
+
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark that some editors put first."""
 
 
 class Position(NamedTuple):
@@ -38,13 +50,31 @@ class Position(NamedTuple):
 @dataclass(frozen=True)
 class Line:
     """A line that was taken: its number (from 1), text, the job or what is wrong with it, and
-    the position after it.
+    the position after it. `digest` is of its words: equal lines have the same.
     """
 
     number: int
     text: str
     parsed: Union[QueueLine, LineError]
     position: Position
+    digest: int = field(default=0, compare=False)
+
+
+class Raw(NamedTuple):
+    """A line as it is there: its bytes, its number, the place behind it, whether it is longer than what is kept of
+    it, whether it is the `end` line, and its digest; 0 for one that names no job, such as a comment."""
+
+    text: bytes
+    number: int
+    offset: int
+    too_long: bool
+    end: bool
+    digest: int
+
+    @property
+    def words(self) -> bytes:
+        """What it says."""
+        return self.text.removeprefix(MARK)
 
 
 class QueueFollower:
@@ -53,23 +83,36 @@ class QueueFollower:
     `position` (of a Line, or of an earlier follower) continues there: nothing taken before it
     is taken again, nothing after it is missed. `fault` may tell why a file's new lines are not to
     be obeyed ("" when they are). Of a file that is not `needed` nothing is said while it is not there.
+    `taken` is for those that know the lines taken: with True, since an earlier manager has taken some, the
+    file counts as edited at the first look. `clock` gives seconds.
     """
 
     def __init__(self, path: Union[str, Path], position: Optional[Position] = None,
-                 fault: Callable[[Path], str] = lambda path: "", needed: bool = True) -> None:
+                 fault: Callable[[Path], str] = lambda path: "", needed: bool = True, taken: Optional[bool] = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self.path = Path(path)
         self.position = position or Position()
-        self._needed = needed
+        self.needed = needed
         self._fault = fault
+        self._compares = taken is not None
+        self._clock = clock
         self.ended = False
         """Nothing more will come: the `end` line was read, or all there was after `finish()`."""
+        self.edited = False
+        """What was taken is not there any more as it was: compare `read_all` with it, and `go_to` or `leave`."""
         self.trouble = ""
         """Why the file cannot be read at the moment; empty when it can."""
         self._notices: List[str] = []
-        self._finishing = False
+        self._finishing = self._rest = False
         self._seen: Any = None  # the state of the file that was read to its end
-        self._doubt: Any = None  # the state of a shrunken or vanished file, until seen again
+        self._doubt: Tuple[Any, float] = (None, 0.0)  # the state of a file that was edited, and since when
         self._skipped = 0  # how far a line too long has been searched for its end
+        self._whole = None if taken else blake2b()  # of all that was taken
+        self._next_whole = 0.0  # when a large file is compared with it again
+        self._strict = False  # it was edited: all of it is compared
+        self._said_behind = False
+        self._end = b""  # of what was taken
+        self._compared = 0, b""  # the inode and the content of the file that `read_all` has read
 
     def take_notices(self) -> List[str]:
         """What happened to the file since the last call, each thing once, in whole sentences."""
@@ -80,13 +123,34 @@ class QueueFollower:
         """Nothing more will be written: what stands there at the next `read_new` is all, and a
         last line without newline counts.
         """
-        self._finishing = True
-        self._seen = None
+        if not self._finishing:
+            self._finishing, self._seen = True, None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the edited file has been the same for some time."""
+        return self._clock() >= self._doubt[1] + SETTLED
+
+    def holds(self) -> bool:
+        """Whether the end of what was taken is still at its place. OSError where the file cannot be read."""
+        with open(self.path, "rb") as file:
+            return _digest(_before(file, self.position.offset)) == self.position.digest
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the file was edited, and is not looked at before it has been the same for some time."""
+        return self._doubt[0] is not None
+
+    def read_rest(self) -> List[Line]:
+        """As `read_new`; a last line without a newline counts, too."""
+        self._rest, self._seen = True, None
+        try:
+            return self.read_new()
+        finally:
+            self._rest = False
 
     def read_new(self) -> List[Line]:
         """The job lines and bad lines that came since the last call; not blanks and comments."""
-        if self.ended:
-            return []
         try:
             # A pipe under this name must not block the manager.
             handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,19 +173,21 @@ class QueueFollower:
             os.close(handle)
 
     def _missing(self) -> None:
-        gone = self.position.offset > 0
-        if gone and self._doubt != "missing" and not self._finishing:
-            self._doubt = "missing"
-            return
-        if gone:
-            self._notices.append(
-                f"queue file {self.path} is gone after {self._taken()}; a new one of this name "
-                f"is read from its start")
-            self._restart()
-            self.trouble = "is not there"
-        elif self._needed:
+        taken = self.position.offset > 0
+        if taken and self.trouble != "is not there" and self._settled("missing"):
+            self._in_trouble("is not there", f"{self._taken()}, and their jobs stay; put it back, or give jobs by "
+                             "`vrm submit`")
+            self._doubt = None, 0.0
+        elif not taken and self.needed:
             self._in_trouble("is not there", "it is waited for")
+        self._seen = None
         self.ended = self._finishing
+
+    def _settled(self, seen: Any) -> bool:
+        """Whether the file has been in this state for some time."""
+        if self._doubt[0] != seen:
+            self._doubt = seen, self._clock()
+        return self.settled
 
     def _unreadable(self, error: OSError) -> None:
         mend = f"fix it with: chmod u+r {shlex.quote(str(self.path))}" if isinstance(
@@ -136,75 +202,137 @@ class QueueFollower:
     def _taken(self) -> str:
         return f"{self.position.number} line(s) of it were taken"
 
-    def _restart(self) -> None:
-        self.position = Position()
-        self._seen = self._doubt = None
-        self._skipped = 0
-
     def _read(self, file: BinaryIO) -> List[Line]:
         status = os.fstat(file.fileno())
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        fault = self._fault(self.path) if seen != self._seen else ""
+        if seen == self._seen and not self._due_whole():
+            self.trouble = ""
+            return []
+        fault = self._fault(self.path)
         if fault:
             self._in_trouble(f"is not obeyed: {fault}", "it is looked at again")
             return []
-        if seen != self._seen and not _is(self.path, status):
+        if not _is(self.path, status):
             return []  # replaced since it was opened: the fault was that of another file
         self.trouble = ""
-        if seen != self._seen and not self._still_known(file, status, seen):
+        if not self._still_known(file, status):
+            self.edited = self._settled(seen) or self._whole is None and self._seen is None
+            self._seen = seen
+            self._strict, self._next_whole = True, 0.0
             return []
-        self._doubt = None
-        if seen == self._seen:
-            return []
+        self._doubt, self.edited, self._strict = (None, 0.0), False, False
+        self.ended = False
         lines = list(self._take_lines(file, status.st_ino))
-        if self.ended and file.read(1):
+        if self.ended and not self._said_behind and file.read(1):
+            self._said_behind = True
             self._notices.append(f"queue file {self.path}: what follows its `end` line (line "
-                                 f"{self.position.number + 1}) is not read")
+                                 f"{self.position.number + 1}) is not read; remove that line to run it")
         self.ended = self.ended or self._finishing
         self._seen = seen
         return lines
 
-    def _still_known(self, file: BinaryIO, status: os.stat_result, seen: Any) -> bool:
-        """Whether the position holds for this file; False to wait for a second look."""
+    def _due_whole(self) -> bool:
+        """Whether the file is to be compared with what was taken, though it is as it was at the last look."""
+        return self.in_doubt or 0 < self._next_whole <= self._clock()
+
+    def _still_known(self, file: BinaryIO, status: os.stat_result) -> bool:
+        """Whether what was taken is still there, and the position holds for this file."""
         position = self.position
-        replaced = position.offset > 0 and position.inode != status.st_ino
-        if status.st_size >= position.offset and _digest(file, position.offset) == position.digest:
+        replaced = position.inode != status.st_ino
+        if self._whole is None:
+            return False
+        self._end = _before(file, position.offset)
+        if position.offset > 0:
+            if (status.st_size < position.offset or _digest(self._end) != position.digest
+                    or not _line_ends(file, position.offset)):
+                return False
+            if not self._same_whole(file, replaced):
+                return False
             if replaced:
                 self._notices.append(f"queue file {self.path} was replaced and begins with the "
                                      f"{position.number} line(s) taken; what follows them is read")
-            if status.st_size < self._skipped or status.st_ino != position.inode:
-                self._skipped = 0
-            self.position = position._replace(inode=status.st_ino)
-            return True
-        shrunk = status.st_size < position.offset
-        if shrunk and seen != self._doubt and not self._finishing:
-            self._doubt = seen
-            return False
-        how = "replaced" if replaced else "truncated" if shrunk else "rewritten"
-        self._notices.append(f"queue file {self.path} was {how} after {self._taken()}; it is "
-                             f"read from its start, each line as a new job")
-        self._restart()
-        self.position = Position(inode=status.st_ino)
+        if status.st_size < self._skipped or replaced:
+            self._skipped = 0
+        self.position = position._replace(inode=status.st_ino)
         return True
 
+    def _same_whole(self, file: BinaryIO, replaced: bool) -> bool:
+        """Whether all that was taken is there. Of a large file that has grown this is asked seldom: at once
+        its end is enough."""
+        if not self._compares:
+            return True
+        now = self._clock()
+        large = self.position.offset > _SMALL and not (replaced or self._strict)
+        if large and not 0 < self._next_whole <= now:
+            self._next_whole = self._next_whole or now + SETTLED
+            return True
+        found = _add(blake2b(), file, 0, self.position.offset)
+        took = self._clock() - now
+        self._next_whole = now + _SPARING * took if large and took > SETTLED / _SPARING else 0.0
+        return self._whole is not None and found.digest() == self._whole.digest()
+
+    def read_all(self) -> List[Raw]:
+        """All lines of the file, the last one also without a newline. OSError where it cannot be read. What is read
+        is kept for `go_to`: by then the file may be another."""
+        self._rest, self._skipped = True, 0
+        try:
+            with open(self.path, "rb") as file:
+                self._compared = os.fstat(file.fileno()).st_ino, file.read()
+            return list(self._raw_lines(io.BytesIO(self._compared[1]), 0, 0))
+        finally:
+            self._rest = False
+
+    def go_to(self, raw: Optional[Raw]) -> None:
+        """All up to this line of `read_all` was taken, None: nothing."""
+        inode, data = self._compared
+        taken = data[:raw.offset if raw is not None else 0]
+        self.position = Position(inode, len(taken), raw.number if raw is not None else 0, _digest(taken))
+        self._whole, self._compared = blake2b(taken), (0, b"")
+        self._seen, self._doubt, self.edited, self._strict, self._skipped = None, (None, 0.0), False, False, 0
+
+    def leave(self, settled: bool = True) -> None:
+        """Look at the edited file again when it has changed; not `settled`: when it has been the same for some
+        time."""
+        self.edited = False
+        if settled:
+            self._doubt = None, 0.0
+
+    def line(self, raw: Raw) -> Line:
+        """What a line of `read_all` says."""
+        return self._line(raw, Position(self.position.inode, raw.offset, raw.number, ""))
+
+    def _line(self, raw: Raw, position: Position) -> Line:
+        text = raw.words.decode("utf-8", "backslashreplace").rstrip("\r\n")
+        return Line(raw.number, text[:200] if raw.too_long else text, self._parse(raw), position, raw.digest)
+
     def _take_lines(self, file: BinaryIO, inode: int) -> Iterator[Line]:
-        file.seek(self.position.offset)
-        while not self.ended:
+        for raw in self._raw_lines(file, self.position.offset, self.position.number):
+            if raw.end:
+                self.ended = True
+                return  # the position stays before `end`: a restarted manager shall find it, too
+            # Of what was read: the file may be another by now.
+            taken = raw.text if not raw.too_long else os.pread(file.fileno(), raw.offset - self.position.offset,
+                                                               self.position.offset)
+            self._end = (self._end + taken)[-_TAIL:]
+            if self._compares and self._whole is not None:
+                self._whole.update(taken)
+            self.position = Position(inode, raw.offset, raw.number, _digest(self._end))
+            if raw.digest:
+                yield self._line(raw, self.position)
+
+    def _raw_lines(self, file: BinaryIO, offset: int, number: int) -> Iterator[Raw]:
+        """The lines behind a place; also blanks and comments, whose digest is 0."""
+        file.seek(offset)
+        while True:
             raw = file.readline(LONGEST + 1)
             too_long = len(raw) > LONGEST
             complete = raw.endswith(b"\n") or (too_long and self._skip_line(file))
-            if not raw or not (complete or self._finishing):
+            if not raw or not (complete or self._finishing or self._rest):
                 return
-            offset, number = file.tell(), self.position.number + 1
-            if raw.startswith(b"\xef\xbb\xbf"):
-                raw = raw[3:]  # the byte order mark that some editors put first
-            parsed = self._parse(raw, too_long)
-            if self.ended:
-                return  # the position stays before `end`: a restarted manager shall find it, too
-            self.position = Position(inode, offset, number, _digest(file, offset))
-            if parsed is not None:
-                text = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
-                yield Line(number, text[:200] if too_long else text, parsed, self.position)
+            number += 1
+            words = _words(raw.removeprefix(MARK), too_long)
+            end = words == ["end"]
+            yield Raw(raw, number, file.tell(), too_long, end, 0 if end else _digest_of(words, raw.removeprefix(MARK)))
 
     def _skip_line(self, file: BinaryIO) -> bool:
         """Go past the rest of a line too long to be kept; False when its end is not there yet."""
@@ -217,20 +345,50 @@ class QueueFollower:
                 self._skipped = file.tell()
                 return False
 
-    def _parse(self, raw: bytes, too_long: bool) -> Union[QueueLine, LineError, None]:
+    def _parse(self, raw: Raw) -> Union[QueueLine, LineError]:
+        words = _words(raw.words, raw.too_long)
         try:
-            if too_long:
-                raise LineError(f"the line is longer than {LONGEST} bytes")
-            words = words_of(raw.decode("utf-8"))
-            if words == ["end"]:
-                self.ended = True
-                return None
-            return job_of_words(words) if words else None
+            return words if isinstance(words, LineError) else expanded(
+                job_of_words(words), self.path.parent, self._fault)
         except LineError as error:
             return error
-        except UnicodeDecodeError as error:
-            return LineError(f"byte 0x{raw[error.start]:02x} at place {error.start + 1} is not "
-                             f"UTF-8; save the file as UTF-8")
+
+
+def _words(raw: bytes, too_long: bool) -> Union[List[str], LineError]:
+    try:
+        if too_long:
+            raise LineError(f"the line is longer than {LONGEST} bytes")
+        return words_of(raw.decode("utf-8"))
+    except LineError as error:
+        return error
+    except UnicodeDecodeError as error:
+        return LineError(f"byte 0x{raw[error.start]:02x} at place {error.start + 1} is not "
+                         f"UTF-8; save the file as UTF-8")
+
+
+def _digest_of(words: Union[List[str], LineError], raw: bytes) -> int:
+    """Of the words of a line, or of all of a wrong one; 0 for a line that says nothing."""
+    if not words:
+        return 0
+    text = raw.strip() if isinstance(words, LineError) else "\0".join(words).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") or 1
+
+
+def _add(found: Any, file: BinaryIO, begin: int, end: int) -> Any:
+    """Add the bytes between two places of a file to a digest."""
+    while begin < end:
+        part = os.pread(file.fileno(), min(_PART, end - begin), begin)
+        if not part:
+            break
+        found.update(part)
+        begin += len(part)
+    return found
+
+
+def _line_ends(file: BinaryIO, offset: int) -> bool:
+    """Whether a line ends at this place: what was taken without a newline may have more behind it now."""
+    around = os.pread(file.fileno(), 2, offset - 1)
+    return around[:1] == b"\n" or around[1:] in (b"", b"\n", b"\r")
 
 
 def _is(path: Path, status: os.stat_result) -> bool:
@@ -242,9 +400,12 @@ def _is(path: Path, status: os.stat_result) -> bool:
     return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
 
 
-def _digest(file: BinaryIO, offset: int) -> str:
-    """What stands before the offset, for recognising it again; empty at the start of a file."""
-    if offset == 0:
-        return ""
+def _digest(taken: bytes) -> str:
+    """Of the end of what was taken, for recognising it again; empty for nothing."""
+    return blake2b(taken[-_TAIL:], digest_size=8).hexdigest() if taken else ""
+
+
+def _before(file: BinaryIO, offset: int) -> bytes:
+    """The end of what a file has before this place."""
     first = max(0, offset - _TAIL)
-    return blake2b(os.pread(file.fileno(), offset - first, first), digest_size=8).hexdigest()
+    return os.pread(file.fileno(), offset - first, first)

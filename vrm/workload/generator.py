@@ -13,7 +13,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
@@ -211,11 +211,11 @@ def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: 
         if done is None and queue.exists() and queue.stat().st_size:
             raise GenerateError(f"{queue} exists; continue it with --resume, or name "
                                 "another file")
-        with WriterMarker(queue) as marker, open(queue, "a", encoding="utf-8") as file:
+        with WriterMarker(queue) as marker:
             if done is None:
-                _append(file, f"# {header}\n")
+                _append(queue, f"# {header}\n")
             for number, line in enumerate(lines[done or 0:], (done or 0) + 1):
-                _append(file, f"{line}\n")
+                _append(queue, f"{line}\n")
                 marker.beat()
                 tell(f"[{number}/{len(lines)}] {line}")
                 left = (line.delay or 0.0) / speed
@@ -224,7 +224,7 @@ def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: 
                     pause(part)
                     marker.beat()
                     left -= part
-            _append(file, END)
+            _append(queue, END)
     except RuntimeError as error:
         raise GenerateError(str(error)) from error
     except OSError as error:
@@ -238,9 +238,10 @@ def _make_folder(queue: Path) -> None:
         raise GenerateError(f"cannot write {queue}: {error.strerror}") from error
 
 
-def _append(file: TextIO, text: str) -> None:
-    file.write(text)
-    file.flush()
+def _append(queue: Path, text: str) -> None:
+    """Add to the file that is there now: an editor may have put another one in its place."""
+    with open(queue, "a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _written(queue: Path, lines: Sequence[QueueLine]) -> Optional[int]:

@@ -24,7 +24,7 @@ import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Union
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
 
 from vrm.model import shapes
 from vrm.model.fields import REQUEST, TABLE, Field
@@ -56,7 +56,8 @@ class QueueLine:
     """The job that a line asks for. `seconds` is the estimate (UNKNOWN_TIME is `assumed` where the
     line has none), `delay` the seconds until the next
     line in a recorded queue (None where the column is missing), `fields` the values of the
-    `key=value` fields as FIELDS reads them.
+    `key=value` fields as FIELDS reads them. `items` are those of `each=`, by the indices of the array (see
+    `vrm.workload.each`).
     """
 
     app: str
@@ -66,13 +67,15 @@ class QueueLine:
     delay: Optional[float] = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     assumed: bool = field(default=False, compare=False)
+    items: Tuple[str, ...] = ()
 
     @property
     def values(self) -> Dict[str, Any]:
         """What it says of the job, by the attributes that keep it (see `vrm.model.fields.made`)."""
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
-                **{FIELDS[key].at: value for key, value in self.fields.items()}}
+                **{FIELDS[key].at: value for key, value in self.fields.items() if key != "each"},
+                **({"each": self.items} if self.items else {})}
 
     def values_at(self, directory: Union[str, Path]) -> Dict[str, Any]:
         """The same, with the paths that it names seen from this directory."""
@@ -90,7 +93,7 @@ class QueueLine:
         # `#x` would begin a comment; a quoted one does not.
         return " ".join([*map(shlex.quote, words),
                          *(f"{key}={shlex.quote(text)}" for key, value in self.fields.items()
-                           for text in FIELDS[key].kind.write(value))])
+                           if not (self.items and key == "array") for text in FIELDS[key].kind.write(value))])
 
 
 def _number(text: str) -> float:
@@ -129,13 +132,30 @@ def job_of_words(words: List[str]) -> QueueLine:
     """The job that the words of a line ask for; LineError when they are wrong."""
     try:
         return _understood(words)
-    except LineError as error:
+    except LineError as wrong:
+        error = wrong
+        if os.path.basename(words[0]) in _LAUNCHERS and words[1:2] and words[1].startswith("-"):
+            error = LineError(f"vrm calls {words[0]} itself: write the program and its ranks, as `{_bare(words)}`")
         with contextlib.suppress(FieldError):
             error.app = check_app(words[0])
         for word in words[1:]:
             with contextlib.suppress(ValueError):
                 error.jobs = len(numbers(word[6:])) if word.startswith("array=") else error.jobs
-        raise
+        raise error from None
+
+
+_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "ibrun", "jsrun")
+
+
+def _bare(words: List[str]) -> str:
+    """The line that is meant by a launcher with its options: the program with its ranks and arguments."""
+    rest, ranks = list(words[1:]), "1"
+    while len(rest) > 1 and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option in ("-n", "-np", "-c", "--n", "--np", "--ntasks"):
+            ranks = value if equals else rest.pop(0)
+    arguments = f" args={shlex.quote(shlex.join(rest[1:]))}" if rest[1:] else ""
+    return show(" ".join(map(shlex.quote, [*rest[:1], ranks])) + f" 600{arguments}", 200)
 
 
 def _understood(words: List[str]) -> QueueLine:

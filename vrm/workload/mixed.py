@@ -25,6 +25,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
+from vrm.model.quantile import quantile
 from vrm.workload.submission import Submission
 
 HOURS = 168
@@ -347,16 +348,6 @@ def _dealt(lengths: Sequence[int], stratum: Stratum, rng: random.Random) -> List
 
 def _place(sums: Sequence[float], rng: random.Random) -> int:
     return min(bisect.bisect_right(sums, rng.random() * sums[-1]), len(sums) - 1)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value at a share (0 to 1) of a distribution given by `points`."""
-    place = share * (len(values) - 1)
-    below = min(int(place), max(0, len(values) - 2))
-    part = place - below
-    if len(values) == 1 or part <= 0:
-        return values[below]
-    return values[below] + part * (values[below + 1] - values[below])
 
 
 # --------------------------------------------------------------------------------------- comparing

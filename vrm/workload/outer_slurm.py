@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.hosts import expand
+from vrm.model.times import of_slurm
 from vrm.system.text import printable
 from vrm.workload.outer import UNKNOWN, Nodes, local_epoch, output_of
 from vrm.workload.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
@@ -127,19 +128,10 @@ def _of_json(text: str) -> List[Tuple[str, Dict[str, str]]]:
 
 
 def _seconds(text: str) -> float:
-    """A limit as Slurm prints it: 30:00, 1:00:00, 2-00:00:00; LONG for none."""
-    if text.upper() in ("UNLIMITED", "NOT_SET", "INFINITE", "N/A", "", "INVALID"):
+    """A limit as Slurm prints it; LONG for none."""
+    if text.upper() in ("NOT_SET", "N/A", "", "INVALID"):
         return LONG
-    found = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
-    if not found:
-        raise ValueError(text)
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is not None:
-        numbers += [0] * (3 - len(numbers))
-    while len(numbers) < 3:
-        numbers.insert(0, 0)
-    return int(days or 0) * 86400.0 + numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    return min(LONG, of_slurm(text))
 
 
 def _epoch(text: str) -> Optional[float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Deque, Iterable, Iterator, List, Tuple
+from typing import Deque, Iterable, Iterator, List, Optional, Tuple
 
-from vrm.workload.following import Line, QueueFollower
+from vrm.workload.following import Line, QueueFollower, Raw
 from vrm.workload.grammar import LineError
 
 
@@ -41,23 +41,35 @@ class Replay:
         self.speed = speed
         self.position = follower.position
         """The position after the last line that was given, to be stored and continued from."""
-        self._waiting: Deque[Tuple[float, Line]] = deque()
-        self._next = -math.inf  # when the line after the last one read is due
+        self._waiting: Deque[Tuple[float, Line]] = deque()  # each with when it was read
+        self._next = -math.inf  # when the line after the last one given is due, if it is there by then
 
     @property
     def ended(self) -> bool:
         """Nothing more will come, and all that came was given."""
         return self.follower.ended and not self._waiting
 
-    def due(self, now: float) -> List[Line]:
-        """The lines that are due at `now` and were not given yet; reads the file's new lines."""
-        for line in self.follower.read_new():
-            at = max(self._next, now)
-            self._waiting.append((at, line))
-            self._next = at + _delay(line) / self.speed
+    @property
+    def waiting(self) -> bool:
+        """Whether lines have come that are not due yet."""
+        return bool(self._waiting)
+
+    def due(self, now: float, rest: bool = False) -> List[Line]:
+        """The lines that are due at `now` and were not given yet; reads the file's new lines. With `rest` a last
+        line without a newline counts, too."""
+        follower = self.follower
+        self._waiting.extend((now, line) for line in (follower.read_rest() if rest else follower.read_new()))
         lines = []
-        while self._waiting and self._waiting[0][0] <= now:
-            lines.append(self._waiting.popleft()[1])
+        while self._waiting and max(self._next, self._waiting[0][0]) <= now:
+            came, line = self._waiting.popleft()
+            self._next = max(self._next, came) + _delay(line) / self.speed
+            lines.append(line)
         if lines:
             self.position = lines[-1].position
         return lines
+
+    def go_to(self, raw: Optional[Raw]) -> None:
+        """Read on behind this line of the file (None: from its start); see `QueueFollower.go_to`."""
+        self.follower.go_to(raw)
+        self.position = self.follower.position
+        self._waiting.clear()

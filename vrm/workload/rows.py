@@ -20,8 +20,10 @@ from typing import Any, Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.job import Job, Request
+from vrm.model.times import of_parts
 from vrm.workload.submission import Submission
-from vrm.workload.swf import LARGEST_ID, LONGEST, Rules, TraceError
+from vrm.workload.columns import LONGEST
+from vrm.workload.swf import LARGEST_ID, Selection, TraceError
 
 NOTHING: Mapping[str, float] = {}
 
@@ -109,12 +111,11 @@ class Rows:
 
     Times of the epoch are counted from the first submission. A job is taken when it ran for more than
     0 s and has cores. Its estimate is the requested time, else the run time, and never less than the
-    run time unless `keep_estimates`. `waited` says how long the jobs really waited, by their numbers.
+    run time unless `rules.keep_estimates`. `waited` says how long the jobs really waited, by their numbers.
     """
 
     path: Path
-    rules: Rules = field(default_factory=Rules)
-    keep_estimates: bool = False
+    rules: Selection = field(default_factory=Selection)
     name: str = ""
     dirt: "Counter[str]" = field(default_factory=Counter)
     taken: int = 0
@@ -212,7 +213,7 @@ class Rows:
         if one.limit <= 0:
             self.dirt["no requested time: run time instead"] += 1
             return one.run
-        if one.limit < one.run and not self.keep_estimates:
+        if one.limit < one.run and not self.rules.keep_estimates:
             self.dirt["run time above the requested time: estimate raised"] += 1
             return one.run
         return one.limit
@@ -253,24 +254,18 @@ def _key(one: Asked) -> Any:
 
 # ---------------------------------------------------------------------------- words of logs
 
-_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b|w)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 def clock(text: str) -> float:
-    """Seconds of `[days-][hours:]minutes:seconds` or of a number; 0 for anything else, such as
+    """Whole seconds of `[days-][hours:]minutes:seconds`, or a number; 0 for anything else, such as
     UNLIMITED."""
     text = text.strip()
-    found = _CLOCK.fullmatch(text)
-    if found:
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return ((days * 24.0 + hours) * 60 + minutes) * 60 + seconds
     try:
-        value = float(text)
+        return of_parts(text.partition(".")[0] if ":" in text else text)
     except ValueError:
         return 0.0
-    return value if 0 <= value < math.inf else 0.0
 
 
 def gibibytes(text: str, unit: str = "") -> float:

@@ -22,3 +22,11 @@ class Submission(NamedTuple):
     held: bool = False
     refused: str = ""
     details: Details = PLAIN
+
+    @property
+    def plain(self) -> bool:
+        """Whether it says no more than its job and run time."""
+        return self[2:] == _NOTHING
+
+
+_NOTHING = Submission(Job(0, "", 1, 1.0), 0.0)[2:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import warnings
 import zlib
 from array import array
 from collections import Counter
@@ -35,8 +36,8 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Which rows are taken, and how they are changed.
+class Selection:
+    """Which rows of a workload are taken, and how they are changed.
 
     `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in
     seconds of the trace (`end` is not included). `load` divides the times between submissions:
@@ -46,6 +47,8 @@ class Rules:
     `memory`: whether requested memory counts. `units`: a row of n nodes is n equal parts, several of
     which may be on one node (see `vrm.workload.rows.request_of`). `resources` are the names of those
     that the machine has, and `features` those that its nodes offer (None: not known).
+    `keep_estimates` leaves requested times below the run time as they are; else they are raised to it.
+    Raises ValueError for a load that is not above 0.
     """
 
     first: Optional[int] = None
@@ -60,6 +63,7 @@ class Rules:
     units: bool = False
     resources: FrozenSet[str] = frozenset()
     features: Optional[FrozenSet[str]] = None
+    keep_estimates: bool = False
 
     def __post_init__(self) -> None:
         if not self.load > 0:
@@ -73,24 +77,31 @@ class Rules:
                 and (self.end is None or submit < self.end))
 
 
+def __getattr__(name: str) -> Any:
+    """`Rules`, the name that `Selection` had, for one more version."""
+    if name != "Rules":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("vrm.workload.swf.Rules: write Selection", DeprecationWarning, stacklevel=2)
+    return Selection
+
+
 @dataclass
 class Trace:
     """An SWF file: its header, and the submissions as a stream.
 
     A row is taken when its run time is above 0, its processors (requested, else allocated) are
     at least 1 and its submission time is not negative. The estimate is the requested time,
-    else the run time, and never less than the run time unless `keep_estimates`. Times are the
+    else the run time, and never less than the run time unless `rules.keep_estimates`. Times are the
     trace's own seconds. Preceding jobs and think times (fields 17 and 18) are not followed: jobs
     come when the trace says that they came. Lines that begin with `;` or `#` are remarks. Where memory
-    counts (see `Rules`), field 10 is what each processor asks for, in KiB. Field 15 is the queue.
+    counts (see `Selection`), field 10 is what each processor asks for, in KiB. Field 15 is the queue.
 
     Job numbers need not rise, but each is that of one job: a row whose number was used before
     gets one above all others. `name` is what messages call the file (its path unless given).
     """
 
     path: Path
-    rules: Rules = field(default_factory=Rules)
-    keep_estimates: bool = False
+    rules: Selection = field(default_factory=Selection)
     header: Dict[str, str] = field(default_factory=dict)
     dirt: "Counter[str]" = field(default_factory=Counter)
     taken: int = 0
@@ -180,7 +191,8 @@ class Trace:
         self.taken = 0
         self.dirt = Counter()
         rules, found = self.rules, None
-        if replace(rules, largest=None, resources=frozenset(), features=None) == Rules():
+        if replace(rules, largest=None, resources=frozenset(), features=None,
+                   keep_estimates=False) == Selection():
             with self._open() as stream:
                 found = of_lines(stream, lambda lines, first: self._rows(lines, None, first),
                                  rules.largest, users, apps)
@@ -199,7 +211,7 @@ class Trace:
               ) -> Iterator[Submission]:
         """The rows in the order of the lines, which are numbered from `first` on; `repeated` is the
         largest number of a job where numbers repeat, else None."""
-        rules, dirt, keep = self.rules, self.dirt, self.keep_estimates
+        rules, dirt, keep = self.rules, self.dirt, self.rules.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
         largest = rules.largest

@@ -86,7 +86,7 @@ WRITTEN = ("id", "submit", "run", "limit", "tasks", "cores_per_task", "nodes", "
 
 def write(path: Union[str, Path], submissions: Sequence[Submission], unix_start: int = 0,
           remark: str = "") -> None:
-    """Write a workload as a table, which `Table` reads; a path that ends in `.gz` is compressed. Times
+    """Write a workload as a table, which `TableWorkload` reads; a path that ends in `.gz` is compressed. Times
     are those of the epoch where `unix_start` says when time 0 was. Of a range of nodes the least number
     is written."""
     kinds = {one.job.request for one in submissions}
@@ -116,7 +116,7 @@ def write(path: Union[str, Path], submissions: Sequence[Submission], unix_start:
                 *(said(name, amount) if amount else "" for (name, _), amount in zip(amounts, held))])
 
 
-class Table(Rows):
+class TableWorkload(Rows):
     """The jobs of a table."""
 
     def asked(self) -> Iterator[Asked]:

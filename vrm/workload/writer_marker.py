@@ -102,10 +102,7 @@ def writer_of(queue: Union[str, Path], now: float) -> Writer:
 
 def _process_start(pid: int) -> Optional[int]:
     """When the process started, in clock ticks since the boot; None when it does not run."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name in parentheses may hold anything; the state (Z: a zombie) follows it.
-    words = text.rpartition(")")[2].split()
-    return None if words[0] in "ZX" else int(words[19])
+    from vrm.system.processes import read_stat  # with psutil, which commands that only look need not load
+
+    found = read_stat(pid)
+    return None if found is None or found.dead else found.pid.started

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from vrm.live.batch.allocation import Allocation, ask, end_of, find_allocation
 from vrm.live.batch.base import AllocationError
 from vrm.live.batch.hostfile import parse_hostfile
-from vrm.live.batch.pbs import parse_duration, parse_pbs_time, parse_qstat
+from vrm.live.batch.pbs import duration, parse_pbs_time, parse_qstat
 from vrm.live.batch.slurm import parse_scontrol, parse_slurm_time, parse_squeue
 from vrm.model.hosts import expand
 
@@ -293,7 +293,7 @@ def test_a_wall_time_counts_from_the_start_of_the_script(pbs: Dict[str, str]) ->
     ("3600", 3600), ("02:00:00", 7200), ("30:00", 1800), ("1:00:00:00", 86400), ("", None),
     ("two", None), ("1:2:3:4:5", None), ("-5", None)])
 def test_durations(text: str, seconds: object) -> None:
-    assert parse_duration(text) == seconds
+    assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "now", "Sat Foo 21 14:00:00 2026", "Sat Nov 21 14:00 2026"])

@@ -2,6 +2,7 @@
 queue from a written script, are warned before the end, and follow one another in a chain."""
 
 from __future__ import annotations
+import warm
 
 import os
 import re
@@ -45,7 +46,7 @@ def test_slurm_whole_nodes() -> None:
     assert directives(text) == [f"#SBATCH {option}" for option in (
         "--job-name=vrm", "--nodes=8", "--time=02:00:00", "--exclusive", "--signal=B:USR1@120",
         "--no-kill", "--output=vrm-%j.out", "--open-mode=append")]
-    assert runs(text) == ["exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml'"]
+    assert runs(text) == ["exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml' \"$@\""]
 
 
 def test_slurm_with_everything() -> None:
@@ -79,7 +80,7 @@ def test_pbs_with_everything() -> None:
         'exec >>"a-name-longer-than-fifteen-${PBS_JOBID%%.*}.out" 2>&1',
         "export PBS_WALLTIME=${PBS_WALLTIME:-7200}",
         "module load openmpi || exit 2",
-        "exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml'"]
+        "exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml' \"$@\""]
     assert submit_commands("pbs", Wrapper(VRM, 8, 7200, chain=3, file="f")) == [
         "id=$(qsub f)", "for i in 2 3; do id=$(qsub -W depend=afterany:$id f); done"]
 
@@ -134,7 +135,7 @@ def test_any_words_reach_vrm_as_they_are(system: str, words: List[str], file: st
     except WrapperError:
         assert not file.isprintable()
         return
-    assert tuple(shlex.split(text[text.index("\nexec /usr") + 5:])) == command
+    assert tuple(shlex.split(text[text.index("\nexec /usr") + 5:])) == (*command, "$@")
     assert all(line.startswith("#") for line in text[:text.index("\n\n")].splitlines())
 
 
@@ -153,9 +154,7 @@ def config(tmp_path: Path) -> Path:
 
 def call(*words: object, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
     """Run `vrm script`."""
-    return subprocess.run([sys.executable, "-m", "vrm.cli", "script", *map(str, words)], text=True,
-                          capture_output=True, timeout=60, cwd=cwd,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    return warm.run(["script", *words], timeout=60, cwd=cwd)
 
 
 @pytest.mark.parametrize("system", ["slurm", "pbs"])
@@ -168,8 +167,8 @@ def test_a_written_script_is_valid_and_names_this_vrm(system: str, config: Path)
     text = out.read_text()
     assert subprocess.run(["bash", "-n", out], check=False).returncode == 0
     words = shlex.split(runs(text)[-1])
-    assert words[0] == "exec" and words[-4:] == ["-c", str(config), "--once", "--continue"]
-    ours = words[1:-4]
+    assert words[0] == "exec" and words[-3:] == ["-c", str(config), "$@"]
+    ours = words[1:-3]
     said = subprocess.run([*ours, "--version"], stdout=subprocess.PIPE, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout
     assert os.path.isabs(ours[0]) and said.startswith("vrm ")
@@ -242,7 +241,7 @@ def test_the_examples_are_what_the_command_writes(name: str, monkeypatch: pytest
     monkeypatch.setattr(sys, "executable", str(ROOT / ".venv/bin/python"))
     monkeypatch.setattr(os, "access", lambda path, mode: str(path).endswith("/.venv/bin/vrm"))
     example = ROOT / "jobs" / name
-    words = ["script", *EXAMPLES[name], "-c", "config/strip.yaml", "--once", "--here"]
+    words = ["script", *EXAMPLES[name], "-c", "config/strip.yaml", "--here"]
     assert cli.main(words) == 0
     wanted = capsys.readouterr().out.replace("FILE\n", f"jobs/{name}\n", 1)
     assert example.read_text() == wanted
@@ -275,9 +274,9 @@ def test_a_finished_run_is_not_repeated_by_the_next_of_a_chain(site: Site) -> No
     site.lines("once.x 1 10 0")
     assert site.run("--continue").returncode == 0
     done = site.run("--continue")
-    assert done.returncode == 0 and "finished: nothing to do" in done.stdout
+    assert done.returncode == 0 and "nothing to do: all jobs have ended" in done.stdout
     assert (site.bin / "once.x.log").read_text() == "ran\n"
-    assert site.run().returncode == 0
+    assert site.run("--fresh").returncode == 0
     assert (site.bin / "once.x.log").read_text() == "ran\n" * 2
 
 
@@ -338,4 +337,4 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
     assert ran("last.x") == [f"{jobs[1]}\n"] * 2
     assert "1 job(s) still wait" in outputs[0].read_text()
     assert "continuing the run of 3 job(s)" in outputs[1].read_text()
-    assert "is finished: nothing to do" in outputs[2].read_text()
+    assert "nothing to do: all jobs have ended" in outputs[2].read_text()

@@ -22,6 +22,7 @@ from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 
 HERE = host_name()
+WAITS = 'echo up >> "$0.up"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 
 
 def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> Sequence[RankSlot]:
@@ -193,11 +194,28 @@ def test_a_failing_serial_job_is_told_and_a_hanging_one_ended(serial: Site) -> N
 def test_a_job_that_would_span_nodes_fails_alone(serial: Site) -> None:
     serial.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     serial.program("ok", ASK)
-    serial.lines("ok 3 10 0", "ok 2 10 0")
+    serial.lines("ok 3 10 0 nodes=2", "ok 2 10 0", "ok 3 10 0")
     printed = serial.finish(serial.start())
-    assert serial.statuses() == {0: "failed", 1: "completed"}
+    assert serial.statuses() == {0: "failed", 1: "completed", 2: "refused"}
     assert "would span 2 nodes (n0, n1)" in printed
     assert said(serial, "ok", 1)["threads"] == "2"
+    assert "#2 ok refused: 3 ranks do not fit on 1 of 2 node(s) under compact; Launcher.Kind: direct" in printed
+
+
+def test_a_job_waits_for_one_node_that_has_all_its_cores(serial: Site) -> None:
+    """Two cores are free, one on each node: a process of two cannot have them."""
+    serial.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"}, Allocation={"Policy": "pack"})
+    waits = serial.program("waits", WAITS)
+    serial.program("ok", ASK)
+    serial.lines("waits 1 10 0 nodelist=n0", "waits 1 10 0 nodelist=n1", "ok 2 10 0")
+    process = serial.start()
+    up = Path(f"{waits}.up")
+    wait_until(lambda: up.exists() and len(up.read_text().split()) == 2, "two run")
+    assert not (serial.log / "ok.2.o").exists(), "the third has been started"
+    Path(f"{waits}.go").touch()
+    serial.finish(process)
+    assert serial.statuses() == {0: "completed", 1: "completed", 2: "completed"}
+    assert said(serial, "ok", 2)["threads"] == "2"
 
 
 def test_the_doctor_tries_a_program_without_mpi(serial: Site) -> None:

@@ -7,6 +7,7 @@ the one that vrm finds.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
@@ -18,7 +19,6 @@ from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fak
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config.schema import Launcher as Settings
-from vrm.live.launch import hydra
 from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.live.launch.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
@@ -203,7 +203,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of this Python's programs, as if it were empty."""
     folder = tmp_path / "venv"
     folder.mkdir()
-    monkeypatch.setattr(hydra.sys, "executable", str(folder / "python"))
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
     return folder
 
 

@@ -17,12 +17,12 @@ import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config.schema import Launcher as Settings
-from vrm.live.launch import openmpi
 from vrm.live.launch.base import LAUNCHERS, LaunchError, Result, make_launcher, read_result
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
-                                         open_mpi_settings, root_allowed, tagged)
+                                         open_mpi_settings, root_allowed, tagged, with_own_mpi)
 from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
                                      parse_version, read_version, strip_prefix)
+from vrm.live.launch.script import Scripts
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
@@ -707,7 +707,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of this Python's programs, as if it were empty."""
     folder = tmp_path / "venv"
     folder.mkdir()
-    monkeypatch.setattr(openmpi.sys, "executable", str(folder / "python"))
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
     return folder
 
 
@@ -742,6 +742,20 @@ def test_no_mpirun(tmp_path: Path, beside: Path) -> None:
                           ("x", "x is not an executable program on PATH;")):
         with pytest.raises(LaunchError, match=f"Launcher.Mpirun: .*{reason}"):
             find_mpirun(wrong, only(tmp_path))
+
+
+def test_programs_find_the_mpirun_that_was_installed_with_vrm(tmp_path: Path, beside: Path) -> None:
+    """In scripts and for clients; after all others, and only where there is no other."""
+    assert with_own_mpi(str(tmp_path)) == str(tmp_path)
+    fake(beside, OPEN_MPI.format("5.0.11"))
+    assert with_own_mpi(str(tmp_path)) == f"{tmp_path}{os.pathsep}{beside}"
+    assert with_own_mpi("") == str(beside)
+    scripts = Scripts({"PATH": f"/one{os.pathsep}{tmp_path}"}, {}, {}, emulated=True)
+    scripts.commands, scripts.outside = Path("/vrm/bin"), Path("/one")
+    launch = scripts.command(7, "/bin/relax.sh", [RankSlot(0, 0, 0, (0,))], [Node("n0", (1,))], tmp_path / "r")
+    assert launch.env["PATH"] == os.pathsep.join(["/vrm/bin", str(tmp_path), str(beside)])
+    fake(tmp_path, OPEN_MPI.format("4.1.4"))
+    assert with_own_mpi(str(tmp_path)) == str(tmp_path)
 
 
 def test_an_mpirun_that_does_not_answer(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def booking(tasks: Sequence[Tuple[int, int]], devices: Mapping[int, Sequence[int
                          per_node={"gpu": gpus_per_node}, exclusive=alone and share == "cores")
     placement = SimpleNamespace(
         nodes=[node for node, _ in tasks], share=share, ranks_by_node=lambda nodes: iter(tasks),
-        claims=(1, 1) if alone else (1, 0),
+        alone=int(alone),
         devices={node: {"gpu": tuple(indices)} for node, indices in devices.items()})
     return SimpleNamespace(job=SimpleNamespace(request=request), placement=placement)
 

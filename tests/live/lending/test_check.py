@@ -7,10 +7,11 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Set
 
 import pytest
 
-from conftest import Site
+from conftest import Site, wait_until
 from vrm.live.launch.direct import Direct
 from vrm.live.lending.check import Ran, Trial, difference
 from vrm.live.lending.check import check as judge
@@ -83,6 +84,11 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.env["XDG_CACHE_HOME"] = str(site.root / "cache")
     site.config(Launcher={"Kind": "direct"})
 
+    def files() -> Set[str]:
+        return {name for name in os.listdir(lending.PLACE) if name.startswith("vrm-lending.") and ".check-" in name}
+
+    before = files()  # perhaps of checks that were killed
+
     def check(*words: str) -> "subprocess.CompletedProcess[str]":
         return site.run("malleable", "check", *words)
 
@@ -111,8 +117,8 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 2 and "is no program that may be run; build it" in done.stderr
     done = check("kinds", "-n", "5000")
     assert done.returncode == 2 and "5000 ranks do not fit on this machine's " in done.stderr
-    left = [name for name in os.listdir(lending.PLACE) if name.startswith("vrm-lending.") and ".check-" in name]
-    assert left == []
+    left = files() - before
+    wait_until(lambda: not left & files(), "nothing of these checks, nor of others that run beside them, is left")
 
 
 def ran(output: str) -> Ran:

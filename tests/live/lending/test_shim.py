@@ -213,6 +213,39 @@ def test_outside_of_a_malleable_job_it_does_nothing(program: Path) -> None:
     assert seen["widest"] == START and seen["changes"] == seen["stale"] == 0
 
 
+ONE_THREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern void omp_set_num_threads(int) __attribute__((weak));
+int main(void)
+{
+    int (*found)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "omp_get_max_threads_");
+    if (omp_set_num_threads)
+        omp_set_num_threads(3);
+    printf("threads %d %d\\n", omp_get_max_threads ? omp_get_max_threads() : 1, found ? found() : 1);
+    return 0;
+}
+"""
+"""A program without OpenMP that asks whether it is there, as libraries do."""
+
+
+@pytest.mark.parametrize("malleable", [True, False])
+def test_a_program_without_openmp_has_one_thread(tmp_path: Path, malleable: bool) -> None:
+    (tmp_path / "a.c").write_text(ONE_THREAD)
+    if not shutil.which("gcc") or subprocess.run(["gcc", "a.c", "-o", "a", "-ldl"], cwd=tmp_path).returncode:
+        pytest.skip("no gcc")
+    made, why = following(tmp_path / "a", f"shim-{os.getpid()}", 99, {})
+    assert not why
+    env = {**os.environ, **(made if malleable else {"LD_PRELOAD": str(build.shim())})}
+    try:
+        done = subprocess.run([tmp_path / "a"], env=env, capture_output=True, text=True, timeout=LIMIT)
+    finally:
+        lending.remove(lending.folder(f"shim-{os.getpid()}", 99))
+    assert (done.stdout, done.stderr, done.returncode) == ("threads 1 1\n", "", 0)
+
+
 def test_a_folder_that_is_not_private_is_not_used(program: Path, tmp_path: Path) -> None:
     """The program runs on as if there were none."""
     (tmp_path / "open").mkdir(mode=0o777)

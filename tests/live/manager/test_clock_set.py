@@ -6,7 +6,7 @@ import time
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.manager.desk import Clock
+from vrm.live.manager.liverun import Clock
 from vrm.live.manager.recovery import Place
 
 HERE = Place("n0", "boot", "")

@@ -73,9 +73,9 @@ def test_a_job_has_its_frequency_and_energy(site: Site, node: Path) -> None:
     site.lines(f"wait.x 1 600 0 args={node / COUNTER}")
     process = site.start("--once")
     wait_until(lambda: "userspace" in governors(node), "its cores are set")
-    speeds = {file.read_text() for file in node.glob(power.CPUS + "/cpu*/cpufreq/scaling_setspeed")}
-    assert "1200000" in speeds
-    wait_until(lambda: list(site.root.rglob("began")), "it runs")
+    wait_until(lambda: "1200000" in {file.read_text() for file in node.glob(power.CPUS + "/cpu*/cpufreq/scaling_setspeed")},
+               "their speed, too")  # which is written after the governor
+    wait_until(lambda: any(began.read_text() for began in site.root.rglob("began")), "it runs")
     for began in site.root.rglob("began"):
         assert began.read_text() == "1200000"  # what srun takes for --cpu-freq
         (began.parent / "go").touch()

@@ -13,9 +13,11 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.model import Job
-from vrm.results.jobs import HEADER, JobRow, JobWriter, read_jobs
+from vrm.results.job_columns import HEADER
+from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.run import journal
-from vrm.simulation import Submission, simulate
+from vrm.run.past import replay
+from vrm.api import Machine, Recording, Rules, Submission, simulate
 
 WORK = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\nexec sleep "$1"\n'
 WAIT = 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
@@ -40,7 +42,7 @@ def past_run(path: Path, *rows: Tuple[str, int, float, float]) -> Path:
 def expected(site: Site) -> Dict[int, Any]:
     """What was expected of each job, as the journal has it; None: as its user says."""
     return {job_id: job.believed for job_id, job in
-            journal.replay(journal.read(site.log / "journal")).jobs.items()}
+            replay(journal.read(site.log / "journal")).jobs.items()}
 
 
 def in_queue(site: Site) -> Dict[int, Any]:
@@ -71,7 +73,7 @@ def test_what_is_expected_is_learnt_shown_and_survives_a_kill(site: Site) -> Non
                                  "Backfilling": "easy", "BackfillOrder": "sjf"},
                Starvation={"Factor": 25})
     site.lines("work 1 100 0 args=1.2", "work 1 100 0 args=1.2", end=False)
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(lambda: (site.state() or {"ended": {}})["ended"].get("completed") == 2,
                "two jobs have taught")
     site.append("wait 1 100 0 \nwork 1 100 0 args=300\nwork 1 100 0 args=0.1\nwork 1 90 0 args=0.1\n")
@@ -108,9 +110,9 @@ def test_what_is_expected_is_learnt_shown_and_survives_a_kill(site: Site) -> Non
         **dict.fromkeys(range(7), "completed"), 3: "cancelled"}
 
 
-def test_jobs_that_wait_are_judged_again_when_one_like_them_ends(site: Site) -> None:
+def test_jobs_that_wait_are_estimated_again_when_one_like_them_ends(site: Site) -> None:
     """A queue that comes at once: nothing is known of it then. kill -9 in between."""
-    configured(site, nodes=1, Scheduling={"Estimates": "last-two", "Backfilling": "easy"})
+    configured(site, nodes=1, Scheduling={"Estimates": "last-two", "Reestimate": True, "Backfilling": "easy"})
     site.lines("work 1 50 0 args=0.3", "work 1 60 0 args=0.2", "wait 1 70 0", *["work 1 80 0 args=0.1"] * 3)
     manager = site.start()
     wait_until(lambda: expected(site) == {} or len(site.state()["jobs"]) <= 4
@@ -144,6 +146,8 @@ def test_limits_stay_those_of_the_user(site: Site) -> None:
     ({"Estimates": "histroy"}, "Scheduling.Estimates: unknown estimator `histroy`; did you mean history"),
     ({"Estimates": "actual"}, "Scheduling.Estimates: `actual` is what a job really takes"),
     ({"Estimates": "calibrated"}, "name it: Scheduling.Calibrated in the configuration"),
+    ({"Events": "published"}, "Scheduling.Events: published is an order of events in simulations"),
+    ({"Events": "ours"}, 'Scheduling.Events: found "ours", wanted instant or published'),
     ({"Correction": "double"}, "Scheduling.Correction: unknown correction `double`; did you mean doubling?"),
     ({"BackfillOrder": "shortest"}, "Scheduling.BackfillOrder: unknown ordering `shortest`"),
     ({"Backfilling": "conservative", "BackfillOrder": "sjf"},
@@ -173,15 +177,16 @@ def test_a_live_run_and_its_replay_expect_and_decide_alike(site: Site) -> None:
         (1, 1.5, 0), (1, 3.2, 0.3), (1, 1.1, 0), (1, 1.2, 0.2), (1, 1.4, 0), (1, 1.1, 0)]
     site.lines(*[f"work {ranks} 9 0 {delay} args={run}" for ranks, run, delay in jobs])
     assert site.run("--fresh").returncode == 0
-    past = journal.replay(journal.read(site.log / "journal"))
+    past = replay(journal.read(site.log / "journal"))
     first = past.jobs[0].submit
     runs = {job_id: past.ended[job_id]["time"] - past.started[job_id]["time"]
             for job_id in past.jobs}
     submissions = [Submission(Job(job.id, job.app, job.procs, job.walltime, job.submit - first),
                               runs[job.id]) for job in past.jobs.values()]
     out = site.root / "replay"
-    simulate(submissions, nodes=3, backfill="easy", backfill_order="sjf", estimates="last-two",
-             correction="doubling", out=out)
+    simulate(submissions, Machine.of(3),
+             Rules(backfill="easy", backfill_order="sjf", estimates="last-two", correction="doubling"),
+             record=Recording(out=out))
     again = {row.id: row for row in read_jobs(out / "jobs.csv")}
     outlived = 0
     for job_id, job in past.jobs.items():

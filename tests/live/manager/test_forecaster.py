@@ -127,8 +127,8 @@ def test_one_that_hangs_is_not_waited_for(run: RunDirectory, stand_in: Path) -> 
     begun = time.monotonic()
     for number in range(20_000):  # more than the pipe takes, and than is kept for it
         forecaster.tell(state, "running", 100.0, float(number))
-    process = forecaster._process
-    assert process is not None and process.poll() is None and len(forecaster._left) < 2 << 20
+    process = forecaster.process
+    assert process is not None and process.poll() is None and len(forecaster.left) < 2 << 20
     (run.directory / ".forecast.json.77.abc").touch()  # it was killed while it wrote
     forecaster.close()
     assert not list(run.directory.glob(".forecast*"))

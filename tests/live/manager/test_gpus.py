@@ -30,7 +30,8 @@ from vrm.model.machine import Machine
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.places import parse_cores
 from vrm.run import journal
-from vrm.simulation import Submission, simulate
+from vrm.run.past import replay
+from vrm.api import Recording, Rules, Submission, simulate
 
 ORDERS = ("first-fit", "best-fit", "balanced", "weighted", "hybrid", "priority-weighted")
 LICENCES = {"ansys": 2}
@@ -192,7 +193,7 @@ def millionths(seconds: float) -> int:
 def decided_alike(log: Path, nodes: Sequence[Node], out: Path, **policies: Any) -> None:
     """The run of a journal, replayed in virtual time with the run times that were measured, starts the
     same jobs at the same microsecond with the same cores and GPUs."""
-    past = journal.replay(journal.read(log / "journal"))
+    past = replay(journal.read(log / "journal"))
     rows = {row.id: row for row in read_jobs(log / "jobs.csv")}
     first = past.jobs[0].submit
     submissions, live = [], {}
@@ -203,7 +204,7 @@ def decided_alike(log: Path, nodes: Sequence[Node], out: Path, **policies: Any) 
                        expected=millionths(job.expected))
         submissions.append(Submission(twin, end - start, past.details[job.id].after))
         live[job.id] = (start, rows[job.id].nodes, rows[job.id].cores, rows[job.id].devices)
-    simulate(submissions, machine=Machine(tuple(nodes), LICENCES), out=out, places="full", **policies)
+    simulate(submissions, Machine(nodes, LICENCES), Rules(**policies), record=Recording(out, "full"))
     found = {row.id: (int(row.start or 0), row.nodes, row.cores, row.devices)
              for row in read_jobs(out / "jobs.csv")}
     assert found == live
@@ -482,7 +483,7 @@ def test_a_gpu_that_is_gone_when_the_next_manager_starts(lab: Lab) -> None:
     assert "Traceback" not in said, said
     rows = {row.id: row for row in read_jobs(lab.log / "jobs.csv")}
     assert {job: row.status for job, row in rows.items()} == {0: "completed", 2: "completed"}, said
-    assert "1 job(s) still wait, 1 of them for more nodes than there are" in said
+    assert "1 job(s) still wait (1 of them for more nodes than there are)" in said
 
 
 def test_a_request_that_no_node_can_meet_is_refused(lab: Lab) -> None:
@@ -599,7 +600,7 @@ def test_two_vrm_on_a_node_share_no_gpu(site: Site, tmp_path: Path) -> None:
             else:
                 said = each.finish(process)
                 assert "nvidia0, nvidia1 are held by another vrm on this node, and left out" in said
-                assert "1 job(s) still wait, 1 of them for more nodes than there are" in said
+                assert "1 job(s) still wait (1 of them for more nodes than there are)" in said
                 assert each.statuses() == {}
     finally:
         (tmp_path / "go").touch()

@@ -6,25 +6,21 @@ import math
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, List
 
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.config.schema import load
+from executor import Managed
 from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.live.batch.pbs import parse_qstat
-from vrm.live.manager.manager import Manager
-from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import HOLD, verdict
-from vrm.live.nodes.nodewatch import Down
-from vrm.live.site.setup import prepare
+from vrm.live.nodes.nodewatch import Down, Up
 from vrm.run.again import NODE_LOSSES
-from vrm.run.rundir import RunDirectory
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
-from vrm.workload.grammar import parse_line
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
@@ -98,7 +94,7 @@ def test_a_checkpoint_with_status_0_is_no_completion(site: Site) -> None:
     assert site.statuses() == {0: "timeout"} and (site.bin / "saves.x.saved").exists(), done.stdout
     (site.bin / "saves.x.saved").unlink()
     site.lines("saves.x 1 50 0")
-    manager = batch(site)
+    manager = batch(site, "--fresh")
     wait_until(lambda: started(site) == [0, 0], "it runs")
     manager.terminate()
     said = site.finish(manager)
@@ -129,7 +125,7 @@ def test_sigterm_in_a_batch_job_interrupts_and_the_same_script_goes_on(site: Sit
     manager.terminate()
     said = site.finish(manager)
     assert "SIGTERM from the batch system: starting nothing more, ending 1" in said
-    assert "2 job(s) still wait; the same command continues them" in said
+    assert "2 job(s) still wait: the same command continues them" in said
     site.nothing_left()
     Path(f"{long}.go").touch()
     assert site.finish(batch(site)).count("completed") >= 2
@@ -178,66 +174,57 @@ def test_a_failure_stays_one_when_nothing_follows(site: Site) -> None:
     assert site.rows()[0].exit_code == 3
 
 
-def test_commands_do_not_wait_for_a_held_verdict(site: Site) -> None:
-    manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
-    fail(manager)
-    assert manager.ends.held and manager.state.book.entries[0].state is JobState.RUNNING
-    manager.ends.settle(0)
-    assert not manager.ends.held and manager.state.book.entries[0].state is JobState.FAILED
-    manager.desk.journal.close()
+def test_commands_do_not_wait_for_a_held_verdict(tmp_path: Path) -> None:
+    managed = failed(tmp_path / "run", "pbs 1")
+    ends = managed.manager.ends
+    assert ends.held and managed.state.book.entries[0].state is JobState.RUNNING
+    ends.settle(0)
+    assert not ends.held and managed.state.book.entries[0].state is JobState.FAILED
+    managed.close()
 
 
-def prepared(site: Site, line: str, allocation: str = "") -> Manager:
-    """A manager with a job that runs on the first of two nodes, without its processes."""
-    configure(site, Nodes=2, Sockets=1, Cores=1, Emulate=True)
-    site.program(line.split()[0], "exit 3\n")
-    settings = load(site.config_file)
-    run = RunDirectory.of(settings)
-    run.create()
-    manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
-    manager.desk.open_journal()
-    manager.state.thaw()
-    manager.desk.place = type(manager.desk.place)("here", "boot", allocation)
-    manager.intake.enter(parse_line(line))
-    start(manager)
-    return manager
+def one_job(root: Path, allocation: str = "") -> Managed:
+    """A job that runs on the first of two nodes."""
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.live.place = replace(managed.live.place, allocation=allocation)
+    managed.start(0.0)
+    return managed
 
 
-def start(manager: Manager) -> None:
-    manager._step(manager.desk.now)
-    start, = manager.launches.prepared
-    manager.launches.prepared.clear()
-    manager.desk.running[start.job.id] = Running(start)
+def failed(root: Path, allocation: str = "") -> Managed:
+    """It has failed."""
+    managed = one_job(root, allocation)
+    managed.end(0, 1.0, code=3)
+    return managed
 
 
-def fail(manager: Manager) -> None:
-    running, = manager.desk.running.values()
-    manager.ends.ended(running, status(code=3), JobState.FAILED, "exit 3")
+def test_a_verdict_is_held_until_a_lost_node_is_known(tmp_path: Path) -> None:
+    managed = failed(tmp_path / "run", "pbs 1")
+    ends = managed.manager.ends
+    ends.look(1.0 + 0.9 * HOLD, False)
+    assert ends.held
+    managed.agents.says.append(Down(0, "it is off"))
+    managed.manager.nodes.look(1.0 + HOLD, False)
+    assert not ends.held and managed.state.waiting == 1  # without a retry
+    assert managed.state.book.entries[0].tries == 0
+    managed.close()
 
 
-def test_a_verdict_is_held_until_a_lost_node_is_known(site: Site) -> None:
-    manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
-    fail(manager)
-    manager.ends.settle_due(manager.desk.now + 0.9 * HOLD)
-    assert manager.ends.held
-    manager.nodes._down(Down(0, "it is off"))
-    assert not manager.ends.held and manager.state.waiting == 1  # without a retry
-    assert manager.state.book.entries[0].tries == 0
-    manager.desk.journal.close()
-
-
-def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(site: Site) -> None:
-    manager = prepared(site, "fails.x 1 9 0")
+def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(tmp_path: Path) -> None:
+    managed = one_job(tmp_path / "run")
     for number in range(NODE_LOSSES + 1):
-        running, = manager.desk.running.values()
-        running.why = "node n0 is down"
-        running.intent = "node"
-        manager.ends.ended(running, None, *verdict("node", None, running.why))
+        running, = managed.live.running.values()
+        managed.agents.says.append(Down(0, "it is off"))
+        managed.manager.nodes.look(float(number), False)
+        assert running.intent == "node" and running.why == "node n0 is down"
+        managed.end(0, float(number), code=3)
+        managed.agents.says.append(Up(0))
+        managed.manager.nodes.look(float(number), False)
         if number < NODE_LOSSES:
-            assert manager.state.waiting == 1
-            start(manager)
-    assert manager.state.book.entries[0].state is JobState.FAILED
-    manager.desk.journal.close()
+            assert managed.state.waiting == 1
+            managed.start(float(number))
+    assert managed.state.book.entries[0].state is JobState.FAILED
+    managed.close()
 
 
 def test_what_failed_unjudged_in_an_allocation_that_is_over_runs_again(site: Site) -> None:

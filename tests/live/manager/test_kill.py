@@ -16,6 +16,7 @@ import pytest
 
 from conftest import LIMIT, Site
 from vrm.run import journal as journals
+from vrm.run.past import replay
 
 KILLS = int(os.environ.get("VRM_TEST_KILLS", "24"))
 
@@ -78,7 +79,7 @@ def kill_somewhen(site: Site, chance: random.Random) -> bool:
     manager.kill()
     code = manager.wait()
     assert code != 2, site.said(manager)
-    return code < 0 and not journals.replay(journals.read(journal)).finished
+    return code < 0 and not replay(journals.read(journal)).finished
 
 
 def test_kills_at_any_moment(site: Site) -> None:

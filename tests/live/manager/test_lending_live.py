@@ -8,28 +8,24 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import pytest
 import yaml
 from conftest import Site, wait_until
+from executor import Managed
 from lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
 from testbed import LOGIN, Testbed
 
-from vrm.live.manager.desk import Desk as ManagersDesk
-from vrm.live.manager.manager import Manager
-from vrm.live.manager.lending import AGAIN, PATIENCE, Lending
-from vrm.live.manager.running import Running
+from vrm.live.manager.lending import AGAIN, PATIENCE
+from vrm.live.manager.part import Closed
 from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
-from vrm.model import Cluster, Job, JobState
+from vrm.model import JobState, RankSlot
 from vrm.results import shares
 from vrm.run import journal
 from vrm.run.book import LifeError
-from vrm.run.run import Run
-from vrm.run.state import State
-from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.run.past import replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -209,7 +205,7 @@ def test_cancel_requeue_and_stop_of_either(site: Site) -> None:
     site.append("end\n")
     site.finish(manager)
     assert site.statuses() == {0: "cancelled", 1: "completed", 2: "cancelled"}
-    assert journal.replay(journal.read(site.log / "journal")).state.lends.all == {}
+    assert replay(journal.read(site.log / "journal")).state.lends.all == {}
 
 
 @pytest.mark.slow
@@ -220,6 +216,8 @@ def test_a_dispatcher_lends_what_has_started_in_the_same_step(site: Site) -> Non
     manager = site.start()
     wait_until(lambda: allowed(site.root, 0) and allowed(site.root, 1), "both run")
     assert {frozenset(allowed(site.root, job)) for job in (0, 1)} == {frozenset(first), frozenset(second)}
+    wait_until(lambda: [job["binding"] for job in (site.state() or {"jobs": ()})["jobs"]] == ["ok", "ok"],
+               "their cores were looked at")
     done(site, 1)
     wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
     done(site, 0)
@@ -231,195 +229,173 @@ def test_a_dispatcher_lends_what_has_started_in_the_same_step(site: Site) -> Non
 
 # What nodes may answer, or not.
 
-class Silent:
-    """Nodes that say nothing by themselves."""
+LINES = ("ok.x 2 100 0 cores=4 malleable=1",) * 2
 
-    def __init__(self) -> None:
-        self.orders: List[Tuple[int, int, Dict[int, int]]] = []
 
-    def confine(self, job_id: int, epoch: int, slots: List[Any], own: Iterable[Any]) -> Dict[str, Set[int]]:
-        self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
+@pytest.fixture
+def managed(tmp_path: Path) -> Iterator[Managed]:
+    """A job that runs on both nodes, and one that waits."""
+    managed = Managed(tmp_path / "run", *LINES)
+    managed.start(0.0)
+    assert list(managed.live.running) == [0]
+    confine = managed.agents.confine
+
+    def on_disk(job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> Dict[str, Set[int]]:
+        own = list(own)
+        assert not managed.live.journal.pending, "the intent is on disk first"
         assert {slot.rank: len(slot.cores) for slot in own} == {0: 4, 1: 4}
-        return {"n0": {0}, "n1": {1}}
+        return confine(job_id, epoch, slots, own)
 
-    def forget_question(self, job_id: int) -> None:
-        pass
-
-    def sweeping(self, job_id: int) -> bool:
-        return False
-
-
-class Desk:
-    """A manager's desk with one job that runs on both nodes, and one that waits."""
-
-    def __init__(self) -> None:
-        self.cluster = Cluster.regular(2, 1, 4)
-        scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
-                              make_policy("compact", self.cluster))
-        self.state = State(scheduler.new_queue(), self.cluster)
-        self.queue = self.state.queue
-        self.records: List[Tuple[str, Dict[str, Any]]] = []
-        self.state.log = lambda event, **values: self.records.append((event, values))
-        for number in (0, 1):
-            self.state.submit([Job(number, "ep.A", 2, 100, 0.0, cores=4, malleable=True)])
-        self.running = {0: Running(Run(self.state, scheduler).step(0.0)[0])}
-        self.now, self.phase, self.dirty, self.said = 10.0, "running", False, ""
-        self.watch = Silent()
-        self.prepared: List[Any] = []
-        records = SimpleNamespace(sweep_at=float("inf"), pending=[])
-        ends: Any = SimpleNamespace(records=records, drop=lambda dropped: None)
-        me: Any = self
-        self.settings = SimpleNamespace(end=SimpleNamespace(fit=True))
-        self.closing = end = SimpleNamespace(closing=1e6)
-        self.lending = Lending(me, ends, me.watch, self.prepared, end)
-
-    renew = ManagersDesk.renew
-
-    def synced(self) -> bool:
-        self.records.append(("sync", {}))
-        return True
-
-    def changes(self) -> None:
-        pass
-
-    def tell(self, kind: str, text: str) -> None:
-        self.said = text
-
-    def answer(self, host: str, epoch: int, clear: bool = True, error: str = "") -> None:
-        self.lending.answered(Masks(host, 0, epoch, clear, {}, frozenset(), error))
-
-    @property
-    def found(self) -> List[str]:
-        return [event for event, _ in self.records]
+    managed.agents.confine = on_disk  # type: ignore[method-assign]
+    managed.live.now = 10.0
+    yield managed
+    managed.close()
 
 
-def asked() -> Desk:
-    desk = Desk()
-    desk.lending.ask(0, 0, 1)
-    assert not desk.watch.orders, "the intent is on disk first"
-    desk.lending.act(10.0)
-    assert desk.found[-2:] == ["lend", "sync"] and desk.watch.orders == [(0, 1, {0: 2, 1: 2})]
-    return desk
+@pytest.fixture
+def asked(managed: Managed) -> Managed:
+    """Job 0 is to lend half of its cores to job 1."""
+    managed.manager.lending.ask(0, 0, 1)
+    assert managed.found[-1] == "lend" and not managed.agents.orders
+    managed.manager.lending.act(10.0)
+    assert managed.found[-1] == "lend" and managed.agents.orders == [(0, 1, {0: 2, 1: 2})]
+    return managed
 
 
-def test_all_nodes_must_have_answered_the_last_order() -> None:
-    desk = asked()
-    desk.answer("n0", 1)
-    desk.answer("n0", 1)
-    desk.answer("n1", 0)  # of an order before it
-    assert desk.found[-1] == "sync" and not desk.prepared and 1 not in desk.running
-    desk.answer("n1", 1)
-    assert desk.found[-2:] == ["lent", "start"] and [start.job.id for start in desk.prepared] == [1]
-    assert desk.running[0].due > 100 and desk.running[0].booking.shares
-    desk.answer("n1", 1)
-    assert desk.found[-1] == "start"
+def answer(managed: Managed, host: str, epoch: int, clear: bool = True, error: str = "") -> None:
+    managed.manager.lending.observe(Masks(host, 0, epoch, clear, {}, frozenset(), error))
+
+
+def prepared_of(managed: Managed) -> List[int]:
+    return [start.job.id for start in managed.manager.launches.prepared]
+
+
+def borrowed_and_left(managed: Managed, clean: bool = True) -> None:
+    """Job 1 has had the cores, and has ended."""
+    for host in ("n0", "n1"):
+        answer(managed, host, 1)
+    managed.manager.launches.act(10.0)
+    managed.end(1, 20.0, clean=clean)
+
+
+def test_all_nodes_must_have_answered_the_last_order(asked: Managed) -> None:
+    answer(asked, "n0", 1)
+    answer(asked, "n0", 1)
+    answer(asked, "n1", 0)  # of an order before it
+    assert asked.found[-1] == "lend" and not prepared_of(asked) and 1 not in asked.live.running
+    answer(asked, "n1", 1)
+    assert asked.found[-2:] == ["lent", "start"] and prepared_of(asked) == [1]
+    assert asked.live.running[0].due > 100 and asked.live.running[0].booking.shares
+    answer(asked, "n1", 1)
+    assert asked.found[-1] == "start"
 
 
 @pytest.mark.parametrize("how", ["silent", "unclear", "down"])
-def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(how: str) -> None:
-    desk = asked()
-    desk.answer("n0", 1)
+def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(asked: Managed, how: str) -> None:
+    lending, cluster = asked.manager.lending, asked.live.cluster
+    answer(asked, "n0", 1)
     if how == "silent":
-        desk.lending.act(10.0 + PATIENCE)
-        assert "no answer from n1" in desk.said
+        lending.act(10.0 + PATIENCE)
+        assert "no answer from n1" in asked.said[-1]
     elif how == "unclear":
-        desk.answer("n1", 1, False, "process 7 cannot be moved to CPU 0")
-        assert "process 7 cannot be moved" in desk.said
+        answer(asked, "n1", 1, False, "process 7 cannot be moved to CPU 0")
+        assert "process 7 cannot be moved" in asked.said[-1]
     else:
-        desk.lending.lost(1, "n1 does not answer")
-    assert "regain" in desk.found and not desk.prepared and 1 in desk.queue
-    assert 1 not in desk.cluster.bookings and not desk.cluster.loans.all
-    desk.lending.act(30.0)
-    assert desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4}), "its cores are its own again"
-    assert desk.cluster.loans.unwilling == (set() if how == "down" else {0})
-    desk.answer("n0", 2)
-    desk.answer("n1", 2)
-    assert desk.found[-1] == "regained" and not desk.state.lends.all
-    assert desk.state.entry(1).state is JobState.QUEUED
+        lending.observe(Closed(1))
+        assert "n1 does not answer" in asked.said[-1]
+    assert "regain" in asked.found and not prepared_of(asked) and 1 in asked.state.queue
+    assert 1 not in cluster.bookings and not cluster.loans.all
+    lending.act(30.0)
+    assert asked.agents.orders[-1] == (0, 2, {0: 4, 1: 4}), "its cores are its own again"
+    assert cluster.loans.unwilling == (set() if how == "down" else {0})
+    answer(asked, "n0", 2)
+    answer(asked, "n1", 2)
+    assert asked.found[-1] == "regained" and not asked.state.lends.all
+    assert asked.state.entry(1).state is JobState.QUEUED
 
 
-def test_nobody_lends_who_would_run_into_the_end_of_the_allocation() -> None:
-    desk = Desk()
-    desk.closing.closing = 160.0  # job 0 ends by 100 with all cores, and by 200 with half of them
+@pytest.mark.parametrize("how", ["back", "settle", "silent"])
+def test_a_lend_that_is_undone_again_before_the_first_is_over_is_taken_back_once(asked: Managed, how: str) -> None:
+    """What was lent before and is on its way back is left alone: no manager could read the journal otherwise."""
+    lending = asked.manager.lending
+    lending.settle(1)  # somebody wants something of job 1, before the nodes have answered
+    lending.ask(0, 0, 1)
+    assert asked.found.count("regain") == 1 and len(asked.state.lends.all) == 2
+    lending.act(10.0)
+    if how == "back":
+        lending.back(0)
+    elif how == "settle":
+        lending.settle(1)
+    else:
+        lending.act(10.0 + PATIENCE)
+    regained = [values["number"] for event, values in asked.events if event == "regain"]
+    assert regained == [1, 2] and 1 in asked.state.queue
+    lending.act(40.0)
+    epoch = asked.agents.orders[-1][1]
+    answer(asked, "n0", epoch)
+    answer(asked, "n1", epoch)
+    assert not asked.state.lends.all and asked.found[-2:] == ["regained"] * 2
+
+
+def test_nobody_lends_who_would_run_into_the_end_of_the_allocation(managed: Managed) -> None:
+    live, lending = managed.live, managed.manager.lending
+    live.end.end = 160.0 + live.end.margin  # job 0 ends by 100 with all cores, and by 200 with half of them
     with pytest.raises(LifeError, match="job 1 would run into the allocation's end"):
-        desk.lending.ask(0, 0, 1)
-    assert 1 in desk.queue and not desk.cluster.loans.all and not desk.lending.coming
-    desk.settings.end.fit = False
-    desk.lending.ask(0, 0, 1)
-    assert list(desk.lending.coming) == [1]
+        lending.ask(0, 0, 1)
+    assert 1 in live.state.queue and not live.cluster.loans.all and not lending.coming
+    live.settings = live.settings.model_copy(update={"end": live.settings.end.model_copy(update={"fit": False})})
+    lending.ask(0, 0, 1)
+    assert list(lending.coming) == [1]
 
 
-def test_a_lender_that_ends_before_its_order_is_sent_is_left_alone() -> None:
-    desk = Desk()
-    desk.lending.ask(0, 0, None)
-    del desk.running[0]
-    desk.state.vacate(0)
-    desk.state.end(0, JobState.COMPLETED, 20.0)
-    desk.lending.act(20.0)
-    assert not desk.watch.orders and desk.lending.deadline == float("inf")
+def test_a_lender_that_ends_before_its_order_is_sent_is_left_alone(managed: Managed) -> None:
+    managed.manager.lending.ask(0, 0, None)
+    managed.end(0, 20.0)
+    managed.manager.lending.act(20.0)
+    assert not managed.agents.orders and managed.manager.lending.deadline(20.0) == float("inf")
 
 
-def test_cores_that_are_not_given_back_are_asked_for_again() -> None:
-    desk = asked()
+def test_cores_that_are_not_given_back_are_asked_for_again(asked: Managed) -> None:
+    lending = asked.manager.lending
+    borrowed_and_left(asked)
+    asked.live.records.write_next()
+    lending.act(20.0)
+    assert asked.found[-1] == "regain" and len(asked.agents.orders) == 2
+    lending.act(20.0 + PATIENCE)
+    asked.live.now = 20.0 + PATIENCE
+    assert "does not have all its cores again yet" in asked.said[-1] and len(asked.agents.orders) == 2
+    lending.act(20.0 + PATIENCE + AGAIN)
+    lending.act(20.0 + PATIENCE + AGAIN)
+    assert asked.agents.orders[-1] == (0, 2, {0: 4, 1: 4})
     for host in ("n0", "n1"):
-        desk.answer(host, 1)
-    desk.prepared.clear()
-    desk.state.vacate(1)
-    desk.state.end(1, JobState.COMPLETED, 20.0)
-    desk.lending.act(20.0)
-    assert desk.found[-2:] == ["regain", "sync"] and len(desk.watch.orders) == 2
-    desk.lending.act(20.0 + PATIENCE)
-    desk.now = 20.0 + PATIENCE
-    assert "does not have all its cores again yet" in desk.said and len(desk.watch.orders) == 2
-    desk.lending.act(20.0 + PATIENCE + AGAIN)
-    desk.lending.act(20.0 + PATIENCE + AGAIN)
-    assert desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4})
-    for host in ("n0", "n1"):
-        desk.answer(host, 2)
-    assert desk.found[-1] == "regained" and not desk.state.lends.all
+        answer(asked, host, 2)
+    assert asked.found[-1] == "regained" and not asked.state.lends.all
 
 
 @pytest.mark.parametrize("last", ["swept", "written"])
-def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_has_left(last: str) -> None:
-    desk = asked()
-    for host in ("n0", "n1"):
-        desk.answer(host, 1)
-    desk.prepared.clear()
-    desk.state.vacate(1)
-    desk.state.end(1, JobState.COMPLETED, 20.0)
-    never = float("inf")
-    records = desk.lending.ends.records
-    records.sweep_all = lambda now: setattr(records, "sweep_at", never)
+def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_has_left(asked: Managed, last: str) -> None:
+    borrowed_and_left(asked, clean=last == "written")
     if last == "swept":
-        records.sweep_at = 20.05
-    else:
-        records.pending = [SimpleNamespace(job=SimpleNamespace(id=1))]
-    desk.lending.act(20.0)
-    assert "regain" not in desk.found, "processes of job 1 may be there still"
-    manager: Any = SimpleNamespace(
-        lending=desk.lending, records=records, launches=SimpleNamespace(untold=[]),
-        desk=SimpleNamespace(clock=lambda: 20.1, journal=SimpleNamespace(pending=False), dirty=False,
-                             synced=lambda: True),
-        door=SimpleNamespace(next_call=-never), _record_all=lambda: records.pending.clear(),
-        adoption=SimpleNamespace(deadline=lambda now: never),
-        nodes=SimpleNamespace(check_bindings=lambda now: None, follow_memory=lambda now: None),
-        _snapshot_earliest=never, _snapshot_latest=never)
-    Manager._do_chores(manager)
-    assert desk.found[-2:] == ["regain", "sync"] and desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4})
+        asked.live.records.write_next()
+        assert asked.manager.live.records.sweep_at < float("inf") and not asked.live.records.pending
+    asked.manager.lending.act(20.0)
+    assert "regain" not in asked.found, "processes of job 1 may be there still"
+    asked.turn(20.1)
+    assert asked.found[-1] == "regain" and asked.agents.orders[-1] == (0, 2, {0: 4, 1: 4})
 
 
-def test_what_cannot_be_lent_is_said() -> None:
-    desk = Desk()
+def test_what_cannot_be_lent_is_said(managed: Managed, tmp_path: Path) -> None:
     for lender, number, to, why in ((1, 0, None, "job 1 does not run: it is queued"),
                                    (0, 3, 0, "job 0 cannot start now: it is running"),
                                    (0, 4, 1, "lends 3 at most, not 4"), (7, 0, None, "7")):
         with pytest.raises(LifeError, match=why):
-            desk.lending.ask(lender, number, to)
-    rigid = Desk()
-    rigid.state.entry(0).job = rigid.state.entry(0).job.but(malleable=False)
+            managed.manager.lending.ask(lender, number, to)
+    rigid = Managed(tmp_path / "rigid", *(line.removesuffix(" malleable=1") for line in LINES))
+    rigid.start(0.0)
     with pytest.raises(LifeError, match="not malleable: submit it with --malleable"):
-        rigid.lending.ask(0, 0, 1)
-    assert not desk.state.lends.all and not rigid.state.lends.all
+        rigid.manager.lending.ask(0, 0, 1)
+    assert not managed.state.lends.all and not rigid.state.lends.all
+    rigid.close()
 
 
 @pytest.mark.slow
@@ -457,7 +433,7 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
         return (root / "said").read_text()
 
     with real.allocation(2, "--exclusive") as batch:
-        manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml"],
+        manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml", "--wait"],
                              env={**batch.env, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}, cwd=root,
                              text=True, stdout=open(root / "said", "w"), stderr=subprocess.STDOUT)
         wait_until(lambda: cpus(0, 0) and cpus(0, 1), "job 0 runs")

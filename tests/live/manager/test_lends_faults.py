@@ -19,6 +19,7 @@ from vrm.live.nodes.topology import read_topology
 from vrm.results import shares
 from vrm.results.jobs import read_jobs
 from vrm.run import journal
+from vrm.run.past import replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 BOTH = ("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 400 0 cores=2 malleable=1")
@@ -57,7 +58,34 @@ def test_who_is_cancelled_or_requeued_leaves_its_cores_to_the_other(site: Site) 
     assert site.statuses() == {0: "completed", 1: "cancelled"}
     rows = site.rows()
     assert (rows[0].mates, rows[0].lent, rows[1].mates, rows[1].changes) == ("", 0, "0", 1)
-    assert not journal.replay(records(site)).state.lends.all
+    assert not replay(records(site)).state.lends.all
+
+
+@pytest.mark.slow
+def test_what_a_job_has_lent_is_known_to_the_next_manager(site: Site) -> None:
+    """It has as much more time as it has lost, and its record says what it has lent."""
+    emulated(site, *BOTH)
+    manager = site.start()
+    runs(site, 0)
+    assert site.run("lend", "0", "--to", "1").returncode == 0
+    runs(site, 0, 1)
+    done(site, 1)
+    wait_until(lambda: "regain" in events(site) and not lends(site), "job 0 has its core again")
+    before = jobs(site)[0]
+    manager.kill()
+    manager.wait()
+    (site.log / "state").unlink()
+    manager = site.start()
+    wait_until(lambda: (site.log / "state").exists(), "the next manager has written its state")
+    after = jobs(site)[0]
+    assert before["extra"] > 0 and after["extra"] == pytest.approx(before["extra"], abs=0.01)
+    assert after["expected_end"] == pytest.approx(before["expected_end"], abs=0.01)
+    done(site, 0)
+    site.append("end\n")
+    site.finish(manager)
+    row, held = site.rows()[0], [each for each in shares.read(site.log / "shares.csv") if each.job == 0]
+    assert [each.cores for each in held] == ["0/0-1", "0/0", "0/0-1"] and row.changes == 2
+    assert row.lent == pytest.approx(held[1].end - held[1].begin, abs=0.01)
 
 
 @pytest.mark.slow
@@ -74,7 +102,7 @@ def test_the_allocation_ends_while_a_job_lends(site: Site) -> None:
     manager = site.start()
     manager.wait(60)
     assert not site.running() and events(site).count("again") == 2
-    assert not journal.replay(records(site)).state.lends.all
+    assert not replay(records(site)).state.lends.all
     emulated(site, *BOTH, End={"At": "never"})
     manager = site.start()
     runs(site, 0)
@@ -217,7 +245,7 @@ def test_a_node_is_killed_before_it_has_cleared_the_cores_that_are_lent(tmp_path
     events = run.events()
     assert ("lent", 0) not in events and events.index(("again", 0)) < events.index(("start", 1))
     assert run.statuses() == {0: "cancelled", 1: "completed"}
-    assert not journal.replay(journal.read(run.log / "journal")).state.lends.all
+    assert not replay(journal.read(run.log / "journal")).state.lends.all
     assert not [each for each in shares.read(run.log / "shares.csv") if each.job == 1], "it has its cores for itself"
 
 

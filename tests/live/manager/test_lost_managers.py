@@ -15,6 +15,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.front import build, client
 from vrm.run import control, journal as journals
+from vrm.run.past import replay
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ from vrm.front.answers import Needs
 from vrm.live.manager import door as doors
 from vrm.live.manager.door import Door
 from vrm.run import control
-serve, answer, to_file = Door.serve, Door.answer, control.answer
+look, act, to_file = Door.look, Door.act, control.answer
 
 def dies(moment):
     there = Path("dies-" + moment)
@@ -34,25 +35,25 @@ def dies(moment):
         there.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
-def served(door):
-    if door._calls:
+def served(door, now, files):
+    if door.calls:
         dies("unread")
-    serve(door)
-    if any(not isinstance(reply, Needs) for reply in door._replies.values()):
+    look(door, now, files)
+    if any(not isinstance(reply, Needs) for reply in door.replies.values()):
         dies("unwritten")
 
-def answered(door):
-    if any(not isinstance(reply, Needs) for reply in door._replies.values()):
-        door.desk.synced()
+def answered(door, now):
+    if any(not isinstance(reply, Needs) for reply in door.replies.values()):
+        door.live.synced()
         dies("unanswered")
-    answer(door)
+    act(door, now)
 
 def answered_by_file(*words):
     dies("unanswered")
     to_file(*words)
 
 doors.MOST = int(os.environ.get("MOST", doors.MOST))
-Door.serve, Door.answer, control.answer = served, answered, answered_by_file
+Door.look, Door.act, control.answer = served, answered, answered_by_file
 sys.exit(cli.main())
 """
 
@@ -77,7 +78,7 @@ class Mortal:
     def start(self, dies: str = "", **env: str) -> None:
         """A manager, which takes commands; later it dies at a moment."""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MORTAL, "-c", str(self.site.config_file), "run"], cwd=self.site.root,
+            [sys.executable, "-c", MORTAL, "-c", str(self.site.config_file), "run", "--wait"], cwd=self.site.root,
             env={**self.site.env, **env}, stdin=subprocess.DEVNULL, stdout=open(self.site.root / "out.mortal", "a"),
             stderr=subprocess.STDOUT)
         self.site.started.append(self.process)  # type: ignore[arg-type]
@@ -108,7 +109,7 @@ class Mortal:
 
     def jobs(self) -> "list[int]":
         """The jobs of the journal."""
-        past = journals.replay(journals.read(self.site.log / "journal"))
+        past = replay(journals.read(self.site.log / "journal"))
         return sorted(past.jobs)
 
 

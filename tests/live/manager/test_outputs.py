@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.live.manager.lastwords import last_line, no_space
+from vrm.live.manager.lastwords import no_space
 from vrm.live.nodes.topology import read_topology
 
 SPEAKS = """printf 'out %s\\nno end' "$1"
@@ -86,29 +86,6 @@ def test_a_failure_shows_the_last_line_and_where_the_rest_is(site: Site) -> None
     assert site.rows()[1].reason.startswith("exit 4") and "prints.x.1" in site.rows()[1].reason
     assert site.rows()[2].reason.startswith("exit 5")
     assert site.rows()[3].reason == reason.replace("x.0.e", "x.3.e")
-
-
-FRAME = "-" * 74 + "\n"
-
-
-@pytest.mark.parametrize("text, line", [
-    ("", ""), ("one\ntwo\n\n", "two"), ("no end", "no end"), ("a\tb \n", "a\\tb"),
-    ("mine\n" + FRAME + "Primary job  terminated normally, but 1 process returned\na non-zero exit "
-     "code. Per user-direction, the job has been aborted.\n" + FRAME + FRAME + "mpirun detected that "
-     "one or more processes exited with non-zero status, thus causing\n\n  Exit code:    2\n" + FRAME,
-     "mine"),
-    (FRAME + "There are not enough slots available in the system to satisfy the 3 slots\nthat were\n"
-     + FRAME, "There are not enough slots available in the system to satisfy the 3 slots"),
-    ("mine\nsrun: error: n0: task 0: Exited with exit code 3\n", "mine"),
-    ("x" * 5000, "x" * 160 + "..."),
-])
-def test_the_last_line_is_the_programs_own(tmp_path: Path, text: str, line: str) -> None:
-    (tmp_path / "e").write_text(text)
-    assert last_line(tmp_path / "e") == line
-
-
-def test_the_errors_of_a_launcher_that_are_gone_are_none(tmp_path: Path) -> None:
-    assert last_line(tmp_path / "nothing") == ""
 
 
 def test_of_a_job_that_fails_on_a_full_disk_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
     # What is wrong is said, and nothing has come of it.
     before = cluster.said("qstat", "-x")
     for words, code, said in (
-            (["qsub", "-I"], 2, "no interactive jobs"), (["qsub", "gone"], 1, "No such file"),
+            (["qsub", "-I", "s"], 2, "is a shell with a job"), (["qsub", "gone"], 1, "No such file"),
             (["qsub", "-l", "walltime=soon", "job.pbs"], 166, "no time as"), (["qsub", "-l", "select=0", "job.pbs"], 166, "none of the"),
             (["qsub", "-l", "select=1:ncpus=1+2:ncpus=2", "job.pbs"], 2, "one kind"), (["qsub", "-l", "foo=3", "job.pbs"], 187, "foo"),
             (["qsub", "-l", "ncpus=99"], 1, "qsub: "), (["qsub", "-l", "nodes=n0:ppn=1"], 166, "none of the"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
@@ -103,7 +103,7 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
             (["qsub", "-a", "2561", "job.pbs"], 2, "a time as"), (["qstat", "99"], 153, "qstat: Unknown Job Id 99.vrm"),
             (["qdel", "99.vrm"], 153, "Unknown Job Id"), (["qdel", "x"], 1, "illegally formed job identifier: x"),
             (["qdel", "1"], 35, "Job has finished"), (["qalter", "-N", "x", "1"], 2, "walltime"), (["qdel"], 2, "usage"),
-            (["qstat", "-Q"], 2, "jobs only"), (["pbsnodes", "nowhere"], 1, "Unknown node")):
+            (["qstat", "-T"], 2, "queues and the server only"), (["qstat", "-Q", "nosuch"], 170, "Unknown queue"), (["pbsnodes", "nowhere"], 1, "Unknown node")):
         done = cluster.call(*words)
         assert (done.returncode, done.stdout) == (code, "") and said in done.stderr, (words, done)
     assert cluster.said("qstat", "-x") == before

@@ -12,12 +12,12 @@ import pytest
 from conftest import Site, descendants, wait_until
 
 from vrm.live.manager.planner import LONGEST, PATIENCE, Planner
-from vrm.scheduling.plan import Effort, Problem, Task, solve
+from vrm.scheduling.plan import Effort, PlanningProblem, PlanningTask, solve
 
 pytest.importorskip("ortools")
 
-PROBLEM = Problem((4, 2), ((3, (1, 1)),), tuple(
-    Task(5 + 3 * at % 7, (1 + at % 3, at % 2), 1000 + 500 * at) for at in range(12)), 200)
+PROBLEM = PlanningProblem((4, 2), ((3, (1, 1)),), tuple(
+    PlanningTask(5 + 3 * at % 7, (1 + at % 3, at % 2), 1000 + 500 * at) for at in range(12)), 200)
 
 
 def answered(planner: Planner, now: float = 0.0) -> Any:
@@ -37,10 +37,10 @@ def test_the_process_answers_as_the_solver_would_and_again() -> None:
         planner.ask(PROBLEM, Effort(0.05), 0.0)
         assert planner.answer(0.0) is None  # it has hardly begun
         assert answered(planner) == solve(PROBLEM, Effort(0.05, wall=LONGEST))
-        process = planner._process
+        process = planner.process
         planner.ask(PROBLEM, Effort(0.05, warm=False), 1.0)
         found = answered(planner, 1.0)
-        assert len(found) == 12 and planner._process is process
+        assert len(found) == 12 and planner.process is process
     finally:
         planner.close()
     assert planner.answer(2.0) == []
@@ -50,7 +50,7 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
     planner = Planner()
     try:
         planner.ask(PROBLEM, Effort(0.05), 0.0)
-        process = planner._process
+        process = planner.process
         assert process is not None
         process.kill()
         process.wait()
@@ -58,7 +58,7 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
         planner.ask(PROBLEM, Effort(0.05), 5.0)
         assert len(answered(planner, 5.0)) == 12
         planner.ask(PROBLEM, Effort(0.05), 6.0)
-        assert planner.answer(6.0 + PATIENCE + 1) == [] and planner._process is None
+        assert planner.answer(6.0 + PATIENCE + 1) == [] and planner.process is None
     finally:
         planner.close()
 
@@ -107,4 +107,4 @@ def test_without_or_tools_the_configuration_says_what_to_type(site: Site, tmp_pa
     path = os.pathsep.join(filter(None, [str(hidden), site.env.get("PYTHONPATH", "")]))
     done = site.run("check", PYTHONPATH=path)
     text = done.stdout + done.stderr
-    assert "Scheduling.Backfilling: backfilling cp needs OR-tools: pip install 'vrm[cp]'" in text
+    assert "Scheduling.Backfilling: backfilling cp needs OR-tools: pip install 'ortools>=9.11,<10'" in text

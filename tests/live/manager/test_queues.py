@@ -15,7 +15,8 @@ from conftest import Site, wait_until
 from vrm.model import Node
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.run import journal
-from vrm.simulation import Submission, simulate
+from vrm.run.past import replay
+from vrm.api import Machine, Recording, Rules, Submission, simulate
 
 QUEUES = {"debug": {"Priority": 5, "MaxRunning": 1}, "small": {"Nodes": "n0", "CoresPerNode": 2},
           "long": {"MaxCores": 5, "ExpectedWait": "2h", "Default": True}}
@@ -57,7 +58,7 @@ def test_limits_hold_and_the_simulator_decides_alike(site: Site, algorithm: str,
     assert most_at_a_time(by_queue["long"], lambda row: row.procs) <= 5
     assert {row.nodes for row in by_queue["small"]} == {"n0"}
     # The same in virtual time, to the microsecond.
-    past = journal.replay(journal.read(site.log / "journal"))
+    past = replay(journal.read(site.log / "journal"))
     first = past.jobs[0].submit
     submissions, live = [], {}
     for job in past.jobs.values():
@@ -70,9 +71,9 @@ def test_limits_hold_and_the_simulator_decides_alike(site: Site, algorithm: str,
     queues = {"debug": {"priority": 5, "max_running": 1},
               "small": {"nodes": ["n0"], "cores_per_node": 2},
               "long": {"max_cores": 5, "expected_wait": 7200, "default": True}}
-    simulate(submissions, nodes=[Node(f"n{number}", (4,)) for number in range(3)],
-             algorithm=algorithm, backfill=backfill, policy="pack", node_order=order, queues=queues,
-             out=site.root / "again", places="full")
+    simulate(submissions, Machine([Node(f"n{number}", (4,)) for number in range(3)]),
+             Rules(algorithm=algorithm, backfill=backfill, policy="pack", node_order=order, queues=queues),
+             record=Recording(out=site.root / "again", places="full"))
     again = {row.id: (int(row.start or 0), row.nodes, row.cores)
              for row in read_jobs(site.root / "again" / "jobs.csv")}
     assert again == live

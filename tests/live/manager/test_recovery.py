@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from conftest import Site, wait_until
 from vrm.live.batch.allocation import batch_job
+from vrm.live.launch.direct import Direct
 from vrm.live.manager import recovery
 from vrm.live.manager.recovery import Place, look
 from vrm.model import Cluster, Job, Node
@@ -219,6 +221,17 @@ def test_a_job_on_another_host_of_the_allocation_is_followed_by_its_files(site: 
     assert started(site) == [0, 1, 2]
 
 
+def test_a_job_that_ended_without_a_manager_ended_when_it_did(site: Site) -> None:
+    leave_running(site)
+    (site.bin / "long.x.go").touch()
+    run = RunDirectory(site.log, site.log, site.log / "state")
+    wait_until(run.status(1).exists, "its supervisor says how it ended")
+    before = time.time()
+    site.run()
+    row = site.rows()[1]
+    assert row.status == "completed" and row.start < row.end < before
+
+
 def test_a_job_out_of_reach_can_be_given_up(site: Site) -> None:
     leave_running(site, SLURM_JOB_ID="1")
     end_everything(site)
@@ -289,6 +302,28 @@ def test_a_job_that_has_ended_on_nodes_that_are_gone_keeps_its_exit_code(site: S
     assert site.run().returncode == 0
     assert started(site) == [0, 1, 2] and set(site.statuses().values()) == {"completed"}
     assert site.rows()[1].cores
+
+
+def test_a_job_that_failed_on_nodes_that_are_gone_was_interrupted(site: Site) -> None:
+    """Its node was lost while no manager ran, which is why it failed, as far as anybody can know."""
+    configure(site, Nodes=1, Cores=4, Emulate=True)
+    leave_running(site)
+    site.kill_processes()
+    wait_until(lambda: (site.log / "ended" / "1").exists(), "its supervisor has recorded its end")
+    configure(site, Nodes=1, Cores=2, Emulate=True)
+    (site.bin / "long.x.go").touch()
+    done = site.run()
+    assert "#1 long.x waits again: interrupted: n0 is not there any more" in done.stdout
+    assert started(site) == [0, 1, 1, 2] and set(site.statuses().values()) == {"completed"}
+
+
+@pytest.mark.parametrize("said, lost", [
+    ("vrm: the connection to n1 was lost\n", ("n1",)), ("text\nvrm: the connection to n1 was lost\n", ("n1",)),
+    ("vrm: the connection to n1 was lost\nlater\n", ()), ("so vrm: the connection to n1 was lost\n", ()), ("", ())])
+def test_the_last_words_of_a_supervisor_name_the_node_that_its_job_lost(
+        tmp_path: Path, said: str, lost: Any) -> None:
+    (tmp_path / "e").write_text(said)
+    assert Direct({}, {}, {}).lost_nodes(tmp_path / "e") == lost
 
 
 def test_a_cancelled_job_out_of_reach_is_not_run_again(site: Site) -> None:

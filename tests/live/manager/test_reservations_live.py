@@ -56,7 +56,7 @@ def test_a_reservation_from_its_making_to_its_end(site: Site) -> None:
     assert soon.returncode == 0, soon.stderr
     begin = wait_until(lambda: reservations(site), "it is shown")[0]["begin"]
     for words in (["work", "2", "50m", "--reservation", "soon", "--args", "0"],  # 4
-                  ["work", "4", "2h", "--args", "0"]):  # 5: two nodes, which there are not beside it
+                  ["work", "4", "2h", "--nodes", "2", "--args", "0"]):  # 5: two nodes, which there are not beside it
         assert site.run("submit", *words).returncode == 0
     rows = wait_until(lambda: site.rows() if 4 in site.rows() else None, "job 4 has run")
     assert rows[4].nodes == "n1" and rows[4].start >= begin

@@ -1,13 +1,13 @@
 """Jobs that are scripts: kept when they come, run once, on the cores of their first node."""
 
 from __future__ import annotations
+import warm
 
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict
 
@@ -24,8 +24,7 @@ from vrm.system.compiling import COMPILERS
 
 
 def command(site: Site, *words: str, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *words],
-                          env=site.env, text=True, capture_output=True, timeout=60, cwd=cwd)
+    return warm.run(["-c", str(site.config_file), *words], env=site.env, timeout=60, cwd=cwd)
 
 
 def script(path: Path, text: str, mode: int = 0o644) -> Path:
@@ -86,7 +85,7 @@ def test_a_script_runs_once_and_says_how_it_ended(anywhere: Site) -> None:
 def test_what_runs_is_the_script_as_it_was(anywhere: Site) -> None:
     site = anywhere
     there = script(site.root / "later.sh", "echo first\n")
-    manager = site.start()
+    manager = site.start("--wait")
     wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
     held = command(site, "submit", "--script", "./later.sh", "1", "60", "--hold", cwd=site.root)
     assert held.returncode == 0, held.stderr
@@ -95,7 +94,7 @@ def test_what_runs_is_the_script_as_it_was(anywhere: Site) -> None:
     there.unlink()
     manager.send_signal(signal.SIGKILL)
     manager.wait()
-    again = site.start()
+    again = site.start("--wait")
     wait_until(lambda: command(site, "release", "all").returncode == 0, "they are released")
     wait_until(lambda: len(site.rows()) == 2, "both have ended")
     assert [output(site, job_id) for job_id in (0, 1)] == ["first\n", "second\n"]
@@ -186,7 +185,7 @@ def test_an_exclusive_script_has_all_cores_of_its_nodes() -> None:
 @pytest.mark.parametrize("mpirun", mpiruns())
 def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun: str) -> None:
     """Two at the same time, each with a core of its own; an exclusive one has both."""
-    mpirun = shutil.which("mpirun") or mpirun if mpirun == "auto" else mpirun
+    mpirun = "mpirun" if mpirun == "auto" else mpirun
     script(site.bin / "two.sh",
            f"{mpirun} --oversubscribe -n 2 grep Cpus_allowed_list /proc/self/status "
            ">ranks.$VRM_JOB_ID\ngrep Cpus_allowed_list /proc/self/status\n")
@@ -237,6 +236,10 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
         wait
         mpirun -n 2 sh -c 'grep Cpus_allowed_list /proc/self/status' >mpirun.out
         srun -n 2 sh -c 'exit 3' || echo "ended $?"
+        first=$(awk '/Cpus_allowed_list/ { split($2, at, "[-,]"); print at[1] }' /proc/self/status)
+        printf '0 sh -c "%s"\n* sh -c "%s"\n' 'echo first $MARK' 'echo other %t $MARK' >programs
+        MARK=here srun -n 3 -O --multi-prog programs
+        srun -n 2 --cpu-bind=map_cpu:$first grep Cpus_allowed_list /proc/self/status >map.out
         echo "$SLURM_JOB_NAME $SLURM_SUBMIT_DIR $SLURM_NTASKS"
         """)
     config: Dict[str, Any] = {"Mpirun": mpirun} if mpirun != "auto" else {}
@@ -249,7 +252,7 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
     errors = "".join(path.read_text() for path in site.log.glob("*.e"))
     assert done.returncode == 0, done.stdout + errors
     lines = output(site, 0).splitlines()
-    assert lines[-2:] == ["ended 3", f"relax {site.queue.parent} 2"], lines + [errors]
+    assert [lines[-5], *sorted(lines[-4:])] == ["ended 3", "first here", "other 1 here", "other 2 here", f"relax {site.queue.parent} 2"], lines + [errors]
     ranks = [line.split() for line in lines[:2]]
     assert sorted(rank[1] for rank in ranks) == ["0", "1"] and ranks[0][0] == "0"
     cores = {rank[-1] for rank in ranks}
@@ -263,10 +266,13 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
     assert all(line[0] == f"{line[2]}:" for line in labelled) and {line[-1] for line in labelled} == cores
     assert {words("one.out")[0][-1], words("two.out")[0][-1]} == cores
     both = {",".join(sorted(cores)), "-".join(sorted(cores))}
+    bound = [line[-1] for line in words("map.out")]
+    assert len(bound) == 2 and bound[0] == bound[1] and bound[0] in cores
     assert len(words("mpirun.out")) == 2 and {line[-1] for line in words("mpirun.out")} <= both
     steps = read_steps(site.log / "steps.csv")[0]
     assert [(step.step, step.state, step.exit_code) for step in steps if step.step not in "23"] == [
-        ("0", "completed", 0), ("1", "completed", 0), ("4", "failed", 3), ("batch", "completed", 0)]
+        ("0", "completed", 0), ("1", "completed", 0), ("4", "failed", 3), ("5", "completed", 0), ("6", "completed", 0),
+        ("batch", "completed", 0)]
     assert not list((site.log / "rankfiles").glob("*.steps"))
     site.nothing_left()
 

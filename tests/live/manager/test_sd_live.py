@@ -12,10 +12,9 @@ from lending_site import PROGRAM, allowed
 
 from vrm.live.nodes.topology import read_topology
 from vrm.model import Booking, Cluster, Job
-from vrm.model.core_share import Borrowed
 from vrm.results import shares
 from vrm.run import journal
-from vrm.simulation import simulate
+from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 
 ESTIMATES = {0: 600.0, 1: 60.0, 2: 450.0}
@@ -31,7 +30,7 @@ class Seen:
 
     def booked(self, booking: Booking) -> None:
         placement = booking.placement
-        lent = placement.lent if isinstance(placement, Borrowed) else ()
+        lent = placement.lent
         self.started.append((booking.job.id, tuple(lender for lender, _ in lent)))
 
     def released(self, booking: Booking) -> None:
@@ -73,9 +72,9 @@ def test_live_and_simulated_runs_start_and_share_alike(site: Site, policy: str) 
     begin = min(row.submit for row in rows.values())
     work = {job_id: row.end - row.start - (row.lent + row.borrowed) / 2 for job_id, row in rows.items()}
     seen = Seen()
-    simulate([Submission(Job(job_id, "wait.x", 1, ESTIMATES[job_id], row.submit - begin, cores=2,
-                             malleable=True), work[job_id]) for job_id, row in sorted(rows.items())],
-             nodes=1, sockets=1, cores=2, backfill=policy, watchers=[seen])
+    simulate([Submission(Job(job_id, "wait.x", 1, ESTIMATES[job_id], row.submit - begin, cores=2, malleable=True),
+                         work[job_id]) for job_id, row in sorted(rows.items())], Machine.of(1, sockets=1, cores=2),
+             Rules(policy="compact", backfill=policy), record=Recording(watchers=[seen]))
     assert [record["id"] for record in journal.read(site.log / "journal")
             if record["event"] == "start"] == [job_id for job_id, _ in seen.started]
     assert seen.started == [(0, ()), (1, (0,)), (2, (0,))]

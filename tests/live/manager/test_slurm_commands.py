@@ -21,6 +21,7 @@ from vrm.front.wire import Call
 from vrm.results.jobs import read_jobs
 from vrm.run import control, journal as journals
 from vrm.run.rundir import RunDirectory, write_json
+from vrm.steps import profile
 from vrm.system import compiling
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ class Cluster:
         site.lines(end=False)
 
     def start(self, *arguments: str) -> None:
-        self.process = self.site.start("run", *arguments)
+        self.process = self.site.start("run", "--wait", *arguments)
         wait_until(lambda: self.call("squeue").returncode == 0, "the manager answers")
 
     def stop(self) -> str:
@@ -130,8 +131,11 @@ def test_a_session(cluster: Cluster) -> None:
     # Standard input, errors apart, arrays of which two run at a time, append, input.
     (root / "words").write_text("given\n")
     ids = [cluster.sbatch("-o", "o.%j", "-e", "e.%j", "-i", "words", data="#!/bin/sh\ncat; echo no >&2\n"),
-           cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo one")]
+           cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo one"),
+           *(cluster.sbatch("-o", "said.%j", *said, "--wrap", "echo ${SLURM_CPUS_PER_TASK-none} ${SLURM_JOB_ACCOUNT-none}")
+             for said in ([], ["-c1", "-A", "proj"], ["-c2"]))]
     cluster.ended(*ids)
+    assert [(root / f"said.{each}").read_text() for each in ids[2:]] == ["none none\n", "1 proj\n", "2 none\n"]
     again = cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo two")
     array = cluster.sbatch("-a", "2-8:2%2", "-n1", "--wrap", "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_MAX "
                            "$SLURM_ARRAY_JOB_ID")
@@ -165,6 +169,13 @@ def test_a_session(cluster: Cluster) -> None:
                             "trap 'echo warned; exit 0' USR1\nwhile :; do sleep 0.05; done\n")
     cluster.ended(limited, warned)
     assert cluster.state(limited) == "TIMEOUT" and (root / "warned").read_text() == "warned\n"
+
+    # A client makes the directory of the output when it knows the id.
+    late = [cluster.sbatch("-n1", "-o", "d/%j/out", "--wrap", "echo there") for _ in range(2)]
+    for each in late:
+        (root / "d" / str(each)).mkdir(parents=True)
+    cluster.ended(*late)
+    assert [(root / "d" / str(each) / "out").read_text() for each in late] == ["there\n"] * 2
 
     # Hold, release, limits and priorities, cancel, requeue.
     held = cluster.sbatch("-H", "--wrap", "echo x >> ran; sleep 60", "-n1")
@@ -322,7 +333,7 @@ def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Mon
                               env={"PATH": os.environ["PATH"]})
         assert done.returncode == 1 and "VRM_DIRECTORY" in done.stderr and not done.stdout
         assert sorted(path.name for path in (tmp_path / place).iterdir() if path.name[0] != ".") == sorted(
-            set(build.TABLE) - build.LAUNCHERS)
+            set(build.TABLE) - build.LAUNCHERS | {profile.FILE})
 
 
 @pytest.mark.skipif(not any(map(shutil.which, compiling.COMPILERS)), reason="needs a C compiler")
@@ -361,6 +372,8 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     failed = cluster.sbatch("-d", f"afternotok:{blocked}", "--wrap", "true")
     worked = cluster.sbatch("-d", f"afternotok:{base}", "--wrap", "true")
     single = cluster.sbatch("-J", "base", "-d", "singleton", "--wrap", "true")
+    throttled = cluster.sbatch("-a", "0-1%1", "--wrap", "true")
+    changed = cluster.sbatch("-n2", "-a", "3", "-H", "--wrap", "true")
     early = cluster.sbatch("--begin", "now+1hour", "--wrap", "true")
     soon = cluster.sbatch("--begin", "now+1", "-o", "soon", "--wrap", "date +%s")
     missed = cluster.sbatch("-n2", "-t", "10", "--deadline", "now+602", "--wrap", "true")
@@ -373,14 +386,35 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     assert shown(begun, "%T %r %E") == "PENDING Priority (null)"
     assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
     assert shown(failed, "%r %E") == f"Dependency afternotok:{blocked}(unfulfilled)"
-    assert shown(single, "%r %E") == f"Dependency afterany:{base}(unfulfilled)"
+    assert shown(single, "%r %E") == "Dependency singleton(unfulfilled)"
+    assert shown(throttled, "%i|%r|%E").splitlines()[1] == f"{throttled}_1|JobArrayTaskLimit|(null)"
     when = cluster.said("squeue", "-h", "-j", str(early), "-o", "%T|%r|%S|%V", SLURM_TIME_FORMAT="%s").strip().split("|")
     assert when[:2] == ["PENDING", "BeginTime"] and abs(int(when[2]) - int(when[3]) - 3600) <= 1
     assert "Reason=BeginTime Dependency=(null)" in cluster.said("scontrol", "show", "job", str(early))
     assert " Deadline=20" in cluster.said("scontrol", "show", "job", str(missed))
+    for said, form, found in (("JobName=other", "%j", "other"), ("Comment=a=b", "%k", "a=b"), ("NumNodes=1", "%D", "1"),
+                              (f"Dependency=afterok:{base}", "%E", f"afterok:{base}(unfulfilled)"),
+                              ("StartTime=now+1hour", "%r", "JobHeldUser"), ("Requeue=0", "%j", "other"),
+                              ("Dependency=", "%E", "(null)")):
+        cluster.said("scontrol", "update", f"JobId={changed}", *said.split())
+        assert shown(changed, form) == found, said
+    cluster.said("scontrol", "update", f"JobId={throttled}", "ArrayTaskThrottle=0")
+    assert shown(throttled, "%r|%E").splitlines()[1] == "Priority|(null)"
+    cluster.said("scontrol", "update", f"JobId={throttled}_1", "ArrayTaskThrottle=1")
+    assert shown(throttled, "%r|%E").splitlines()[1] == "JobArrayTaskLimit|(null)"
+    assert "ArrayTaskId=1 ArrayTaskThrottle=1" in cluster.said("scontrol", "show", "job", f"{throttled}_1")
+    cluster.said("scontrol", "update", f"JobId={base}", "Comment=it runs")
+    assert cluster.call("scontrol", "update", f"JobId={base}", "StartTime=now").returncode == 1
+    assert cluster.call("scontrol", "update", f"JobId={changed}", f"Dependency=afterok:{changed}").returncode == 1
     cluster.process.kill()
     cluster.process.wait()
     cluster.start()
+    assert shown(changed, "%i %j %k %E %r") == f"{changed}_3 other a=b (null) JobHeldUser"
+    assert "Requeue=0" in cluster.said("scontrol", "show", "job", str(changed)) and shown(base, "%k") == "it runs"
+    cluster.said("scontrol", "release", str(changed))
+    assert shown(changed, "%r") == "BeginTime"
+    cluster.said("scontrol", "update", f"JobId={changed}", "StartTime=now")
+    assert shown(changed, "%r") in ("Resources", "Priority")
     assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
     assert shown(early, "%T %r") == "PENDING BeginTime"
     wait_until(lambda: shown(missed, "%T %r") == "DEADLINE DeadLine", "it can end in time no more")

@@ -16,6 +16,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.live.manager import takeup
 from vrm.run import journal as journals
+from vrm.run.past import Past, replay
 from vrm.run.state import State
 from vrm.run.rundir import RunDirectory
 
@@ -63,14 +64,14 @@ def go(site: Site) -> None:
         (site.bin / f"{name}.go").touch()
 
 
-def with_runs(*runs: dict) -> journals.Past:
-    past = journals.Past()
+def with_runs(*runs: dict) -> Past:
+    past = Past()
     past.runs += runs
     return past
 
 
-def past(directory: Path) -> journals.Past:
-    return journals.replay(journals.read(directory / "journal"))
+def past(directory: Path) -> Past:
+    return replay(journals.read(directory / "journal"))
 
 
 def test_a_copy_leaves_the_jobs_of_the_original_alone(site: Site) -> None:
@@ -116,7 +117,7 @@ def test_a_directory_that_was_moved_is_the_same_run(site: Site) -> None:
     leave_running(site)
     before = past(site.log).run
     go(site)
-    wait_until(lambda: not site.processes(), "the programs have ended")
+    wait_until(lambda: not site.running(), "how the programs ended is on record")
     site.log.rename(site.root / "moved")
     config(site, "moved")
     assert site.run().returncode == 0
@@ -126,7 +127,7 @@ def test_a_directory_that_was_moved_is_the_same_run(site: Site) -> None:
 def test_what_waits_in_a_copy_goes_on_as_a_run_of_its_own(site: Site) -> None:
     leave_running(site)
     go(site)
-    wait_until(lambda: not site.processes(), "the programs have ended")
+    wait_until(lambda: not site.running(), "how the programs ended is on record")
     copied(site)
     config(site, "copy")
     done = site.run()
@@ -143,7 +144,7 @@ def test_the_number_of_the_device_is_not_what_tells(site: Site, monkeypatch: Any
     home = takeup.identity(run)
     assert set(home) == {"path", "inode"}
     same = with_runs({"home": home})
-    assert takeup._original(run, same) == ""
+    assert takeup.copied_from(run, same) == ""
     stat = os.stat
 
     def otherwise(path: Any, **how: Any) -> os.stat_result:
@@ -152,11 +153,11 @@ def test_the_number_of_the_device_is_not_what_tells(site: Site, monkeypatch: Any
         return os.stat_result(about)
     monkeypatch.setattr(os, "stat", otherwise)  # the recorded path is on another device
     monkeypatch.setattr(Path, "stat", lambda path, **how: stat(path, **how))
-    assert takeup._original(run, same) == home["path"]
+    assert takeup.copied_from(run, same) == home["path"]
     monkeypatch.undo()
-    assert takeup._original(run, with_runs({"home": {**home, "path": "/gone"}})) == ""
-    assert takeup._original(run, with_runs({"home": {**home, "inode": 1}}))
-    assert takeup._original(run, with_runs({})) == ""  # begun by 0.1.0
+    assert takeup.copied_from(run, with_runs({"home": {**home, "path": "/gone"}})) == ""
+    assert takeup.copied_from(run, with_runs({"home": {**home, "inode": 1}}))
+    assert takeup.copied_from(run, with_runs({})) == ""  # begun by 0.1.0
 
 
 def test_another_host_goes_on_with_the_run(site: Site) -> None:
@@ -233,3 +234,24 @@ def test_a_directory_of_0_1_0_may_have_been_copied(tmp_path: Path, marked: bool)
         run.marker(0).write_text("{}\n")
     past = takeup.past_of(run, False, lambda kind, text: None, State.of_journal)
     assert (past.run == "abc") is marked and past.format == 1
+
+
+def test_a_job_whose_placement_is_wrong_and_whose_row_is_missing_is_damage(site: Site) -> None:
+    """Nobody needs the placement of a job that is in jobs.csv."""
+    go(site)
+    assert site.run().returncode == 0
+    journal = site.log / "journal"
+    records = journals.read(journal)
+    journal.unlink()
+    again = journals.Journal(journal)
+    for record in records:
+        if record["event"] == "start" and record["id"] == 2:
+            record["placement"]["procs"] = 2
+        again.append(**{key: value for key, value in record.items() if key != "sum"})
+    again.close()
+    assert site.run().returncode == 0
+    rows = (site.log / "jobs.csv").read_text().splitlines(keepends=True)
+    (site.log / "jobs.csv").write_text("".join(row for row in rows if not row.startswith("2,")))
+    done = site.run()
+    assert done.returncode == 2 and "the start of job 2, which is not in" in done.stderr
+    assert "placement: it is that of another job" in done.stderr

@@ -234,7 +234,7 @@ def test_commands_on_another_node_than_the_managers(real: Testbed, batch: Batch,
         "Applications": {"Path": str(tmp_path), "Queue": str(tmp_path / "queue"), "Any": True}, "Nodes": 2,
         "Sockets": 1, "Cores": 2, "Log": str(log), "Allocation": {"Policy": "pack"},
         "Launcher": {"Kind": "srun", "AllowRoot": True}}))
-    manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config], env=batch.env, cwd=tmp_path,
+    manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--wait"], env=batch.env, cwd=tmp_path,
                          stdout=subprocess.PIPE, text=True)
     try:
         wait_until((log / "socket").exists, "it listens")

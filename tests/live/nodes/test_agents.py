@@ -302,6 +302,8 @@ def test_facts_travel_whole(tmp_path: Path) -> None:
     facts = node_facts(json.loads(json.dumps(said)), "n0")
     assert facts.topology == parse_topology(tmp_path, "n0", range(2, 16), [3, 4, 5])
     assert facts.topology.node.sockets == (1, 2)
+    began = time.time() - time.monotonic() + facts.began
+    assert abs(began - psutil.Process(1).create_time()) < 2, "the first process of this machine or container"
 
 
 # --------------------------------------------------------------------------- life of the agents

@@ -62,7 +62,7 @@ def test_check_takes_the_nodes_of_a_machine_file(tmp_path: Path, monkeypatch: An
     report = check("vrm.yaml", {}, machine="m.yaml")
     told = "\n".join(map(str, report.findings))
     assert "3 nodes of 4 or 8 cores, 1 with 2 gpu (m.yaml)" in told
-    assert report.never == 2 and "queue:2" in told  # 8 ranks want two nodes of `direct`
+    assert report.never == 1 and "queue:2" in told  # 8 ranks have one node of `direct`: that of 8 cores
     (tmp_path / "m.yaml").write_text("Classes: [{}]")
     assert not check("vrm.yaml", {}, machine="m.yaml").usable
 

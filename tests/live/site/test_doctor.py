@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+from pathlib import Path
+from typing import Any, Dict
 
+import pytest
 from conftest import Site
+
+from vrm.live.site.doctor import login_shell
 
 
 def test_a_site_that_is_well(site: Site) -> None:
@@ -19,14 +26,50 @@ def test_a_site_that_is_well(site: Site) -> None:
     assert not site.log.exists()  # it looks and changes nothing
 
 
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+@pytest.mark.parametrize("profile, level", [("PATH=/usr/bin:/bin", "ok"), ("PATH=/usr/bin:/bin; unset BASH_ENV", "note")])
+def test_a_login_shell_is_tried(tmp_path: Path, profile: str, level: str) -> None:
+    (tmp_path / ".bash_profile").write_text(f"{profile}\n")
+    found, = login_shell({**os.environ, "HOME": str(tmp_path)})
+    assert found.level == level and ("unsets BASH_ENV" in found.mend) == (level == "note"), str(found)
+
+
 def test_everything_wrong_is_told_at_once(site: Site) -> None:
     site.config(Scheduling={"Algorithm": "FCFX"}, Launcher={"Mpirun": "/no/such/mpirun"},
                 Log=str(site.config_file / "log"))
     done = site.run("doctor")
     assert done.returncode == 2
     wrong = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("wrong")]
-    assert {"scheduling", "mpirun", "programs", "outputs"} <= set(wrong)
+    assert {"config", "mpirun", "programs", "outputs"} <= set(wrong)
     assert "vrm npb build" in done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["doctor", "check"])
+@pytest.mark.parametrize("wrong, said", [
+    ({"Scheduling": {"Algorithm": "FCFX"}}, "FCFX"), ({"Allocation": {"Policy": "compactt"}}, "compactt"),
+    ({"Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "no heatmap"}}, "no heatmap")])
+def test_a_wrong_configuration_is_not_called_ok(command: str, wrong: Dict[str, Any], said: str, site: Site) -> None:
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 10 0")
+    site.config(**wrong)
+    done = site.run(command)
+    assert done.returncode == 2
+    about = [line for line in done.stdout.splitlines() if " config " in line or said in line]
+    assert about and all(line.startswith("wrong  config ") and said in line for line in about), done.stdout
+
+
+def test_several_mpiruns_are_named(site: Site) -> None:
+    """The second on PATH is not used, and it is said why."""
+    other = site.root / "other"
+    other.mkdir()
+    (other / "mpirun").write_text("#!/bin/sh\nexit 9\n")
+    (other / "mpirun").chmod(0o755)
+    site.program("ok.x", "exit 0\n")
+    site.env["PATH"] = f"{site.env['PATH']}{os.pathsep}{other}"
+    line, = [line for line in site.run("doctor").stdout.splitlines() if line.startswith("note   mpirun")]
+    assert str(other / "mpirun") in line.partition(" vrm uses ")[0]
+    used = re.search(r"vrm uses (\S+/mpirun): (.*)", line)
+    assert used and str(other) not in used[1]
 
 
 def test_a_config_that_cannot_be_read(site: Site) -> None:

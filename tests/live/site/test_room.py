@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Sequence
 
 import pytest
 
 from conftest import Site, wait_until
+from vrm.live.batch.base import systems
 from vrm.live.nodes.geometry import cluster_geometry
-from vrm.live.nodes.topology import NodeFacts, Topology
-from vrm.live.site.room import NodesOf, Room
+from vrm.live.nodes.topology import NodeFacts, Topology, read_topology
+from vrm.live.site.room import NodesOf, Room, WholeNodes
 from vrm.model import Cluster, Job, JobState, Node
 from vrm.model.job import PLAIN, Request
 from vrm.run.book import JobBook
@@ -131,7 +135,7 @@ def test_fewer_nodes_than_before(wide: Site) -> None:
     second = wide.run()
     assert "Traceback" not in second.stdout + second.stderr
     assert "#0 waits for more nodes: a.x: 2 ranks do not fit on 1 node(s)" in second.stdout
-    assert ("1 job(s) still wait, 1 of them for more nodes than there are; the same command "
+    assert ("1 job(s) still wait (1 of them for more nodes than there are): the same command "
             "continues them") in second.stdout
     assert second.returncode == 1 and log(wide) == [1]
     assert wide.state()["jobs"][0]["lacks"]  # type: ignore[index]
@@ -170,7 +174,7 @@ def test_a_job_that_is_interrupted_and_finds_fewer_nodes_waits(wide: Site) -> No
     said = wide.finish(other)
     assert "Traceback" not in said, said
     assert "runs on nodes that are not there any more" in said
-    assert "#0 wait.x waits again: interrupted by the end of the allocation" in said
+    assert "#0 wait.x waits again: interrupted: n0, n1 are not there any more" in said
     assert "1 of them for more nodes than there are" in said
     wide.nothing_left()
     emulate(wide, 2)
@@ -184,7 +188,7 @@ def test_a_queue_that_is_followed_says_that_only_such_jobs_are_left(wide: Site) 
     wide.lines("a.x 2 200 0", end=False)
     left_over(wide)
     emulate(wide, 1)
-    manager = wide.start()
+    manager = wide.start("--wait")
     wait_until(lambda: "only jobs are left that need more nodes than there are (0)"
                in wide.said(manager), "it is said")
     wide.append("a.x 1 1 0\n")
@@ -208,3 +212,54 @@ def test_nodes_that_do_not_answer_at_the_start(wide: Site, tmp_path: Path) -> No
     again = wide.run("--once")
     assert "continuing the run of 3 job(s): 2 ended, 0 started, 1 waiting" in again.stdout
     assert log(wide) == [1]
+
+
+# What a batch system has not granted.
+
+
+def test_a_refusal_names_granted_and_present_cores_and_the_remedy() -> None:
+    topology = replace(Topology.regular("n0", (4, 4)), whole=(4, 4))
+    facts = {host: NodeFacts(replace(topology, host=host)) for host in ("n0", "n1")}
+    shape = cluster_geometry(["n0", "n1"], facts, granted={"n0": 1, "n1": 1})
+    cluster = Cluster(shape.nodes)
+    whole = WholeNodes(shape.whole, 2, systems()["slurm"])
+
+    def on(nodes: Sequence[Node]) -> NodesOf:
+        return make_policy("pack", Cluster(nodes)).nodes
+
+    room = Room(Scheduler(make_ordering("FCFS"), make_backfilling("none"), make_policy("pack", cluster)),
+                cluster.nodes, on, whole=whole)
+    assert not room.never(Job(0, "a.x", 2, 1.0, 0.0))
+    assert room.never(Job(1, "a.x", 6, 1.0, 0.0)).endswith(
+        "; Slurm granted 2 of the 16 cores of these 2 nodes: ask for whole nodes (sbatch --exclusive, "
+        "salloc --exclusive)")
+    assert "granted" not in room.never(Job(2, "a.x", 17, 1.0, 0.0))  # whole nodes would not help
+    assert cluster_geometry(["n0"], facts, granted={"n0": 8}).whole == ()
+    assert cluster_geometry(["n0"], facts, cores=1, granted={"n0": 4}).whole == ()  # as the configuration wishes
+
+
+def test_cores_that_a_cpuset_hides_are_present() -> None:
+    (first, *others), = [[core.cpus for socket in read_topology().sockets for core in socket]]
+    if not others:
+        pytest.skip("needs two cores")
+    command = f"import os; os.sched_setaffinity(0, {{{first[0]}}}); " \
+              "from vrm.live.nodes.topology import read_topology; print(sum(read_topology().whole))"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 1
+
+
+def test_check_and_run_say_that_the_batch_system_granted_fewer_cores(site: Site) -> None:
+    """In a job of Slurm that has one core of this machine."""
+    if read_topology().cores < 2:
+        pytest.skip("needs two cores")
+    site.config(Nodes="auto", Sockets="auto", Cores="auto")
+    site.program("a.x", "exit 0\n")
+    site.lines("a.x 1 10 0", "a.x 2 10 0")
+    inside = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": host_name(), "SLURM_JOB_CPUS_PER_NODE": "1",
+              "SLURM_NNODES": "1"}
+    remedy = "cores of this node: ask for whole nodes (sbatch --exclusive, salloc --exclusive)"
+    checked = site.run("check", **inside)
+    assert checked.returncode == 1 and remedy in checked.stdout
+    site.run(**inside)
+    assert site.statuses() == {0: "completed", 1: "refused"}
+    assert site.rows()[1].reason.endswith(remedy)

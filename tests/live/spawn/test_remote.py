@@ -168,6 +168,21 @@ def test_what_cannot_start_says_why(nodes: Nodes, argv: List[str], values: Dict[
     assert nodes.failure("job", argv, **values) == message
 
 
+def test_the_directory_of_an_output_may_come_a_moment_later(nodes: Nodes) -> None:
+    waits, made, ended = (nodes.place / name / "out" for name in ("waits", "made", "stopped"))
+    nodes.launch("waits", ["echo", "here"], stdout=waits, stderr=waits, patience=60.0)
+    nodes.launch("ended", ["echo", "here"], stdout=ended, stderr=ended, patience=60.0)
+    assert nodes.run("made", ["echo", "here"], stdout=made, stderr=made, patience=0.01, make=True).ok
+    assert made.read_text() == "here\n"  # the others keep nobody waiting
+    event = nodes.await_event("ended", Started)
+    for pid, _ in children(event.supervisor_pid):
+        os.kill(pid, signal.SIGTERM)
+    assert nodes.end_of("ended").signal == signal.SIGTERM
+    waits.parent.mkdir()
+    assert nodes.end_of("waits").ok and waits.read_text() == "here\n"
+    assert not ended.parent.exists()
+
+
 @pytest.mark.slow
 def test_hundreds_at_once(nodes: Nodes) -> None:
     jobs = range(200)

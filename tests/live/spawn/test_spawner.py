@@ -234,6 +234,24 @@ def test_places_that_cannot_be_used(desk: Desk) -> None:
     assert desk.run("well", ["true"]).ok
 
 
+def test_the_directory_of_an_output_may_come_a_moment_later(desk: Desk) -> None:
+    waits, made, ended = (desk.place / name / "deep" / "out" for name in ("waits", "made", "ended"))
+    desk.launch("waits", ["echo", "here"], stdout=waits, stderr=waits, patience=LIMIT)
+    desk.launch("made", ["echo", "here"], stdout=made, stderr=made, patience=0.01, make=True)
+    desk.launch("ended", ["echo", "here"], stdout=ended, stderr=ended, patience=LIMIT)
+    sid = {job: desk.await_event(job, Started).supervisor_pid for job in ("waits", "ended")}["ended"]
+    assert desk.end_of("made").ok and made.read_text() == "here\n"
+    desk.launch("never", ["true"], stdout=desk.place / "no" / "out", patience=0.01)
+    assert isinstance(desk.await_event("never", LaunchFailed, Ended), LaunchFailed)
+    assert desk.run("another", ["true"]).ok
+    SessionEnd(sid, grace=5, spare={sid}).poll(0.0)
+    event = desk.await_event("ended", LaunchFailed, Ended)
+    assert isinstance(event, LaunchFailed) and "while it waited for that directory" in event.message
+    assert not ended.parent.exists()
+    waits.parent.mkdir(parents=True)
+    assert desk.end_of("waits").ok and waits.read_text() == "here\n"
+
+
 def test_a_status_that_cannot_be_written_is_told(desk: Desk) -> None:
     status = desk.place / "missing" / "status"
     desk.launch(1, ["sh", "-c", "exit 3"], status=status)

@@ -1,7 +1,7 @@
 """The batch system around the run: nodes, end of the allocation, scripts to submit.
 
 A file of this folder with a batch system in it registers that. Where the environment is that of several,
-the first of FIRST counts, then the others by name.
+the first of FIRST counts, then the others by name, then those of installed packages.
 """
 
 from importlib import import_module

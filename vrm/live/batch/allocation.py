@@ -19,7 +19,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.batch.base import SYSTEMS, Answer, PathLike, Share, around, read_text
+from vrm.live.batch.base import Answer, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
 
@@ -42,7 +42,7 @@ class Allocation:
     job: str = ""
     end: Optional[float] = None
     runs: int = 0
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, NodeShare] = field(default_factory=dict)
 
 
 def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None) -> Allocation:
@@ -61,7 +61,7 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
         hosts = batch.hosts(env)
     said = ask(env)
     cores = {host: count for host, count in hosts.items() if count}
-    shares: Dict[str, Share] = {}
+    shares: Dict[str, NodeShare] = {}
     if batch is not None:
         def run(argv: Sequence[str]) -> str:
             return _output(argv, env, ANSWER_SECONDS)
@@ -69,7 +69,7 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
         if hostfile is None:
             cores.update(batch.granted(said, hosts, run))
         shares = {host: share for host, share in batch.shares(env, said, hosts, run).items()
-                  if share != Share()}
+                  if share != NodeShare()}
     kind = "hostfile" if batch is None or hostfile is not None else batch.name
     return Allocation(kind, tuple(hosts), cores, batch.job_id(env) if batch else "", said.end,
                       said.runs, shares)
@@ -109,8 +109,8 @@ def batch_job(env: Mapping[str, str], runs: int = 0) -> str:
 def kill_delay(job: str) -> float:
     """Seconds that the batch system of a job such as `slurm 4711` leaves between its SIGTERM and
     its SIGKILL, where the site has not changed it; the shortest known for others."""
-    system = SYSTEMS.get(job.partition(" ")[0])
-    known = [each.kill_delay for each in SYSTEMS.values() if each.kill_delay is not None]
+    system = systems().get(job.partition(" ")[0])
+    known = [each.kill_delay for each in systems().values() if each.kill_delay is not None]
     return min(known) if system is None or system.kill_delay is None else system.kill_delay
 
 

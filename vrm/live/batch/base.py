@@ -6,6 +6,7 @@ the allocation, the environment of jobs, `vrm script` and `vrm init` ask the reg
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from vrm.model.hosts import HOST
+from vrm.system import plugins
 
 PathLike = Union[str, "os.PathLike[str]"]
 Environment = Mapping[str, str]
@@ -29,7 +31,7 @@ class WrapperError(ValueError):
 
 
 @dataclass(frozen=True)
-class Share:
+class NodeShare:
     """What a batch system gives of a node, beside cores: bytes of `memory` (0: not said), the number of
     `gpus` (None: not said), and their `indices` on the node, whatever number they have inside the job
     (None: not said)."""
@@ -38,13 +40,13 @@ class Share:
     gpus: Optional[int] = None
     indices: Optional[Tuple[int, ...]] = None
 
-    def __add__(self, other: "Share") -> "Share":
+    def __add__(self, other: "NodeShare") -> "NodeShare":
         """Those of two parts of a node."""
         gpus = None if self.gpus is None and other.gpus is None else (
             (self.gpus or 0) + (other.gpus or 0))
         indices = None if self.indices is None and other.indices is None else tuple(
             sorted({*(self.indices or ()), *(other.indices or ())}))
-        return Share(self.memory + other.memory, gpus, indices)
+        return NodeShare(self.memory + other.memory, gpus, indices)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Answer:
     end: Optional[float] = None
     cores: Mapping[str, int] = field(default_factory=dict)
     runs: int = 0
-    shares: Mapping[str, "Share"] = field(default_factory=dict)
+    shares: Mapping[str, "NodeShare"] = field(default_factory=dict)
 
 
 Question = Tuple[Sequence[str], Callable[[str], Answer]]
@@ -104,9 +106,11 @@ class BatchSystem:
     | `hydra_settings` | variables that Hydra needs inside its jobs |
     | `step_wishes` | pattern of the variables of a job that its own launcher would take as wishes for each step |
     | `submit` | the program that submits a script; empty: vrm writes no scripts for it |
+    | `settings_variable`, `settings_files` | what names its configuration, and where that is else: absolute, or from the prefix of the submit program on |
     | `directive` | what stands behind `#` in lines of the script that are for it |
     | `script_help` | the help of the option of `vrm script` |
     | `queue_word` | what it calls a queue |
+    | `ask_whole` | how all cores of nodes are asked for, with `{cores}` for those of a node |
     | `whole_nodes` | whether `--exclusive` alone gives all cores of a node |
     """
 
@@ -119,10 +123,13 @@ class BatchSystem:
     hydra_settings: Mapping[str, str] = {}
     step_wishes = ""
     submit = ""
+    settings_variable = ""
+    settings_files: Tuple[str, ...] = ()
     directive = ""
     script_help = ""
     queue_word = "queue"
     whole_nodes = False
+    ask_whole = "for all of their cores"
 
     # Of a job around vrm.
 
@@ -153,7 +160,7 @@ class BatchSystem:
         return {host: answer.cores[host] for host in hosts if answer.cores.get(host)}
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
         """Memory and GPUs that are granted, by the names of `hosts`; of those that are not there nothing
         is said. `run` gives the output of a command."""
         return {}
@@ -203,26 +210,32 @@ class BatchSystem:
         return [f"{self.submit} {file}"]
 
 
-SYSTEMS: Dict[str, BatchSystem] = {}
-"""The known ones by name, in the order in which they are asked."""
+_REGISTERED: Dict[str, BatchSystem] = {}
 
 
 def register(system: Type[BatchSystem]) -> Type[BatchSystem]:
     """Class decorator that enters a batch system; a name that is taken is a ValueError."""
-    if system.name in SYSTEMS:
+    if system.name in _REGISTERED:
         raise ValueError(f"batch system {system.name} is registered already")
-    SYSTEMS[system.name] = system()
+    _REGISTERED[system.name] = system()
     return system
+
+
+@functools.cache
+def systems() -> Dict[str, BatchSystem]:
+    """The known ones by name, in the order in which they are asked: vrm's, then those of installed packages."""
+    plugins.use("vrm.batch_systems", frozenset(_REGISTERED), register)
+    return _REGISTERED
 
 
 def around(env: Environment) -> Optional[BatchSystem]:
     """The batch system whose job this environment is of, None for none."""
-    return next((system for system in SYSTEMS.values() if system.is_around(env)), None)
+    return next((system for system in systems().values() if system.is_around(env)), None)
 
 
 def with_scripts() -> List[BatchSystem]:
     """Those for which vrm writes scripts."""
-    return [system for system in SYSTEMS.values() if system.submit]
+    return [system for system in systems().values() if system.submit]
 
 
 # ------------------------------------------------------------------- what their files have in common

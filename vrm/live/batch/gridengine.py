@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Share, counted,
+from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, NodeShare, counted,
                                  indices_of, read_text, register, slots_of_lines)
 from vrm.system.hosts import host_name
 
@@ -28,11 +28,11 @@ class GridEngine(BatchSystem):
         return gridengine_hosts(env)
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
         """Of a resource map that is called gpu."""
         indices = indices_of(env.get("SGE_HGR_gpu") or env.get("SGE_HGR_GPU") or "", " ")
         own = next((host for host in hosts if host.partition(".")[0] == host_name()), "")
-        return {own: Share(gpus=len(indices), indices=indices)} if own and indices else {}
+        return {own: NodeShare(gpus=len(indices), indices=indices)} if own and indices else {}
 
     def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
         """Open MPI reads the same file."""

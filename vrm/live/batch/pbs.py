@@ -13,10 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+import psutil
+
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
-                                 Share, WrapperError, clock, counted, epoch, read_text, register,
+                                 NodeShare, WrapperError, clock, counted, epoch, read_text, register,
                                  slots_of_lines, whole)
 from vrm.model.hosts import HOST
+from vrm.model.times import of_parts
 
 
 @register
@@ -31,7 +34,10 @@ class PBS(BatchSystem):
     openmpi_overlooks = ({"OMPI_MCA_ras": "^tm", "OMPI_MCA_plm": "rsh"},
                          {"PRTE_MCA_ras": "^pbs,tm", "PRTE_MCA_plm": "ssh"})
     submit = "qsub"
+    settings_variable = "PBS_CONF_FILE"
+    settings_files = ("/etc/pbs.conf", "/var/spool/torque/server_name", "/etc/torque/server_name")
     directive = "PBS"
+    ask_whole = "qsub -l select=N:ncpus={cores}"
     script_help = "for qsub (PBS Pro, OpenPBS)"
 
     def hosts(self, env: Environment) -> Dict[str, int]:
@@ -44,8 +50,9 @@ class PBS(BatchSystem):
 
     def own_end(self, env: Environment) -> Optional[float]:
         """From the start of the job's script on."""
-        length = parse_duration(env.get("PBS_WALLTIME", ""))
-        return script_start() + length if length else None
+        length = duration(env.get("PBS_WALLTIME", ""))
+        begun = script_start()
+        return begun + length if length and begun is not None else None
 
     def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> Dict[str, int]:
@@ -57,16 +64,16 @@ class PBS(BatchSystem):
         return {host: granted[host] for host in hosts if granted[host]}
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
         """Those of a host's vnodes together. Where one has GPUs, the others have as many as they say."""
         if not answer.shares:
             return _of_gpu_file(env, hosts)
-        granted: Dict[str, Share] = {}
+        granted: Dict[str, NodeShare] = {}
         places = _places(answer.shares, hosts, run)
         for name, share in answer.shares.items():
-            granted[places[name]] = granted.get(places[name], Share()) + share
+            granted[places[name]] = granted.get(places[name], NodeShare()) + share
         counted = any(share.gpus is not None for share in granted.values())
-        return {host: Share(share.memory, share.gpus or 0 if counted else None)
+        return {host: NodeShare(share.memory, share.gpus or 0 if counted else None)
                 for host, share in granted.items() if host in hosts}
 
     def attach_command(self, env: Environment) -> Tuple[str, ...]:
@@ -151,7 +158,7 @@ def parse_qstat(text: str) -> Answer:
     text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
     values = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", text, re.MULTILINE))
     cores: Dict[str, int] = {}
-    shares: Dict[str, Share] = {}
+    shares: Dict[str, NodeShare] = {}
     # (n0:ncpus=8:mem=4gb)+(n1[0]:ncpus=4+n1[1]:ncpus=4): parts of a host are its vnodes.
     for chunk in re.split(r"[()+]+", values.get("exec_vnode", "")):
         vnode = re.match(r"([^:\[\]]+)(?:\[\d+\])?:(?:.*:)?ncpus=(\d+)", chunk)
@@ -159,7 +166,7 @@ def parse_qstat(text: str) -> Answer:
             cores[vnode[1]] = cores.get(vnode[1], 0) + int(vnode[2])
             gpus = re.search(r":ngpus=(\d{1,4})(?=:|$)", chunk)
             memory = re.search(r":mem=(\d+)([kmgt]?)([bw])(?=:|$)", chunk)
-            shares[vnode[1]] = shares.get(vnode[1], Share()) + Share(
+            shares[vnode[1]] = shares.get(vnode[1], NodeShare()) + NodeShare(
                 _bytes(*memory.groups()) if memory else 0, int(gpus[1]) if gpus else None)
     if not cores:  # Torque: n0/0-7+n1/0,2
         for part in values.get("exec_host", "").split("+"):
@@ -170,7 +177,7 @@ def parse_qstat(text: str) -> Answer:
                     int(last or first) - int(first) + 1 for first, _, last in ranges
                     if first.isdigit() and (last.isdigit() or not last))
     start = parse_pbs_time(values.get("stime") or values.get("start_time") or "")
-    length = parse_duration(values.get("Resource_List.walltime", ""))
+    length = duration(values.get("Resource_List.walltime", ""))
     end = start + length if start is not None and length is not None else None
     runs = values.get("run_count", "")
     return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0, shares)
@@ -178,7 +185,7 @@ def parse_qstat(text: str) -> Answer:
 
 def _bytes(number: str, unit: str, of: str) -> int:
     """PBS counts in bytes, or words of eight."""
-    return int(number) * 1024 ** " kmgt".index(unit or " ") * (8 if of == "w" else 1)
+    return (int(number) << 10 * " kmgt".index(unit or " ")) * (8 if of == "w" else 1)
 
 
 def _named(name: str, hosts: Iterable[str]) -> Optional[str]:
@@ -230,9 +237,9 @@ def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequ
     return places
 
 
-def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, Share]:
+def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, NodeShare]:
     """The GPUs in Torque's file, a line such as `n0-gpu1` for each."""
-    found: Dict[str, Share] = {}
+    found: Dict[str, NodeShare] = {}
     try:
         text = Path(env["PBS_GPUFILE"]).read_text()
     except (KeyError, OSError):  # no such job, or no such file: nothing is said
@@ -240,8 +247,8 @@ def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, Share]
     for host, number in re.findall(r"^(\S+)-gpu(\d{1,3})\s*$", text, re.MULTILINE):
         name = _named(host, hosts)
         if name:
-            found[name] = found.get(name, Share()) + Share(0, 1, (int(number),))
-    return {host: found.get(host, Share(gpus=0)) for host in hosts} if found else {}
+            found[name] = found.get(name, NodeShare()) + NodeShare(0, 1, (int(number),))
+    return {host: found.get(host, NodeShare(gpus=0)) for host in hosts} if found else {}
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -255,20 +262,18 @@ def parse_pbs_time(text: str) -> Optional[float]:
     return epoch(int(match[6]), _MONTHS.index(match[1]) + 1, *map(int, match.group(2, 3, 4, 5)))
 
 
-def parse_duration(text: str) -> Optional[float]:
+def duration(text: str) -> Optional[float]:
     """Seconds of a time such as `36:00:00`, `30:00` or `3600`, else None."""
-    if not re.fullmatch(r"\d{1,9}(:\d{1,9}){0,3}(\.\d+)?", text.strip()):
+    try:
+        return of_parts(text.strip())
+    except ValueError:
         return None
-    parts = [float(part) for part in text.strip().split(":")]
-    units = (86400.0, 3600.0, 60.0, 1.0)[-len(parts):]
-    return sum(part * unit for part, unit in zip(parts, units))
 
 
-def script_start() -> float:
+def script_start() -> Optional[float]:
     """When the leader of this session started, in seconds since the epoch: a batch system gives
-    every job's script a session."""
-    with open("/proc/stat") as file:
-        boot = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-    with open(f"/proc/{os.getsid(0)}/stat") as file:
-        ticks = int(file.read().rpartition(")")[2].split()[19])
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+    every job's script a session. None where it is in another namespace of processes."""
+    try:
+        return psutil.Process(os.getsid(0)).create_time()
+    except psutil.Error:
+        return None

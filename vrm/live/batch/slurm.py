@@ -12,7 +12,7 @@ import re
 from itertools import groupby
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Share,
+from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
 from vrm.model.hosts import MOST_HOSTS, expand
 
@@ -36,10 +36,14 @@ class Slurm(BatchSystem):
         r"|MEM_BIND\w*|MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)"
         r"|SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK")
     submit = "sbatch"
+    settings_variable = "SLURM_CONF"
+    settings_files = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf",
+                      "etc/slurm.conf", "etc/slurm/slurm.conf")
     directive = "SBATCH"
     script_help = "for sbatch"
     queue_word = "partition"
     whole_nodes = True
+    ask_whole = "sbatch --exclusive, salloc --exclusive"
 
     def hosts(self, env: Environment) -> Dict[str, int]:
         """Those of the job, or of the step around."""
@@ -57,7 +61,7 @@ class Slurm(BatchSystem):
         return float(end) if re.fullmatch(r"\d{1,12}", end) else None
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
         """Where the job asked for no GPU, it has none on nodes of which Slurm gives out GPUs, and all
         on others."""
         memory = _memory(env, hosts)
@@ -66,17 +70,17 @@ class Slurm(BatchSystem):
         # The id becomes a word of a command line: it must look like one.
         if not gpus or not re.fullmatch(r"[\w.]+", job):
             given = parse_gres(run(("sinfo", "-h", "-N", "-n", ",".join(hosts), "-o", "%N %G")))
-            return {host: Share(memory.get(host, 0), 0 if given.get(host) else None) for host in hosts}
+            return {host: NodeShare(memory.get(host, 0), 0 if given.get(host) else None) for host in hosts}
         found = parse_shares(run(("scontrol", "show", "job", "-d", job)))
         if found:
-            return {host: Share(share.memory or memory.get(host, 0), share.gpus or 0, share.indices)
-                    for host, share in ((host, found.get(host, Share())) for host in hosts)}
+            return {host: NodeShare(share.memory or memory.get(host, 0), share.gpus or 0, share.indices)
+                    for host, share in ((host, found.get(host, NodeShare())) for host in hosts)}
         each = re.search(r"(\d{1,4})$", env.get("SLURM_GPUS_PER_NODE", "")
                          or env.get("SLURM_GPUS_ON_NODE", ""))
         own = indices_of(env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "")
-        return {host: Share(memory.get(host, 0), len(own), own)
+        return {host: NodeShare(memory.get(host, 0), len(own), own)
                 if own is not None and host == env.get("SLURMD_NODENAME")
-                else Share(memory.get(host, 0), int(each[1]) if each else None) for host in hosts}
+                else NodeShare(memory.get(host, 0), int(each[1]) if each else None) for host in hosts}
 
     def restarts(self, env: Environment, runs: int) -> int:
         """Slurm counts them itself."""
@@ -211,10 +215,10 @@ def _mebibytes(text: str) -> int:
     return int(match[1]) * 1024 ** ["", "G", "T"].index(match[2].strip("M")) if match else 0
 
 
-def parse_shares(text: str) -> Dict[str, Share]:
+def parse_shares(text: str) -> Dict[str, NodeShare]:
     """Memory and GPUs on each node in what `scontrol show job -d JOB` prints, in lines such as
     `Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:2(IDX:0,3)`."""
-    found: Dict[str, Share] = {}
+    found: Dict[str, NodeShare] = {}
     for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=(\d+) ?(?:GRES=(\S*))?", text,
                              re.MULTILINE):
         gpus, sure = 0, True
@@ -229,7 +233,7 @@ def parse_shares(text: str) -> Dict[str, Share]:
         except ValueError:
             continue
         for node in nodes:  # a node has a line for each part of a job of several
-            found[node] = found.get(node, Share()) + Share(
+            found[node] = found.get(node, NodeShare()) + NodeShare(
                 int(match[2]) * 2**20, gpus, tuple(indices) if sure and indices else None)
     return found
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from typing import List
 
-from vrm.live.batch.base import SYSTEMS, Wrapper, WrapperError, clock
+from vrm.live.batch.base import Wrapper, WrapperError, clock, systems
 
 
 def submit_commands(system: str, wrapper: Wrapper) -> List[str]:
@@ -18,24 +18,25 @@ def submit_commands(system: str, wrapper: Wrapper) -> List[str]:
     """
     file = shlex.quote(wrapper.file)
     if wrapper.chain == 1:
-        return [f"{SYSTEMS[system].submit} {file}"]
-    return SYSTEMS[system].chain(file, " ".join(map(str, range(2, wrapper.chain + 1))))
+        return [f"{systems()[system].submit} {file}"]
+    return systems()[system].chain(file, " ".join(map(str, range(2, wrapper.chain + 1))))
 
 
 def script(system: str, wrapper: Wrapper) -> str:
     """The script for a batch system, by its name. Raises WrapperError."""
     check(system, wrapper)
-    about = SYSTEMS[system]
+    about = systems()[system]
     length = clock(wrapper.walltime)
     nodes = f"{wrapper.nodes} node{'s' * (wrapper.nodes > 1)}"
     # A login shell, where `module` is defined.
     lines = ["#!/bin/bash -l" if wrapper.modules else "#!/bin/bash", f"# vrm on {nodes} for {length}. Submit it with:",
              *(f"#   {line}" for line in submit_commands(system, wrapper))]
     if wrapper.chain > 1:
-        lines += ["# They run one after the other. Each continues where the last one stopped; when",
-                  "# no job is left, the next ones end at once."]
+        lines += ["# They run one after the other. Each runs what was interrupted and new lines of the queue;",
+                  "# when no job is left, the next ones end at once."]
     else:
-        lines.append("# Submitted again, it continues where it stopped.")
+        lines.append("# Submitted again, it runs what was interrupted and new lines of the queue, and repeats nothing.")
+        lines.append("# After `vrm requeue failed` it also runs what failed.")
     lines += [text if text.startswith("# ") else f"#{about.directive} {text}"
               for text in (*about.script_lines(wrapper), *wrapper.directives)]
     lines += ["", *about.script_start(wrapper)]
@@ -43,7 +44,7 @@ def script(system: str, wrapper: Wrapper) -> str:
         lines.append(f"module load {' '.join(map(shlex.quote, wrapper.modules))} || exit 2")
     lines += ["# exec: vrm takes the place of this shell, so that signals reach it; without srun",
               "# or mpirun before it, since it starts those itself.",
-              f"exec {' '.join(map(shlex.quote, wrapper.command))}"]
+              f"exec {' '.join(map(shlex.quote, wrapper.command))} \"$@\""]
     return "\n".join(lines) + "\n"
 
 
@@ -51,7 +52,7 @@ def check(system: str, wrapper: Wrapper) -> None:
     """Raise WrapperError where the batch system could not do as wished."""
     if not wrapper.file.isprintable():
         raise WrapperError("the script's name has a character that cannot be shown; choose another")
-    about = SYSTEMS[system]
+    about = systems()[system]
     if wrapper.cores is None and not (about.whole_nodes and wrapper.exclusive):
         whole = ", or --exclusive for all that the nodes have" if about.whole_nodes else ""
         raise WrapperError("how many cores of each node? Give --cores N"

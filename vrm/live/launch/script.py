@@ -14,19 +14,23 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
-from vrm.live.launch.environment import environment
+from vrm.live.launch.environment import environment, with_own_mpi
 from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_script, is_bound, nodes_script,
                                       pbs_variables, slurm_variables, values_of)
 from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
-from vrm.steps import jobfile
+from vrm.steps import jobfile, profile
 from vrm.steps.used import PROGRAM
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",
            "I_MPI_PIN": "off"}
 """Lets ranks of an mpirun in the script stay where the script is: Open MPI binds to any cores of the
 machine otherwise, also to those of other jobs."""
+
+
+CONFINING = frozenset((*UNBOUND, *confined(Path(), True), *confined(Path(), False)))
+"""The variables by which mpiruns stay on the cores of a job."""
 
 
 class Scripts(Direct):
@@ -70,9 +74,9 @@ class Scripts(Direct):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None, alone: bool = False) -> Launch:
+                variables: Optional[Mapping[str, str]] = None, alone: bool = False, unsaid: bool = False) -> Launch:
         """The script, bound to the cores of those slots that are on the first node; `alone`: to all cores of
-        the node, as nobody else has any."""
+        the node, as nobody else has any. `unsaid`: see `cores_unsaid`."""
         on: Dict[str, List[RankSlot]] = {}
         for slot in slots:
             on.setdefault(nodes[slot.node].name, []).append(slot)
@@ -103,13 +107,15 @@ class Scripts(Direct):
                                                       folder, measure),
                  folder / CORES: cores_script(cpus)}
         own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
-                    "PATH": self._path(env), "VRM_DIRECTORY": str(self.records.parent)})
+                    "VRM_DIRECTORY": str(self.records.parent), **self.finding(env)})
         if "PBS_O_WORKDIR" in chosen:  # it came by qsub
             listed = folder / "nodefile"
             files[listed] = "".join(f"{host}\n" * len(here) for host, here in on.items())
             own.update(pbs_variables(job_id, on, listed, chosen))
         given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
                  **slurm_variables(job_id, on, idle)}
+        if unsaid:
+            del given["SLURM_CPUS_PER_TASK"], given["SRUN_CPUS_PER_TASK"]
         return Launch(launch.argv, {**given, **env, **own}, files, affinity, launch.host)
 
     def _of_site(self) -> Mapping[str, str]:
@@ -118,11 +124,13 @@ class Scripts(Direct):
         return {name: value for name, value in theirs.items()
                 if self.launcher.in_steps == "srun" and OF_OTHERS.fullmatch(name)}
 
-    def _path(self, env: Mapping[str, str]) -> str:
-        """PATH with the commands first, and without those for programs outside of jobs."""
-        folders = env.get("PATH", os.defpath).split(os.pathsep)
+    def finding(self, env: Mapping[str, str]) -> Dict[str, str]:
+        """The variables by which programs of a job find the commands first, not those for programs outside of jobs,
+        and an mpirun."""
         ours = (str(self.commands), str(self.outside))
-        return os.pathsep.join([ours[0], *(folder for folder in folders if folder not in ours)])
+        others = (folder for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder not in ours)
+        return {"PATH": os.pathsep.join([ours[0], with_own_mpi(os.pathsep.join(others))]),
+                **profile.variables(self.commands, env, [self.outside])}
 
     def _of_launcher(self) -> Dict[str, str]:
         """What the run's launcher sets for its mpirun, for those in scripts."""

@@ -24,6 +24,7 @@ from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
 from vrm.steps import jobfile
 from vrm.steps.used import MARK
+from vrm.system.files import user_name
 from vrm.system.ways import WAYS
 
 OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
@@ -104,8 +105,16 @@ def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], idle: Map
             "SLURM_JOB_CPUS_PER_NODE": counted(cores), "SLURM_TASKS_PER_NODE": counted(counts),
             "SLURMD_NODENAME": next(iter(on)), "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
             "SLURM_GTIDS": "0", "SLURM_CLUSTER_NAME": "vrm", "SLURM_JOB_PARTITION": "vrm",
-            "SLURM_JOB_USER": os.environ.get("USER", str(os.getuid())), "SLURM_JOB_UID": str(os.getuid()),
+            "SLURM_JOB_USER": user_name(os.getuid()), "SLURM_JOB_UID": str(os.getuid()),
+            "SLURM_JOB_GID": str(os.getgid()), "SLURM_JOB_QOS": "normal",
             "SLURM_SUBMIT_HOST": os.uname().nodename}
+
+
+def cores_unsaid(job: Job) -> bool:
+    """Whether the user of sbatch has not said how many cores a task has (`-c`): then there is no
+    SLURM_CPUS_PER_TASK."""
+    program = job.payload
+    return program.front == "slurm" and job.cores == 1 and "SLURM_CPUS_PER_TASK" not in program.variables
 
 
 def pbs_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], listed: Path, said: Mapping[str, str]

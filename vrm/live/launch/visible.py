@@ -31,7 +31,6 @@ from vrm.live.nodes.topology import Gpu
 from vrm.model import Booking, Node
 from vrm.model.amounts import GPU
 from vrm.model.devices import of_task
-from vrm.model.node import CORES
 
 SCRIPT = str(Path(__file__).with_name("visible.sh"))
 
@@ -86,8 +85,7 @@ class Visible:
         if not any(host in self._gpus for host in used):
             return ""
         if not any(name == GPU for name, _ in (*request.per_task, *request.per_node)):
-            lane0, lane1 = placement.claims
-            alone = request.exclusive or placement.share != CORES and lane0 == lane1
+            alone = request.exclusive or placement.alone
             return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
         lines: List[str] = []
         whole: Dict[str, List[Gpu]] = {}

@@ -38,6 +38,9 @@ ANSWER = 0.3
 AGAIN = 16
 """Changes after which the processes are looked for again."""
 
+BUSY = 3
+"""How many times longer than a whole run the first parallel region is waited for, before changes begin without it."""
+
 RUNS, VAIN = 600, 60
 """Runs in which there should be time for all changes, and without any change, even on a busy machine."""
 
@@ -97,7 +100,7 @@ def check(trial: Trial) -> Verdict:
     made = 0
     while made < trial.changes and len(changed) < (RUNS if made else VAIN):
         whole = max(one.seconds for one in rigid)
-        patience = whole if not changed or any(one.followed for one in changed) else 0.0
+        patience = BUSY * whole if not changed or any(one.followed for one in changed) else 0.0
         ran = _run(replace(trial, limit=60.0 + 20 * whole, changes=trial.changes - made), draw, patience)
         changed.append(ran)
         made += ran.changes

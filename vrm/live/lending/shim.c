@@ -53,7 +53,7 @@ static void *of_runtime(const char *name)
     return function;
 }
 
-/* Called only where a runtime is there, since nobody else calls what stands before it. */
+/* Of a region, which only a compiler calls, together with its runtime. */
 static void *needed(const char *name)
 {
     void *function = of_runtime(name);
@@ -71,6 +71,16 @@ static void *needed(const char *name)
     static __typeof__(type) *real;                                                                     \
     if (LIKELY_NOT(!real))                                                                             \
         __atomic_store_n(&real, (__typeof__(type) *)needed(name), __ATOMIC_RELAXED)
+
+/* Programs may ask whether OpenMP is there by a weak reference or dlsym, which find what is here. Where no
+ * runtime is, they are answered as by one thread. */
+#define REAL_OR(type, name, otherwise)                                                                 \
+    static __typeof__(type) *real;                                                                     \
+    if (LIKELY_NOT(!real)) {                                                                           \
+        __atomic_store_n(&real, (__typeof__(type) *)of_runtime(name), __ATOMIC_RELAXED);               \
+        if (!real)                                                                                     \
+            return otherwise;                                                                          \
+    }
 
 typedef int (*get_number)(void);
 typedef void (*set_number)(int);
@@ -222,7 +232,7 @@ static inline void enter(int team)
 
 static int maximum(void)
 {
-    REAL(int(void), "omp_get_max_threads");
+    REAL_OR(int(void), "omp_get_max_threads", 1)
 
     may_change();
     if (lending)
@@ -242,7 +252,7 @@ EXPORTED int omp_get_max_threads_(void) /* Fortran */
 
 static void set(int threads)
 {
-    REAL(void(int), "omp_set_num_threads");
+    REAL_OR(void(int), "omp_set_num_threads", )
 
     prepare();
     if (lending && real_level() == 0) {

@@ -17,13 +17,13 @@ from typing import Any, Iterator, Mapping
 
 from vrm.config.policies import load_all
 from vrm.config.schema import to_line
-from vrm.live.manager.desk import Desk
+from vrm.live.manager.liverun import LiveRun
 from vrm.live.site.setup import judges
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Infeasible
 from vrm.model.rules import CHANGEABLE, KEYS, Rules
-from vrm.run.journal import Past
-from vrm.scheduling import PolicyError, Scheduler
-from vrm.scheduling.of_rules import scheduler_of
+from vrm.run.past import Past
+from vrm.scheduling import PolicyError
+from vrm.scheduling.compose import compose
 from vrm.scheduling.ordering import ADVISED
 from vrm.scheduling.planning import Planning
 from vrm.workload.grammar import show
@@ -32,13 +32,13 @@ class Refused(ValueError):
     """Rules that a run cannot go on with; the text says why."""
 
 
-def change(desk: Desk, changed: Mapping[str, Any], reason: str, instead: Any = None,
+def change(live: LiveRun, changed: Mapping[str, Any], reason: str, instead: Any = None,
            **origin: Any) -> str:
     """Schedule by other rules: `changed` has values as files have them, by their names there. With
     `instead` only if those were the rules until now. A sentence that says what was done; Refused, and
     nothing has changed, where it cannot be."""
-    before = desk.rules
-    if desk.phase != "running":
+    before = live.rules
+    if live.phase != "running":
         raise Refused("the manager is stopping")
     if not isinstance(changed, Mapping) or not isinstance(instead, (Mapping, type(None))):
         raise TypeError("rules are a mapping")
@@ -50,12 +50,12 @@ def change(desk: Desk, changed: Mapping[str, Any], reason: str, instead: Any = N
             raise Refused(f"{key.record or name} cannot be changed while the manager runs")
     if rules == before:
         return f"{told(rules)}: these are the rules already"
-    schedule_by(desk, rules, desk.scheduler.dispatcher.kept)
-    desk.journal.append("rules", time=desk.now, rules=rules.record(),
-                        was=desk.settings.rules.record(), reason=reason, **origin)
-    desk.changes()
+    schedule_by(live, rules, live.scheduler.dispatcher.kept)
+    live.journal.append("rules", time=live.now, rules=rules.record(),
+                        was=live.settings.rules.record(), reason=reason, **origin)
+    live.changes()
     text = f"from now on {told(rules)}, in the place of {told(before)}"
-    desk.tell("note", f"{text}: {show(reason, 300)}")
+    live.tell("note", f"{text}: {show(reason, 300)}")
     return text
 
 
@@ -66,12 +66,12 @@ def told(rules: Rules) -> str:
                      + [rules.policy + (f" ({rules.node_order})" if rules.node_order != "auto" else "")])
 
 
-def schedule_by(desk: Desk, rules: Rules, kept: bool = False) -> None:
+def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
     """Let others decide; Refused where they cannot. `kept`: they must keep what was promised."""
-    before, state = desk.scheduler, desk.state
+    before, state = live.scheduler, live.state
     try:
-        load_all(desk.settings, rules)
-        scheduler = scheduler_of(rules, desk.cluster, before.policy.heatmap)
+        load_all(live.settings, rules)
+        scheduler = compose(rules, live.cluster, before.policy.heatmap)
         if isinstance(scheduler.dispatcher, Planning):
             raise Refused("the backfilling cp needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
@@ -83,14 +83,17 @@ def schedule_by(desk: Desk, rules: Rules, kept: bool = False) -> None:
         if not state.book.frozen:
             for job in [*state.queue, *(entry.job for entry in state.book.parked.values()
                                         if not entry.lacks)]:
-                _check(scheduler, job)
+                try:
+                    scheduler.check(job)
+                except Infeasible as never:
+                    raise Refused(f"job {job.id} ({job.app}), which waits, could never run: {never}") from never
         ordered = state.ordered(scheduler.new_queue())
     except PolicyError as error:
         raise Refused(str(error)) from error
-    desk.room.under(scheduler, judges(desk.settings, rules, scheduler))
+    live.room.under(scheduler, judges(live.settings, rules, scheduler))
     ordered.log, state.log = state.log, None
-    desk.scheduler, desk.rules = scheduler, rules
-    desk.begin(ordered)
+    live.scheduler, live.rules = scheduler, rules
+    live.begin(ordered)
     ordered.book.judge_again()
     if not scheduler.dispatcher.promising:
         ordered.promises.clear()
@@ -98,40 +101,33 @@ def schedule_by(desk: Desk, rules: Rules, kept: bool = False) -> None:
     scheduler.dispatcher.restore(ordered.promises)
 
 
-def _check(scheduler: Scheduler, job: Job) -> None:
-    try:
-        scheduler.check(job)
-    except Infeasible as never:
-        raise Refused(f"job {job.id} ({job.app}), which waits, could never run: {never}") from never
-
-
-def go_on(desk: Desk, past: Past) -> None:
+def go_on(live: LiveRun, past: Past) -> None:
     """With the rules that an earlier manager of the run had changed, unless the configuration has
     changed since."""
     if past.rules is None:
         return
-    rules = past.in_force(desk.settings.rules)
-    if past.rules["was"] != desk.settings.rules.record():
-        desk.tell("note", "the configuration says other rules than when those of the run were changed: "
+    rules = past.in_force(live.settings.rules)
+    if past.rules["was"] != live.settings.rules.record():
+        live.tell("note", "the configuration says other rules than when those of the run were changed: "
                           "it counts")
         return
-    if rules == desk.rules:
+    if rules == live.rules:
         return
     try:
-        schedule_by(desk, rules)
-        past.state = desk.state
+        schedule_by(live, rules)
+        past.state = live.state
     except Refused as error:
-        desk.tell("warning", f"the rules of the run had been changed, and this cannot go on: {error}; "
+        live.tell("warning", f"the rules of the run had been changed, and this cannot go on: {error}; "
                              "those of the configuration count")
         return
-    desk.tell("note", f"{told(desk.rules)}, as changed before ({show(past.rules['reason'], 300)})")
+    live.tell("note", f"{told(live.rules)}, as changed before ({show(past.rules['reason'], 300)})")
 
 
 @contextmanager
-def advised_aside(desk: Desk) -> Iterator[None]:
+def advised_aside(live: LiveRun) -> Iterator[None]:
     """While it lasts, and if the algorithm is `advised`, a process looks for better rules: see
     `vrm.forecast.adviser`. It ends with its manager, however that ends."""
-    if desk.settings.rules.algorithm.lower() != ADVISED:
+    if live.settings.rules.algorithm.lower() != ADVISED:
         yield
         return
     process = subprocess.Popen([sys.executable, "-m", "vrm.forecast.adviser"], stdin=subprocess.PIPE,
@@ -139,7 +135,7 @@ def advised_aside(desk: Desk) -> Iterator[None]:
     assert process.stdin is not None
     try:
         with contextlib.suppress(OSError):  # it has ended: nobody advises
-            process.stdin.write(f"{to_line(desk.settings)}\n".encode())
+            process.stdin.write(f"{to_line(live.settings)}\n".encode())
             process.stdin.flush()
         yield
     finally:

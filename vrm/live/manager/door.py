@@ -10,17 +10,22 @@ import math
 import os
 import selectors
 import socket
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
-from traceback import print_exc
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 from vrm.front import names, wire
-from vrm.front.answers import Answer, Locally, Needs, Refused, Reply, Waiting
+from vrm.front.answers import Answer, InParts, Joins, Locally, Needs, Refused, Reply, LaterAnswer
 from vrm.front.client import call_of_record, peer
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
-from vrm.live.manager.desk import Desk
+from vrm.live.manager import copies
+from vrm.live.manager.boundary import NotUnderstood, reading
+from vrm.live.manager.copies import Copies
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Part
+from vrm.workload.grammar import show
 
 SOON = 0.02
 """Seconds after a call in which another is likely to come. What can wait waits for that one's sync."""
@@ -42,8 +47,8 @@ class Client:
     size: Optional[int] = None
     call: Optional[Call] = None
     needs: Optional[str] = None         # the file that it is to send
-    waiting: Optional[Waiting] = None
-    to_send: bytes = b""
+    waiting: Optional[LaterAnswer] = None
+    to_send: Deque[memoryview] = field(default_factory=deque)
     events: int = 0                     # what the loop waits for
     last: bool = False                  # nothing follows what is to be sent
     parts: List[bytes] = field(default_factory=list)
@@ -56,23 +61,32 @@ AGAIN = 5.0
 """Seconds in which one that is there asks again."""
 
 
-class Door:
+ABOUT_JOBS = frozenset(("squeue", "sacct", "qstat", "qselect", "pbsnodes", "scontrol"))
+"""Commands whose answers are the longer the more jobs there are."""
+
+LATER = Answer()
+"""Stands for an answer that is still to be made."""
+
+
+class Door(Part):
     """Takes calls and answers them. Without a socket (a file system that has none) only command files
     are obeyed, and `trouble` says why."""
 
-    def __init__(self, desk: Desk, counter: Counter) -> None:
-        self.desk = desk
+    def __init__(self, live: LiveRun, counter: Counter, copies: Copies) -> None:
+        """`copies` answer what takes long."""
+        self.live = live
         self.counter = counter
+        self.copies = copies
         self.trouble = ""
-        self._path = desk.run_directory.directory / wire.SOCKET
+        self._path = live.run_directory.directory / wire.SOCKET
         self._listening: Optional[socket.socket] = None
         self._selector: Optional[selectors.BaseSelector] = None
         self._clients: Dict[int, Client] = {}
         self.next_call = -math.inf          # by when another one is likely to come
-        self._calls: List[Client] = []      # whose call is complete
-        self._replies: Dict[Client, Reply] = {}
+        self.calls: List[Client] = []       # whose call is complete
+        self.replies: Dict[Client, Reply] = {}
 
-    def open(self, selector: selectors.BaseSelector) -> None:
+    def begin(self, selector: selectors.BaseSelector) -> None:
         """Make the socket; the loop's selector calls what reads it."""
         self._selector = selector
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -95,7 +109,7 @@ class Door:
         self._listening = listening
         selector.register(listening, selectors.EVENT_READ, self._accept)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Answer nobody any more."""
         for client in list(self._clients.values()):
             self._drop(client)
@@ -107,13 +121,21 @@ class Door:
 
     def knocked(self) -> bool:
         """Whether somebody has come to a door at which people come all the time, and should not wait."""
-        return (self._selector is not None and self.desk.clock() < self.next_call
+        return (self._selector is not None and self.live.clock() < self.next_call
                 and bool(self._selector.select(0)))
 
     @property
-    def busy(self) -> bool:
-        """Whether there are calls that nobody has answered yet."""
-        return bool(self._calls or self._replies)
+    def has_work(self) -> bool:
+        """Whether the next turn has something to do for somebody who waits."""
+        return any(client.waiting is not None and client.waiting.has_work for client in self._clients.values())
+
+    def deadline(self, now: float) -> float:
+        """When there is something to do for somebody who waits."""
+        return now if self.has_work else math.inf
+
+    def expects(self, now: float) -> bool:
+        """Whether an answer is not done yet."""
+        return self.has_work
 
     # Who comes, and what it says.
 
@@ -155,8 +177,9 @@ class Door:
         client.got = b"".join([client.got, *client.parts])
         client.parts.clear()
         try:
-            self._understand(client)
-        except wire.WireError as error:
+            with reading(self.live.journal):
+                self._understand(client)
+        except (NotUnderstood, OSError) as error:
             self._refuse(client, str(error))
 
     def _understand(self, client: Client) -> None:
@@ -168,7 +191,7 @@ class Door:
                 return
             client.call = wire.call_of(client.got[:client.size])
             client.got = client.got[client.size:]
-            self._calls.append(client)
+            self.calls.append(client)
         found, client.got = wire.frames(client.got)
         for kind, data in found:
             call, path = client.call, client.needs
@@ -177,12 +200,12 @@ class Door:
                 sent = {**call.sent, path: data} if kind == b"D" else call.sent
                 missing = {**call.missing, path: os.fsdecode(data)} if kind == b"F" else call.missing
                 client.call = replace(call, sent=sent, missing=missing)
-                self._calls.append(client)
-            elif kind == b"K" and data.isdigit() and client.waiting is not None:
-                client.waiting.signalled(int(data))
+                self.calls.append(client)
+            elif kind == b"K" and client.waiting is not None:
+                client.waiting.signalled(wire.signal_of(data))
                 self._send(client, wire.frame(b"O", b""))
-            elif kind == b"K" and data.isdigit():
-                self._send(client, wire.frame(b"X", b"%d" % (128 + int(data) % 128)), last=True)
+            elif kind == b"K":
+                self._send(client, wire.frame(b"X", b"%d" % (128 + wire.signal_of(data))), last=True)
             else:
                 raise wire.WireError("nothing of this kind was asked for")
 
@@ -192,71 +215,88 @@ class Door:
             return
         self._listen(client, 0)
         client.connection.close()
-        if client in self._calls:
-            self._calls.remove(client)
-        self._replies.pop(client, None)
+        if client in self.calls:
+            self.calls.remove(client)
+        self.replies.pop(client, None)
         if client.waiting is not None:
             client.waiting.gone()
             client.waiting = None
 
     # Answers.
 
-    def serve(self) -> None:
-        """Carry out what was asked; it is answered later, by `answer`."""
-        calls, self._calls = self._calls, []
+    def look(self, now: float, files: bool) -> None:
+        """Carry out what was asked; it is answered later, by `act`."""
+        calls, self.calls = self.calls, []
         if calls:
-            self.next_call = self.desk.clock() + SOON
+            self.next_call = self.live.clock() + SOON
         for client in calls:
             assert client.call is not None
-            self._replies[client] = reply_to(client.call, self.counter)
+            self.replies[client] = LATER if takes_long(client.call, self.live) else reply_to(client.call, self.counter, self.live)
         for client in list(self._clients.values()):
             if client.waiting is not None:
-                done = client.waiting.poll()
-                out, err = client.waiting.take()
+                done, out, err = polled(client.waiting, self.live)
                 if out or err:
                     self._send(client, wire.frame(b"O", out) * bool(out) + wire.frame(b"E", err) * bool(err))
                 if done is not None:
                     client.waiting = None
-                    self._replies[client] = done
+                    self.replies[client] = done
 
-    def answer(self) -> None:
+    def act(self, now: float) -> None:
         """Answer what was carried out, once it is on disk."""
-        if not self._replies:
+        if not self.replies:
             return
-        if not self.desk.synced():
+        if not self.live.synced():
             return  # they wait until the disk takes it
-        replies, self._replies = self._replies, {}
+        replies, self.replies = self.replies, {}
         for client, reply in replies.items():
-            if isinstance(reply, Needs):
+            if reply is LATER:
+                assert client.call is not None
+                if self.copies.begin(partial(self._answer_all, client), client.connection.fileno()):
+                    self._drop(client)
+                else:
+                    self.replies[client] = LATER
+            elif isinstance(reply, Needs):
                 client.needs = reply.path
                 self._send(client, wire.frame(b"I", os.fsencode(reply.path)))
             elif isinstance(reply, Locally):
                 self._send(client, wire.frame(b"P", b""), last=True)
-            elif isinstance(reply, Waiting):
+            elif isinstance(reply, Joins):
+                self._send(client, wire.frame(b"S", reply.packed()), last=True)
+            elif isinstance(reply, LaterAnswer):
                 client.waiting = reply
                 self._send(client, wire.frame(b"O", b""))
             else:
-                self._send(client, wire.texts([(b"O", reply.out), (b"E", reply.err)])
-                           + wire.frame(b"X", b"%d" % reply.code), last=True)
+                self._send(client, framed(reply), last=True)
+
+    def _answer_all(self, client: Client) -> None:
+        """In a copy: make the whole answer to a call that only reads, and send it."""
+        assert client.call is not None
+        reply = reply_to(client.call, self.counter, self.live)
+        client.connection.setblocking(True)
+        client.connection.sendall(framed(reply) if isinstance(reply, Answer) else wire.frame(b"P", b""))
 
     def _refuse(self, client: Client, why: str) -> None:
         self._send(client, wire.texts([(b"E", f"error: {why}\n")]) + wire.frame(b"X", b"1"), last=True)
 
     def _send(self, client: Client, data: bytes, last: bool = False) -> None:
         """Send, as far as the client takes it; the rest when it takes more."""
-        client.to_send += data
+        if data:
+            client.to_send.append(memoryview(data))
         client.last |= last
         self._go_on(client)
 
     def _go_on(self, client: Client) -> None:
         try:
-            sent = client.connection.send(client.to_send) if client.to_send else 0
+            while client.to_send:
+                sent = client.connection.send(client.to_send[0])
+                client.to_send[0] = client.to_send[0][sent:]
+                if not client.to_send[0]:
+                    client.to_send.popleft()
         except BlockingIOError:
-            sent = 0
+            pass
         except OSError:
             self._drop(client)
             return
-        client.to_send = client.to_send[sent:]
         if not client.to_send and client.last:
             self._drop(client)
         else:
@@ -265,7 +305,7 @@ class Door:
     def _listen(self, client: Client, events: int) -> None:
         """Let the loop wait for this of a client: that it says something, or takes something; or nothing. Of one
         whose call is to be carried out nothing is awaited until it is answered."""
-        if client in self._calls:
+        if client in self.calls:
             events = 0
         assert self._selector is not None
         if events == client.events or events and client.connection.fileno() not in self._clients:
@@ -285,58 +325,95 @@ class Afar:
     client asks again and again; the job of a client that has not asked for SILENCE seconds ends, as that of
     one that was killed does on this node."""
 
-    def __init__(self) -> None:
-        self._waiting: Dict[str, Waiting] = {}
-        self._heard: Dict[str, float] = {}
+    def __init__(self, live: LiveRun, counter: Counter) -> None:
+        self.live = live
+        self.counter = counter
+        self._waiting: Dict[str, Tuple[LaterAnswer, float]] = {}  # with the time at which each client has asked last
 
-    def answer(self, command: Mapping[str, Any], name: str, counter: Counter, now: float) -> Dict[str, object]:
-        """The answer to a command of this name. ValueError, TypeError or KeyError for what is none."""
+    def answer(self, command: Mapping[str, Any], name: str, now: float) -> Dict[str, object]:
+        """The answer to a command of this name. It is called where anything may be raised (`vrm.live.manager.boundary`)."""
         if "of" in command:
-            return self._go_on(command["of"], [int(number) for number in command["signals"]], now)
+            return self._go_on(command["of"], [wire.signal_of(b"%d" % number) for number in command["signals"]], now)
         call = replace(call_of_record(command["call"]), token=name)
-        reply = reply_to(call, counter)
+        reply = reply_to(call, self.counter, self.live)
         if isinstance(reply, Needs):
             return {"ok": True, "text": "", "needs": reply.path}
-        if isinstance(reply, Waiting):
-            self._waiting[name], self._heard[name] = reply, now
+        if isinstance(reply, Joins):
+            return {"ok": True, "text": "", "joins": dict(reply.variables)}
+        if isinstance(reply, InParts):
+            reply = reply.finish()  # whoever asks from another node asks too rarely
+        if isinstance(reply, LaterAnswer):
+            self.wait(name, reply, now)
             return {"ok": True, "text": "", "waits": name}
         if not isinstance(reply, Answer):
             reply = Answer(err=f"{call.name}: error: this can be done on the node alone where vrm runs\n", code=1)
         return {"ok": not reply.code, "text": reply.err, "out": reply.out, "err": reply.err, "code": reply.code}
 
+    def wait(self, name: str, reply: LaterAnswer, now: float) -> None:
+        """The client of a command of this name asks for the answer until there is one."""
+        self._waiting[name] = reply, now
+
+    def takes_long(self, command: Mapping[str, Any]) -> bool:
+        """Whether the answer to a command may take long."""
+        return command["do"] == "front" and "of" not in command and takes_long(call_of_record(command["call"]), self.live)
+
     def _go_on(self, name: str, signals: List[int], now: float) -> Dict[str, object]:
-        waiting = self._waiting.get(name)
-        if waiting is None:
+        if name not in self._waiting:
             return {"ok": False, "lost": True, "text": "error: the manager of vrm was started again, or has heard "
                     f"nothing for {SILENCE:g} s"}
-        self._heard[name] = now
+        waiting = self._waiting[name][0]
+        self.wait(name, waiting, now)
         for number in signals:
             waiting.signalled(number)
-        done = waiting.poll()
-        out, err = map(os.fsdecode, waiting.take())
+        done, *said = polled(waiting, self.live)
+        out, err = map(os.fsdecode, said)
         if done is None:
             return {"ok": True, "text": "", "out": out, "err": err, "waits": name}
-        del self._waiting[name], self._heard[name]
+        del self._waiting[name]
+        if isinstance(done, Joins):
+            return {"ok": True, "text": "", "out": out, "err": err, "joins": dict(done.variables)}
         return {"ok": not done.code, "text": "", "out": out + done.out, "err": err + done.err, "code": done.code}
 
     def busy(self, now: float) -> bool:
         """Whether somebody is about to ask again."""
-        return any(now - heard < AGAIN for heard in self._heard.values())
+        return any(now - heard < AGAIN for _, heard in self._waiting.values())
 
     def sweep(self, now: float) -> None:
         """Give up those whose clients are gone."""
-        for name in [name for name, heard in self._heard.items() if now - heard > SILENCE]:
-            del self._heard[name]
-            self._waiting.pop(name).gone()
+        for name in [name for name, (_, heard) in self._waiting.items() if now - heard > SILENCE]:
+            self._waiting.pop(name)[0].gone()
 
 
-def reply_to(call: Call, counter: Counter) -> Reply:
+def takes_long(call: Call, live: LiveRun) -> bool:
+    """Whether the answer may take long, and changes nothing: then a copy of the manager makes it."""
+    return len(live.state.book.entries) > copies.FEW and call.name in ABOUT_JOBS and names.reads(call)
+
+
+def framed(answer: Answer) -> bytes:
+    """An answer as its frames."""
+    return wire.texts([(b"O", answer.out), (b"E", answer.err)]) + wire.frame(b"X", b"%d" % answer.code)
+
+
+def reply_to(call: Call, counter: Counter, live: LiveRun) -> Reply:
     """What the command answers, or why it is not carried out."""
     try:
-        return names.reply_to(call, counter)
-    except Refused as refused:
-        text = str(refused)
-        return Answer(err=text + "\n" * (not text.endswith("\n")), code=refused.code)
-    except Exception as error:  # whatever a command does wrong must not end the run
-        print_exc()
-        return Answer(err=f"{call.name}: error: vrm failed at it: {error!r}\n", code=1)
+        with reading(live.journal):
+            try:
+                return names.reply_to(call, counter)
+            except Refused as refused:
+                text = str(refused)
+                return Answer(err=text + "\n" * (not text.endswith("\n")), code=refused.code)
+    except (NotUnderstood, OSError) as error:
+        live.tell("warning", f"a call of {show(call.name, 50)} is not carried out: vrm failed at it: "
+                             f"{show(str(error), 300)}")
+        return Answer(err=f"{call.name}: error: vrm failed at it: {error}\n", code=1)
+
+
+def polled(waiting: LaterAnswer, live: LiveRun) -> Tuple[Optional[Answer], bytes, bytes]:
+    """What one that waits has: its answer, once there is one, and what is to be printed now."""
+    try:
+        with reading(live.journal):
+            done = waiting.poll()
+            return (done, *waiting.take())
+    except (NotUnderstood, OSError) as error:
+        return Answer(err=f"error: vrm failed at it: {error}\n", code=1), b"", b""

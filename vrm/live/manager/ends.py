@@ -6,17 +6,18 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, Optional, Sequence, Tuple
 
 from vrm.live.manager import signals
-from vrm.live.manager.desk import Desk
-from vrm.live.manager.records import Outcome, Records
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import POLL, Part
+from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import Held, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
-from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
 from vrm.model.amounts import MEMORY
+from vrm.model.ranges import fold
 from vrm.results import shares
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped
@@ -26,15 +27,13 @@ LINGER = 2.0
 """Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
 
 
-class Ends:
+class Ends(Part):
     """How jobs come to their ends. `held` are failures that may turn out to be interruptions;
     `leftovers`: a job may have left processes on this machine, `lingers`: until when helpers of jobs that ended well
     may be on the nodes (seconds)."""
 
-    def __init__(self, desk: Desk, records: Records, watch: NodeWatch) -> None:
-        self.desk = desk
-        self.records = records
-        self.watch = watch
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
         self.held: Dict[int, Held] = {}
         self.leftovers = False
         self.lingers = 0.0
@@ -46,8 +45,8 @@ class Ends:
         """End a running job because of `intent`, which is recorded first."""
         if not running.intent:
             running.intent = intent
-            self.desk.state.intend(running.job.id, intent, time.time(), **origin)
-            self.desk.synced()
+            self.live.state.intend(running.job.id, intent, time.time(), **origin)
+            self.live.synced()
         if running.away:
             self.ended(running, None, *verdict(running.intent, None))
         else:
@@ -58,10 +57,10 @@ class Ends:
         if running.session is None:
             return  # its supervisor has not answered yet; its answer comes back to this
         running.ending = SessionEnd(running.session,
-                                    self.desk.grace if grace is None else grace,
+                                    self.live.grace if grace is None else grace,
                                     spare={running.session},
                                     started=running.marker.started if running.marker else None)
-        running.ending.poll(self.desk.clock())
+        running.ending.poll(self.live.clock())
         if running.ending.told_at is not None:
             running.told = min(running.told, running.ending.told_at)
 
@@ -73,9 +72,15 @@ class Ends:
         else:
             self.end_session(running)
 
-    def act(self, now: float) -> None:
-        """End what has had its grace time, and look after what has had its time."""
-        for running in list(self.desk.running.values()):
+    def look(self, now: float, files: bool) -> None:
+        """Give the verdicts on failed jobs that nothing has interrupted, as is clear by now; end what has had its grace
+        time, and look after what has had its time."""
+        for held in list(self.held.values()):
+            nodes = () if held.running.former else held.running.booking.placement.nodes
+            if now >= held.until and not self.live.watch.sweeping(held.running.job.id) and all(
+                    map(self.live.watch.answers, nodes)):
+                self.release_verdict(held)
+        for running in list(self.live.running.values()):
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):
                     self._session_gone(running)
@@ -84,9 +89,24 @@ class Ends:
                 self._overdue(running)
             elif now >= running.signal_due:
                 running.signal_due = math.inf
-                wanted = signals.warning_of(self.desk.state.entry(running.job.id).details)
+                wanted = signals.warning_of(self.live.state.entry(running.job.id).details)
                 if wanted is not None:
                     signals.send(running, wanted.number, wanted.batch)
+        self.live.revise(now)
+
+    def deadline(self, now: float) -> float:
+        """When a verdict or a revision is due, the end of an estimate, or SIGKILL."""
+        due = [self.live.revision_due, *(max(held.until, now + POLL) for held in self.held.values())]
+        for running in self.live.running.values():
+            if running.ending:
+                due.append(running.ending.deadline)
+            elif not running.warned:
+                due += running.due, running.signal_due
+        return min(due)
+
+    def busy(self) -> bool:
+        """Whether jobs run, or have ended and are not judged yet."""
+        return bool(self.live.running or self.held)
 
     def _session_gone(self, running: Running) -> None:
         """No process of a job that is being ended is left; its supervisor tells of the end."""
@@ -97,32 +117,36 @@ class Ends:
 
     def _overdue(self, running: Running) -> None:
         job = running.job
-        own = self.desk.state.entry(job.id).details.more.get("limit") == "strict"
-        wish = "kill" if own else self.desk.settings.walltime
+        own = self.live.state.entry(job.id).details.more.get("limit") == "strict"
+        wish = "kill" if own else self.live.settings.walltime
         if wish == "kill":
-            self.desk.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
+            self.live.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
                                       f"{job.walltime:g} s; ending it"
                                       + " (Walltime: kill)" * (not own))
             self.end_job(running, "timeout")
         elif wish == "warn":
-            self.desk.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
+            self.live.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
                                       f"{job.walltime:g} s")
 
     # A job has ended.
 
     def judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
-        if not running.intent and self.beyond(running):
-            job, run = running.job, self.desk.run_directory
-            lost = self.desk.launcher_of(job).lost_nodes(run.errors(job.app, job.id),
-                                                 run.output(job.app, job.id))
-            if lost:
-                return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
+        lost = () if running.intent else self.lost_nodes(running)
+        if lost:
+            return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
         return verdict(running.intent, status, running.why, running.told)
+
+    def lost_nodes(self, running: Running) -> Tuple[str, ...]:
+        """The nodes that a job has lost, by what was written to its files."""
+        job, run = running.job, self.live.run_directory
+        if not running.former and not self.beyond(running):
+            return ()
+        return self.live.launcher_of(job).lost_nodes(run.errors(job.app, job.id), run.output(job.app, job.id))
 
     def beyond(self, running: Running) -> bool:
         """Whether a job has other nodes of this cluster than this machine."""
-        return not running.former and self.watch.beyond(running.booking.placement)
+        return not running.former and self.live.watch.beyond(running.booking.placement)
 
     def ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
               reason: str = "", clean: bool = False) -> None:
@@ -130,14 +154,14 @@ class Ends:
 
         `clean`: none of its processes is left on this machine. Then its session is that of the
         supervisor's next job, too, and must not be touched."""
-        desk, job = self.desk, running.job
-        del desk.running[job.id]
-        self.watch.forget_memory(job.id)
-        self.watch.end_power(job.id)
-        desk.state.vacate(job.id)
+        live, job = self.live, running.job
+        del live.running[job.id]
+        self.live.watch.forget_memory(job.id)
+        self.live.watch.end_power(job.id)
+        live.state.vacate(job.id)
         self.leftovers |= not clean or self.beyond(running)
-        outcome = Outcome(job, state, reason, running.booking, running.start.backfilled,
-                          self._exit_code(job, status), desk.now,
+        outcome = EndedJob(job, state, reason, running.booking, running.start.backfilled,
+                          self._exit_code(job, status), self._end_of(running, status),
                           None if running.away or clean else running.session,
                           running.marker.started if running.marker else None,
                           (status.start, status.end) if status else None, running.former)
@@ -147,26 +171,24 @@ class Ends:
             # A process alone may have had more than was seen of all together.
             outcome.memory = max(running.memory, status.maxrss if status else 0)
         if state is JobState.COMPLETED and self.beyond(running):
-            self.watch.sweep(job.id, running.booking.placement, here=True, patience=LINGER)
-            self.lingers = desk.now + LINGER
+            self.live.watch.sweep(job.id, running.booking.placement, here=True, patience=LINGER)
+            self.lingers = live.now + LINGER
             outcome.session = None
         elif not running.former:
-            self.watch.sweep(job.id, running.booking.placement)
-        desk.changed = True
+            self.live.watch.sweep(job.id, running.booking.placement)
+        live.changed = True
         if state is JobState.FAILED and not running.intent and (
-                desk.place.allocation or self.beyond(running)):
-            self.held[job.id] = Held(running, outcome, desk.now + HOLD)
+                live.place.allocation or self.beyond(running)):
+            self.held[job.id] = Held(running, outcome, live.now + HOLD)
         else:
             self._conclude(outcome, running.intent)
 
-    def settle_due(self, now: float) -> None:
-        """Give the verdicts of failed jobs on which it is clear that nothing interrupted them."""
-        for held in list(self.held.values()):
-            running = held.running
-            nodes = () if running.former else running.booking.placement.nodes
-            if now >= held.until and not self.watch.sweeping(running.job.id) and all(
-                    map(self.watch.answers, nodes)):
-                self.release_verdict(held)
+    def _end_of(self, running: Running, status: Optional[ExitStatus]) -> float:
+        """When a job ended: now, or before this manager began, as its supervisor says. What was lent until now counts
+        until now."""
+        if status is None or status.end >= self.live.start_time or shares.shared(running.booking):
+            return self.live.now
+        return max(running.booking.start, status.end)
 
     def settle(self, job_id: int) -> None:
         """Give the verdict on a job at once, if it is held."""
@@ -181,41 +203,41 @@ class Ends:
             outcome.state, outcome.reason = verdict(intent, None, held.running.why)
         self._conclude(outcome, intent)
 
-    def _conclude(self, outcome: Outcome, intent: str) -> None:
+    def _conclude(self, outcome: EndedJob, intent: str) -> None:
         """Record the end of a job that ran, or let it wait again."""
         outcome.cause = intent if outcome.state is not JobState.COMPLETED else ""
-        self.records.batch_step(outcome)
-        why, retry = waits_again(self.desk.state.entry(outcome.job.id), outcome.state,
+        self.live.records.batch_step(outcome)
+        why, retry = waits_again(self.live.state.entry(outcome.job.id), outcome.state,
                                  outcome.reason, intent,
-                                 self.desk.settings.interrupted == "requeue")
+                                 self.live.settings.interrupted == "requeue")
         if why:
-            self.records.sweep(outcome)
+            self.live.records.sweep(outcome)
             lost = {"lost": True} if intent == "node" and not retry else {}
             self.wait_again(outcome.job, why, retry, **lost)
         else:
             self.close_job(outcome)
-        self.desk.changed = True
+        self.live.changed = True
 
     def _exit_code(self, job: Job, status: Optional[ExitStatus]) -> Optional[int]:
         """What a shell would show for the rank that failed; None without a status."""
-        code, run = shell_code(status), self.desk.run_directory
+        code, run = shell_code(status), self.live.run_directory
         if status is None or not status.code:
             return code
-        return self.desk.launcher_of(job).exit_code(status.code, run.output(job.app, job.id),
+        return self.live.launcher_of(job).exit_code(status.code, run.output(job.app, job.id),
                                             run.errors(job.app, job.id))
 
     def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
         """Let a job that ran run anew; its files go only when the journal says so."""
-        dropped = self.desk.state.again(job.id, self.desk.now, why, retry, **origin)
+        dropped = self.live.state.again(job.id, self.live.now, why, retry, **origin)
         if any(path.exists() for path in self._left_by(job.id)):
-            self.desk.synced()
+            self.live.synced()
             self.clear(job.id)
         self.drop(dropped)
-        self.desk.changes()
-        self.desk.tell("note", f"#{job.id} {job.app} waits again: {why}")
+        self.live.changes()
+        self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
 
     def _left_by(self, job_id: int) -> Tuple[Path, Path]:
-        run = self.desk.run_directory
+        run = self.live.run_directory
         return run.status(job_id), run.marker(job_id)
 
     def clear(self, job_id: int) -> None:
@@ -224,41 +246,57 @@ class Ends:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:  # the spawner tries it again before a launch
-                self.desk.disk_trouble(f"{path}: {error.strerror}")
+                self.live.disk_trouble(f"{path}: {error.strerror}")
 
-    def close_job(self, outcome: Outcome) -> None:
+    def close_job(self, outcome: EndedJob) -> None:
         """Record that a job will not run (any more), nor those that depend on it."""
-        state, job_id = self.desk.state, outcome.job.id
+        state, job_id = self.live.state, outcome.job.id
         outcome.details, outcome.mates = state.entry(job_id).details, state.lends.mates_of(job_id)
         slower = self._slower(outcome)
         dropped = state.end(job_id, outcome.state, outcome.end, outcome.reason,
                             exit_code=outcome.exit_code, ran=outcome.ran,
                             **({"slower": slower} if slower else {}),
                             **({"cause": outcome.cause} if outcome.cause else {}))
-        self.records.pending.append(outcome)
+        self.live.records.pending.append(outcome)
         if outcome.booking is not None:
-            self.desk.subject.learn(outcome.job, outcome.end - outcome.booking.start - slower,
+            self.live.subject.learn(outcome.job, outcome.end - outcome.booking.start - slower,
                                     outcome.state)
         self.drop(dropped)
-        self.desk.dirty = True
+        self.live.dirty = True
 
-    def _slower(self, outcome: Outcome) -> float:
+    def _slower(self, outcome: EndedJob) -> float:
         """The seconds that a job took longer since it had fewer cores than it asked for, at least: nothing
         else is to be learnt from it than from others."""
         booking = outcome.booking
         if booking is None or outcome.cluster is not None or not shares.shared(booking):
             return 0.0
-        cluster = self.desk.cluster
+        cluster = self.live.cluster
         return cluster.loans.lost(cluster, booking, outcome.end)
 
-    def drop(self, dropped: List[Dropped], cause: str = "") -> None:
+    def drop(self, dropped: Iterable[Dropped], cause: str = "") -> None:
         """Close jobs that can never run, since one they depend on did not end as they want or for another
         cause."""
         for job, reason in dropped:
-            self.close_job(Outcome(job, JobState.CANCELLED, reason, end=self.desk.now, cause=cause))
+            self.close_job(EndedJob(job, JobState.CANCELLED, reason, end=self.live.now, cause=cause))
+
+    def revive(self, ids: Sequence[int]) -> None:
+        """Let jobs wait again that were cancelled only since these, which may run now, had ended otherwise than they
+        want."""
+        live, found, look = self.live, list[int](), list(ids)
+        while look:
+            for job in live.state.book.let_down(look.pop()):
+                self.drop(live.state.again(job.id, live.now, "what it depends on may run now"))
+                found.append(job.id)
+                look.append(job.id)
+        if found:
+            live.synced()
+            self.live.records.forget(found)
+            live.changes()
+            live.tell("note", f"#{fold(sorted(found))} wait{'s' * (len(found) == 1)} again: what "
+                              f"{'it depends' if len(found) == 1 else 'they depend'} on may run now")
 
     def take_back(self, job: Job) -> None:
         """A job whose start was recorded but that was never launched waits again."""
-        dropped = self.desk.state.back(job.id)
+        dropped = self.live.state.back(job.id)
         self.clear(job.id)
         self.drop(dropped)

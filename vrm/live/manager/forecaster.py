@@ -31,7 +31,7 @@ LARGEST = 1 << 20
 
 class Forecaster:
     """Has forecasts made beside the manager, from `begin` on (seconds of its clock). `warn` is told
-    once, when there will be none any more."""
+    once, when there will be none any more. `process` makes them; `left` is what its pipe has not taken yet."""
 
     def __init__(self, settings: Settings, run: RunDirectory, begin: float,
                  warn: Callable[[str], None]) -> None:
@@ -39,15 +39,15 @@ class Forecaster:
         self._path = run.forecast
         self._begin = begin
         self._warn = warn
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self.process: Optional[subprocess.Popen[bytes]] = None
         self._starts = 0
-        self._left = b""  # what the pipe has not taken yet
+        self.left = b""  # what the pipe has not taken yet
 
     def _start(self) -> None:
         """Start the process."""
         self._starts += 1
         try:
-            self._process = process = subprocess.Popen(
+            self.process = process = subprocess.Popen(
                 [sys.executable, "-m", "vrm.forecast.beside"], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, cwd="/")
         except OSError as error:
@@ -57,7 +57,7 @@ class Forecaster:
         for pipe in (process.stdin, process.stderr):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
-        self._left = to_line(self._settings).encode() + b"\n"
+        self.left = to_line(self._settings).encode() + b"\n"
 
     def first(self, now: float) -> float:
         """When it wants to be told something first; infinity when that is over."""
@@ -65,22 +65,22 @@ class Forecaster:
 
     def awake(self, state: State, now: float) -> bool:
         """Whether it is to be told what happens."""
-        return self._process is not None or now >= self._begin and bool(state.waiting)
+        return self.process is not None or now >= self._begin and bool(state.waiting)
 
     def tell(self, state: State, phase: str, end: float, now: float) -> None:
         """Something may have happened to the run; see `vrm.results.forecast.Told`."""
-        if self._process is None:
+        if self.process is None:
             self._start()
-        process = self._process
+        process = self.process
         if process is None:
             return
-        if len(self._left) < LARGEST:
+        if len(self.left) < LARGEST:
             nodes, up = state.cluster.nodes, state.cluster.up
             down = frozenset(node.name for number, node in enumerate(nodes) if not up >> number & 1)
-            self._left += Told(phase, end, down, now).to_line().encode() + b"\n"
+            self.left += Told(phase, end, down, now).to_line().encode() + b"\n"
         assert process.stdin is not None
         try:
-            self._left = self._left[os.write(process.stdin.fileno(), self._left):]
+            self.left = self.left[os.write(process.stdin.fileno(), self.left):]
         except BlockingIOError:
             pass
         except OSError:
@@ -88,7 +88,7 @@ class Forecaster:
 
     def _ended(self) -> None:
         """It is gone: start it again, or give up."""
-        process = self._process
+        process = self.process
         assert process is not None and process.stderr is not None
         said = b""
         with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ class Forecaster:
                    + (f" ({why})" if why else ""))
 
     def _remove(self) -> None:
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is None:
             return
         process.kill()
@@ -123,13 +123,12 @@ class Forecaster:
             for path in (self._path, *self._path.parent.glob(f".{self._path.name}.*")):  # written halfway
                 path.unlink(missing_ok=True)
 
-
-@contextlib.contextmanager
-def forecasting_aside(settings: Settings, run: RunDirectory, now: float,
-                      warn: Callable[[str], None]) -> Iterator[Forecaster]:
-    """While it lasts, forecasts are made beside the manager, unless the settings say otherwise."""
-    forecaster = Forecaster(settings, run, now + FIRST if settings.forecast else math.inf, warn)
-    try:
-        yield forecaster
-    finally:
-        forecaster.close()
+    @contextlib.contextmanager
+    def lasting(self, now: float) -> Iterator[None]:
+        """While it lasts, forecasts are made, unless the settings say otherwise."""
+        if self._settings.forecast:
+            self._begin = now + FIRST
+        try:
+            yield
+        finally:
+            self.close()

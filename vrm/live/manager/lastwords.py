@@ -22,6 +22,15 @@ ROOM = 1 << 16
 
 _RULE = re.compile(r"^-{40,}\n?", re.MULTILINE)
 
+_MPI_ERROR = re.compile(r"\[\S+:\d+\] \*\*\* (MPI_ERR_\w+: .*)")
+"""What an MPI library says of the program's fault, as its last words."""
+
+_NOISE = re.compile(r"\[\S+:\d+\] (\*\*\* |\[ ?\d+\] |Signal|Failing at|(\[\[[^]]*\],\d+\] )?\w+[ _]ERROR)")
+"""Lines of backtraces and of a launcher's own troubles: nobody's words, except where there are no others."""
+
+_STATUS = re.compile(r"Primary job +terminated normally, but|\w+ detected that one or more processes exited with non-zero")
+"""How a frame begins that says no more than the exit status does."""
+
 
 @cache
 def _says() -> "re.Pattern[str]":
@@ -34,16 +43,20 @@ def _says() -> "re.Pattern[str]":
 def last_line(path: Path) -> str:
     """The last line of a program's output, without what its launcher has added; "" for none. When
     the launcher alone has said something, the first line of that."""
-    text, says = tail(path, SIZE), _says()
+    text, says = tail(path, SIZE).replace("\0", ""), _says()  # Open MPI 5 ends an MPI_Abort with a NUL
     own: List[str] = []
     others: List[str] = []
+    noise: List[str] = []
     for number, part in enumerate(_RULE.split(text)):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
+        if lines and _STATUS.match(lines[0]):
+            continue
         framed = number % 2 == 1 or bool(lines and says.match(lines[0]))
         for line in lines:
-            (others if framed or says.match(line) else own).append(line)
-    found = own[-1] if own else others[0] if others else ""
-    return show(found, LONGEST)
+            error = _MPI_ERROR.match(line)
+            ours = noise if _NOISE.match(line) else others if framed or says.match(line) else own
+            (own if error else ours).append(error[1] if error else line)
+    return show((own[-1:] or others[:1] or noise[:1] or [""])[0], LONGEST)
 
 
 def last_words(errors: Path, output: Path) -> str:

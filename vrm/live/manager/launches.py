@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Dict, List, Mapping, Set, Union
 
 from vrm.front import build
 from vrm.live.launch.base import LaunchError
-from vrm.live.launch.stepping import of_submission
+from vrm.live.launch.stepping import cores_unsaid, of_submission
 from vrm.live.lending.job import following, note
 from vrm.live.manager import signals
-from vrm.live.manager.desk import Desk
+from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
+from vrm.live.manager.part import Closed, Part, Stopped
 from vrm.live.manager.running import Running
-from vrm.live.manager.surroundings import environment, files_of, unpacked
+from vrm.live.manager.surroundings import environment, files_of, patience, unpacked
 from vrm.live.manager.verdict import verdict
 from vrm.live.spawn.messages import (Ended, Failure, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
-from vrm.live.spawn.spawner import Spawner, SpawnerError
-from vrm.live.batch.adoption import Adoption
+from vrm.live.spawn.spawner import SpawnerError
+from vrm.live.site.setup import Site
 from vrm.model import Booking, Job, JobState
 from vrm.model.node import HALF
+from vrm.run.past import Past
 from vrm.scheduling import Start
 from vrm.steps.jobfile import JOB, text_of
 from vrm.system.errors import RunError
@@ -42,64 +46,95 @@ FILES = 1000
 """Rankfiles of different content that are remembered."""
 
 
-class Launches:
-    """Launches what was decided, and follows it by what the spawner tells. `workplace` is where
-    jobs run that say nothing of it, `commands` makes the programs that scripts use."""
+class Launches(Part):
+    """Launches what was decided, and follows it by what the spawner tells. `prepared` are starts that are launched when
+    they are in the journal."""
 
-    spawner: Spawner
-    commands: build.Aside
-
-    def __init__(self, desk: Desk, ends: Ends, nodes: Nodes, adoption: Adoption,
-                 prepared: List[Start]) -> None:
-        self.desk = desk
+    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site, programs: build.BackgroundBuild) -> None:
+        """`programs` makes those that scripts use."""
+        self.live = live
         self.ends = ends
         self.nodes = nodes
-        self.adoption = adoption
-        self.prepared = prepared            # decided, to be launched when in the journal
-        self.untold: List[Start] = []       # launched, to be told of
-        self.workplace = str(desk.settings.workplace)
+        self.adoption, self.visible = site.adoption, site.visible
+        self.programs = programs
+        self.prepared: List[Start] = []
+        self._untold: List[Start] = []       # launched, to be told of
+        self._workplace = str(live.settings.workplace)  # of jobs that say nothing of it
         self._around = dict(os.environ)
         self._written: Dict[str, Path] = {}  # rankfiles by their content
-        self._programs: Dict[str, Path] = {}  # those that jobs name only
-        self._powered = any(node.power is not None for node in desk.cluster.nodes)
+        self._program = cache(live.settings.applications.program)  # the file of one that a job names
         self._rigid: Set[str] = set()        # malleable programs whose threads cannot follow
 
-    def launch(self, now: float) -> None:
+    def recall(self, past: Past) -> None:
+        """Learn where jobs run: of a run that vrm 0.1.0 began where it was started, to their end."""
+        if past.run and past.format == 1:
+            self._workplace = os.getcwd()
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """What the spawner tells wakes the loop."""
+        selector.register(self.live.spawner.fileno(), selectors.EVENT_READ, self.read_spawner)
+
+    def busy(self) -> bool:
+        """Whether something is to be launched."""
+        return bool(self.prepared)
+
+    def observe(self, event: object) -> None:
+        """Take back what cannot start any more; what goes to other nodes is decided again."""
+        if isinstance(event, (Closed, Stopped)):
+            for start in list(self.prepared):
+                if isinstance(event, Stopped) or start.booking.placement.node_set >> event.node & 1:
+                    self.prepared.remove(start)
+                    self.ends.take_back(start.job)
+
+    def add(self, start: Start) -> None:
+        """A job is to be launched: its start goes to the journal."""
+        self.prepared.append(start)
+
+    def tidy(self, now: float) -> None:
+        """Report what was started."""
+        for start in self._untold:
+            self.live.records.tell_start(start, self.live.state.entry(start.job.id).details)
+        self._untold.clear()
+
+    def act(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
-        desk = self.desk
+        live = self.live
         if not self.prepared:
             return
-        desk.journal.begin()
+        live.journal.begin()
         ready = {start.job.id: self._readied(start) for start in self.prepared[:AHEAD]
-                 if not self.nodes.watch.sweeping(start.job.id)}
-        if not desk.synced():
+                 if not live.watch.sweeping(start.job.id)}
+        if not live.synced():
             return
         prepared = list(self.prepared)
         self.prepared.clear()
         for start in prepared:
-            if self.nodes.watch.sweeping(start.job.id):  # else taken for what it has left behind
+            if live.watch.sweeping(start.job.id):  # else taken for what it has left behind
                 self.prepared.append(start)
                 continue
             running = Running(start)
-            desk.running[start.job.id] = running
+            live.running[start.job.id] = running
             self._begin_power(start.booking)
             try:
-                self.spawner.launch(self._settled(ready.get(start.job.id) or self._readied(start)))
+                request = ready.get(start.job.id) or self._readied(start)
+                if isinstance(request, Exception):
+                    raise request
+                live.spawner.launch(request)
             except (LaunchError, ValueError) as error:
                 self.ends.ended(running, None, JobState.FAILED, f"could not start: {error}")
                 continue
             except OSError as error:
-                del desk.running[start.job.id]
-                self._no_room(start.job, f"{error.filename or desk.run_directory.directory}: "
+                del live.running[start.job.id]
+                self._no_room(start.job, f"{error.filename or live.run_directory.directory}: "
                                          f"{error.strerror}")
                 continue
             running.memory_due = now + BINDINGS_AFTER
-            running.signal_due = signals.due(running, signals.warning_of(desk.state.entry(start.job.id).details))
+            running.signal_due = signals.due(running, signals.warning_of(live.state.entry(start.job.id).details))
             if start.job.payload.script:
-                self.commands.start()
+                self.programs.start()
             else:
                 running.bindings_due = running.memory_due
-            self.untold.append(start)
+            self._untold.append(start)
 
     def _readied(self, start: Start) -> Union[LaunchRequest, Exception]:
         """What the spawner has to start, or why there is none."""
@@ -108,74 +143,60 @@ class Launches:
         except (LaunchError, ValueError, OSError) as error:
             return error
 
-    @staticmethod
-    def _settled(request: Union[LaunchRequest, Exception]) -> LaunchRequest:
-        """The request; raises what it is instead."""
-        if isinstance(request, Exception):
-            raise request
-        return request
-
     def _begin_power(self, booking: Booking) -> None:
         """Measure the energy of a job on nodes of which something is known, and set its frequency."""
-        placement, nodes = booking.placement, self.desk.cluster.nodes
-        if self._powered and any(nodes[node].power is not None for node in placement.nodes):
-            frequency = placement.frequency if self.desk.settings.energy.frequency else 0.0
-            self.nodes.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
+        placement, nodes = booking.placement, self.live.cluster.nodes
+        if any(nodes[node].power is not None for node in placement.nodes):
+            frequency = placement.frequency if self.live.settings.energy.frequency else 0.0
+            self.live.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
 
     def _no_room(self, job: Job, why: str) -> None:
         """The files of a job could not be written: it waits, and nothing starts for a while."""
         self.ends.take_back(job)
-        self.desk.changed = True
-        self.desk.block()
-        self.desk.disk_trouble(why)
-
-    def take_all_back(self) -> None:
-        """What was decided and is not launched yet waits again."""
-        for start in self.prepared:
-            self.ends.take_back(start.job)
-        self.prepared.clear()
+        self.live.changed = True
+        self.live.block()
+        self.live.disk_trouble(why)
 
     def _request(self, booking: Booking) -> LaunchRequest:
         """What the spawner has to start for a job; writes the rankfile."""
-        desk, job = self.desk, booking.job
-        payload = job.payload.own(desk.state.entry(job.id).details.index)
-        paths = desk.run_directory.files(job.app, job.id)
-        file = (desk.run_directory.scripts / payload.copy if payload.copy else
+        live, job = self.live, booking.job
+        payload = job.payload.own(live.state.entry(job.id).details.index)
+        paths = live.run_directory.files(job.app, job.id)
+        file = (live.run_directory.scripts / payload.copy if payload.copy else
                 Path(payload.file) if payload.file else self._program(job.app))
-        program, arguments, table = desk.visible.wrapped(
-            booking, desk.cluster.nodes, file, payload.arguments, payload.variables,
+        program, arguments, table = self.visible.wrapped(
+            booking, live.cluster.nodes, file, payload.arguments, payload.variables,
             f"{paths.rankfile.removesuffix('.rf')}.gpus", payload.script)
-        directory = payload.directory or self.workplace
-        said = of_submission(job, desk.state.entry(job.id).details, directory,
+        directory = payload.directory or self._workplace
+        said = of_submission(job, live.state.entry(job.id).details, directory,
                              booking.start) if payload.script else {}
-        launcher = desk.launcher_of(job)
-        own = {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables}
-        kept = unpacked(desk.run_directory.scripts / payload.environment) if payload.environment else {}
+        launcher = live.launcher_of(job)
+        own = {**self.visible.variables(booking, live.cluster.nodes), **said, **payload.variables}
+        kept = unpacked(live.run_directory.scripts / payload.environment) if payload.environment else {}
         variables = {**kept, **own}
-        if booking.placement.frequency and desk.settings.energy.frequency:  # as srun --cpu-freq
+        if booking.placement.frequency and live.settings.energy.frequency:  # as srun --cpu-freq
             variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
         if job.malleable and not payload.script:
             variables.update(self._following(booking, file, {**getattr(launcher, "env", {}), **variables}))
-        slots, nodes = list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes
+        slots, nodes = list(booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
         if payload.script:
             alone = job.exclusive and booking.placement.share != HALF
-            launch = desk.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone)
+            launch = live.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone,
+                                          cores_unsaid(job))
         else:
             launch = launcher.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables)
         env = environment(launch.env, kept, own, self._around) if payload.environment else launch.env
-        output, errors, given = paths.output, paths.errors, ""
-        if payload.output:
-            output, errors, given = files_of(job, desk.state.entry(job.id).details, directory,
-                                             desk.cluster.nodes[booking.placement.nodes[0]].name)
+        output, errors, given = files_of(live.run_directory, job, live.state.entry(job.id).details,
+                                         live.cluster.nodes[booking.placement.nodes[0]].name, directory)
         if payload.script:
-            steps = desk.scripts.steps(paths.rankfile)
+            steps = live.scripts.steps(paths.rankfile)
             try:
                 os.mkdir(steps, 0o700)
             except FileExistsError:  # of an earlier try
                 shutil.rmtree(steps, ignore_errors=True)
                 os.mkdir(steps, 0o700)
             more = text_of({"began": [f"{booking.start:.3f}"],
-                            "gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
+                            "gpu": self.visible.of_steps(booking, live.cluster.nodes)})
             table = {**table, steps / JOB: launch.files[steps / JOB] + more}
         for path, text in {**launch.files, **table}.items():
             self._write(path, text)
@@ -183,23 +204,17 @@ class Launches:
                              directory, output, errors, paths.marker, paths.status,
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)
-                             if launch.reports else None, append=payload.append, stdin=given)
-
-    def _program(self, app: str) -> Path:
-        """The file of a program that a job names."""
-        found = self._programs.get(app)
-        if found is None:
-            found = self._programs[app] = self.desk.settings.applications.program(app)
-        return found
+                             if launch.reports else None, append=payload.append, stdin=given,
+                             **patience(payload, live.now - job.submit))
 
     def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
         """The variables by which the processes of a malleable job follow their cores; says once of each
         program why its threads cannot."""
-        job, launcher = booking.job, self.desk.launcher
-        variables, rigid = following(file, self.desk.launcher.run_id, job.id, env)
+        job, launcher = booking.job, self.live.launcher
+        variables, rigid = following(file, self.live.launcher.run_id, job.id, env)
         if rigid and job.app not in self._rigid:
             self._rigid.add(job.app)
-            self.desk.tell("note", note(job.app, rigid))
+            self.live.tell("note", note(job.app, rigid))
         said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
         if booking.placement.width < job.cores and not rigid and not said:
             ranks = job.procs if launcher.kind == "direct" else 1  # of a process
@@ -221,19 +236,19 @@ class Launches:
 
     def read_spawner(self) -> None:
         """Take what the spawner tells of jobs."""
-        desk, ends = self.desk, self.ends
-        for event in self.spawner.events():
+        live, ends = self.live, self.ends
+        for event in self.live.spawner.events():
             if isinstance(event, SpawnerLost):
                 self._replace_spawner(event)
                 continue
-            running = desk.running.get(int(event.id))
+            running = live.running.get(int(event.id))
             if running is None:
                 continue
             if isinstance(event, LaunchFailed):
                 self._not_launched(running, event)
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
-                self.adoption.add(running.job.id, event.supervisor_pid, desk.now)
+                self.adoption.add(running.job.id, event.supervisor_pid, live.now)
                 if running.intent:
                     ends.end_session(running)
             elif isinstance(event, Ended):
@@ -245,10 +260,12 @@ class Launches:
 
     def _not_launched(self, running: Running, event: LaunchFailed) -> None:
         if event.kind is Failure.DISK:
-            del self.desk.running[running.job.id]
+            del self.live.running[running.job.id]
             self._no_room(running.job, event.message)
         elif event.kind is Failure.UNREACHED:
             self._unreached(running, event.message)
+        elif running.intent:
+            self.ends.ended(running, None, *verdict(running.intent, None, event.message))
         else:
             self.ends.ended(running, None, JobState.FAILED, f"could not start: {event.message}")
 
@@ -258,19 +275,19 @@ class Launches:
         if running.intent:
             self.ends.ended(running, None, *verdict(running.intent, None, why))
             return
-        desk = self.desk
-        del desk.running[running.job.id]
+        live = self.live
+        del live.running[running.job.id]
         self.ends.take_back(running.job)
         node, = running.booking.placement.nodes
-        if desk.cluster.up >> node & 1:
-            desk.tell("warning", f"{why}; nothing starts there for {CLOSED_FOR:g} s")
-        self.nodes.close(node, desk.now + CLOSED_FOR)
+        if live.cluster.up >> node & 1:
+            live.tell("warning", f"{why}; nothing starts there for {CLOSED_FOR:g} s")
+        self.nodes.close(node, live.now + CLOSED_FOR)
 
     def _replace_spawner(self, event: SpawnerLost) -> None:
-        self.desk.tell("warning",
+        self.live.tell("warning",
                        f"{event.message}; starting another, running jobs are not touched")
         try:
-            self.spawner.start()
+            self.live.spawner.start()
         except SpawnerError as error:
             raise RunError(f"{error}; the running jobs continue, and the same command follows "
                            "them to their end") from error

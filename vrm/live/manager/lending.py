@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Mapping, Optional, Set
 
-from vrm.live.batch.walltime import AllocationEnd
-from vrm.live.manager.desk import Desk
+from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
+from vrm.live.manager.launches import Launches
+from vrm.live.manager.part import Closed, Obey, Part, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
-from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.model import Booking, JobState, core_share
-from vrm.model.core_share import NOBODY, Borrowed, Loan
-from vrm.results.places import fold_nodes
+from vrm.model import JobState, core_share
+from vrm.model.core_share import NOBODY, Loan
+from vrm.model.hosts import fold as fold_nodes
 from vrm.run.book import Entry, LifeError
+from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
 from vrm.scheduling.offers import NoOffer, borrowed, offer, reserved
@@ -56,25 +57,50 @@ class _Order:
     ranks: Dict[str, Set[int]] = field(default_factory=dict)
 
 
-class Lending:
-    """`prepared` are the starts that are launched next; `coming` those whose cores are not clear yet."""
+class Lending(Part):
+    """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
 
-    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start],
-                 end: AllocationEnd) -> None:
-        self.desk = desk
-        self.end = end
+    def __init__(self, live: LiveRun, ends: Ends, launches: Launches) -> None:
+        self.live = live
         self.ends = ends
-        self.watch = watch
-        self.prepared = prepared
+        self.launches = launches
         self.coming: Dict[int, Start] = {}
         self._orders: Dict[int, _Order] = {}
         self._late = ""
 
-    @property
-    def deadline(self) -> float:
-        """When something is due although nothing may happen by then."""
+    def deadline(self, now: float) -> float:
+        """When an order is to be given, or must have been answered."""
         return min((order.until if order.sent else min(order.until, order.after)
                     for order in self._orders.values()), default=math.inf)
+
+    def busy(self) -> bool:
+        """Whether jobs are about to start on lent cores."""
+        return bool(self.coming)
+
+    def observe(self, event: object) -> None:
+        """Take notice of ranks that have moved, of nodes that do not answer, and of the end of all starts."""
+        if isinstance(event, Masks):
+            self._answered(event)
+        elif isinstance(event, Closed):
+            self._lost(event.node)
+        elif isinstance(event, Stopped):
+            for job_id in list(self.coming):
+                self._undo(job_id, "")
+
+    def commands(self) -> Mapping[str, Obey]:
+        """To lend cores, and to take them back."""
+        return {"lend": self._obey}
+
+    def _obey(self, command: Command, name: str) -> Command:
+        lender, to = int(command["id"]), command.get("to")
+        for job_id in (lender, *((int(to),) if to is not None else ())):
+            self.ends.settle(job_id)
+        try:
+            text = (self.back(lender, command=name) if command.get("back") else
+                    self.ask(lender, int(command["cores"]), None if to is None else int(to), command=name))
+        except LifeError as error:
+            return {"ok": False, "text": str(error)}
+        return {"ok": True, "text": text}
 
     def moving(self, job_id: int) -> bool:
         """Whether the ranks of a job are being moved: they may be here or there."""
@@ -85,8 +111,8 @@ class Lending:
     def ask(self, lender: int, cores: int, to: Optional[int], **origin: Any) -> str:
         """A running job is to lend so many cores on each of its nodes (0: half) to a waiting one, or
         (None) to the node. A sentence that says what is done; LifeError where it cannot be."""
-        desk, running = self.desk, self._lender(lender)
-        cluster, now = desk.cluster, desk.now
+        live, running = self.live, self._lender(lender)
+        cluster, now = live.cluster, live.now
         try:
             found = offer(cluster, lender, cores)
         except NoOffer as error:
@@ -96,7 +122,7 @@ class Lending:
         what = f"job {lender} lends {number} core{'s' * (number > 1)} on {where}"
         if to is None:
             self._keep_clear(reserved(cluster, [(lender, found.cores)], now))
-            desk.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
+            live.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
             return f"{what} to nobody: they stay free of its ranks until `vrm lend {lender} --back`"
         job = self._waiting(to).job
@@ -107,12 +133,12 @@ class Lending:
                 f"finds no room on {number} core(s) of {where}: lend more with --cores, or submit it with "
                 "--malleable, so that its ranks may have fewer cores")
         self._keep_clear(reserved(cluster, [(lender, found.cores)], now, job, placement))
-        first = next(iter(desk.queue.in_order(now)), None)
+        first = next(iter(live.state.queue.in_order(now)), None)
         booking = cluster.book(job, placement, now)
-        desk.queue.remove_started([job])
+        live.state.queue.remove_started([job])
         for loan in cluster.loans.of_borrower(to):
-            desk.state.lend(loan, **origin)
-        self.begin(Start(booking, first is not job), now, asked=True)
+            live.state.lend(loan, **origin)
+        self.add(Start(booking, first is not job), now, asked=True)
         if to not in self.coming:
             raise LifeError(f"job {lender} lends nothing: {self._late}")
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
@@ -126,8 +152,8 @@ class Lending:
             raise LifeError(f"{why}; see `vrm reserve --list`")
 
     def _lender(self, job_id: int) -> Running:
-        entry = self.desk.state.entry(job_id)
-        running = self.desk.running.get(job_id)
+        entry = self.live.state.entry(job_id)
+        running = self.live.running.get(job_id)
         if running is None or running.intent:
             raise LifeError(f"job {job_id} does not run: it is {entry.state.value}")
         if running.former or running.away:
@@ -140,27 +166,27 @@ class Lending:
         return running
 
     def _waiting(self, job_id: int) -> Entry:
-        entry = self.desk.state.entry(job_id)
-        if job_id not in self.desk.queue or job_id in self.desk.queue.outside:
+        entry = self.live.state.entry(job_id)
+        if job_id not in self.live.state.queue or job_id in self.live.state.queue.outside:
             why = ("it is held, or waits for other jobs" if entry.state is JobState.QUEUED
                    else f"it is {entry.state.value}")
             raise LifeError(f"job {job_id} cannot start now: {why}")
-        if self.desk.phase != "running":
+        if self.live.phase != "running":
             raise LifeError("the manager is stopping and starts nothing more")
         return entry
 
     def back(self, lender: int, **origin: Any) -> str:
         """A job takes back what it lends to the node or to jobs that have not started; LifeError where
         there is nothing of that kind."""
-        desk = self.desk
-        desk.state.entry(lender)
-        lends = [each for each in desk.state.lends.of_lender(lender) if each.phase != REGAINING]
+        live = self.live
+        live.state.entry(lender)
+        lends = [each for each in live.state.lends.of_lender(lender) if each.phase != REGAINING]
         if not lends:
             raise LifeError(f"job {lender} lends no cores")
         done, busy = 0, []
         for each in lends:
             if each.borrower == NOBODY:
-                desk.state.regain(each.number, desk.now, "taken back", **origin)
+                live.state.regain(each.number, live.now, "taken back", **origin)
                 done += 1
             elif each.borrower in self.coming:
                 self._undo(each.borrower, f"job {lender} takes its cores back")
@@ -177,7 +203,7 @@ class Lending:
 
     # What is decided.
 
-    def begin(self, start: Start, now: float, asked: bool = False) -> None:
+    def add(self, start: Start, now: float, asked: bool = False) -> None:
         """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue. `asked`:
         somebody wants it; else the dispatcher has decided it."""
         self.coming[start.job.id] = start
@@ -185,22 +211,22 @@ class Lending:
         if late:
             self._late = late
             if not asked:  # or it would be decided again at once
-                self.desk.cluster.loans.unwilling.update(
-                    each.lender for each in self.desk.state.lends.of_borrower(start.job.id))
+                self.live.cluster.loans.unwilling.update(
+                    each.lender for each in self.live.state.lends.of_borrower(start.job.id))
             self._undo(start.job.id, late)
             return
-        for lender in {each.lender for each in self.desk.state.lends.of_borrower(start.job.id)}:
+        for lender in {each.lender for each in self.live.state.lends.of_borrower(start.job.id)}:
             self._order(lender)
-        self.desk.dirty = True
+        self.live.dirty = True
 
     def _too_late(self, job_id: int) -> str:
         """Why lenders and borrower would not end before the allocation does, by their walltimes as they are
         stretched; "" where they would, or need not (End.Fit)."""
-        desk = self.desk
-        if not desk.settings.end.fit:
+        live = self.live
+        if not live.settings.end.fit:
             return ""
-        for other in (job_id, *(each.lender for each in desk.state.lends.of_borrower(job_id))):
-            if desk.cluster.bookings[other].limit > self.end.closing:
+        for other in (job_id, *(each.lender for each in live.state.lends.of_borrower(job_id))):
+            if live.cluster.bookings[other].limit > live.end.closing:
                 return f"job {other} would run into the allocation's end, with fewer cores than it asked for"
         return ""
 
@@ -209,14 +235,10 @@ class Lending:
         if job_id in self.coming:
             self._undo(job_id, "")
 
-    def take_all_back(self) -> None:
-        """Nothing starts any more."""
-        for job_id in list(self.coming):
-            self._undo(job_id, "")
-
-    def lost(self, node: int, why: str) -> None:
+    def _lost(self, node: int) -> None:
         """A node answers no more."""
-        host = self.desk.cluster.nodes[node].name
+        host = self.live.cluster.nodes[node].name
+        why = f"{host} does not answer"
         for job_id, start in list(self.coming.items()):
             if start.booking.placement.node_set >> node & 1:
                 self._undo(job_id, why)
@@ -226,121 +248,118 @@ class Lending:
 
     def _undo(self, job_id: int, why: str) -> None:
         """A job that was about to start on lent cores waits again, and they are taken back."""
-        desk = self.desk
+        live = self.live
         start = self.coming.pop(job_id)
-        lends = desk.state.lends.of_borrower(job_id)
-        self.ends.drop(desk.state.waits(job_id))
+        lends = live.state.lends.of_borrower(job_id)
+        self.ends.drop(live.state.waits(job_id))
         for each in lends:
-            desk.state.regain(each.number, desk.now, why)
+            live.state.regain(each.number, live.now, why)
             self._order(each.lender)
         if why:
-            desk.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
-        desk.changes()
+            live.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
+        live.changes()
 
     # Orders to the nodes.
 
     def _order(self, lender: int) -> None:
         """The ranks of a lender are to be where its lends leave them."""
-        lends = self.desk.state.lends
-        if lender in self.desk.running:
+        lends = self.live.state.lends
+        if lender in self.live.running:
             self._orders[lender] = _Order(lends.epochs.get(lender, 0))
-            self.watch.forget_question(lender)
-        self.desk.renew(lender)
+            self.live.watch.forget_question(lender)
+        self.live.renew(lender)
+
+    def tidy(self, now: float) -> None:
+        """Act again: what a borrower has left may be clear now, and nothing else happens for a while."""
+        self.act(now)
 
     def act(self, now: float) -> None:
         """Send orders whose intents are on disk, take back what borrowers have left, and give up on nodes
         that do not answer."""
-        desk = self.desk
-        if not desk.state.lends.all and not self._orders and not self.coming and not desk.cluster.loans.guests:
+        live = self.live
+        if not live.state.lends.all and not self._orders and not self.coming and not live.cluster.loans.guests:
             return
-        for each in list(desk.state.lends.all.values()):
-            if each.borrower in desk.running and each.loan.until <= now:
+        for each in list(live.state.lends.all.values()):
+            if each.borrower in live.running and each.loan.until <= now:
                 self._overdue(each, now)
             if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower, each.loan.since):
-                desk.state.regain(each.number, now, f"job {each.borrower} has left")
+                live.state.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
         self._pass_on(now)
-        for each in desk.state.lends.all.values():
-            if each.phase == LENDING and each.lender in desk.running and each.lender not in self._orders:
+        for each in live.state.lends.all.values():
+            if each.phase == LENDING and each.lender in live.running and each.lender not in self._orders:
                 self._order(each.lender)  # it has started in the same moment
                 self._orders[each.lender].early = True
-        for lender in [each for each in self._orders if each not in desk.running]:
-            del self._orders[lender]  # it has ended
+        self._orders = {lender: order for lender, order in self._orders.items() if lender in live.running}
         unsent = [lender for lender, order in self._orders.items() if not order.sent and now >= order.after]
-        if unsent and desk.synced():
+        if unsent and live.synced():
             for lender in unsent:
                 self._send(lender, now)
         for lender, order in list(self._orders.items()):
             if now >= order.until:
                 self._failed(lender, f"no answer from {fold_nodes(sorted(order.hosts))}, which job {lender} "
                                      "runs on" if order.hosts else "")
-        for job_id in list(self.coming):
-            self._start_if_clear(job_id)
+        self._start_clear()
 
     def _overdue(self, lend: Lend, now: float) -> None:
         """A borrower takes longer than was expected: expect as long again, so that the lender's ends are
         not too early."""
-        loans = self.desk.cluster.loans
+        loans = self.live.cluster.loans
         for loan in loans.of_borrower(lend.borrower):
             if loan.lender == lend.lender and loan.until <= now:
-                loans.outlives(self.desk.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
-                self.desk.renew(lend.lender)
-                self.desk.changes()
+                loans.outlives(self.live.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
+                self.live.renew(lend.lender)
+                self.live.changes()
                 return
 
     def _pass_on(self, now: float) -> None:
         """Borrowers whose lender has ended have what it left them, when nothing of it is there any more: first
         the one that holds it for the others, then all of them for themselves."""
-        desk, loans = self.desk, self.desk.cluster.loans
+        live, loans = self.live, self.live.cluster.loans
         if not loans.guests:
             return
-        known = {(each.lender, each.borrower) for each in desk.state.lends.all.values()}
+        known = {(each.lender, each.borrower) for each in live.state.lends.all.values()}
         for loan in list(loans.all):
             if loan[:2] not in known and self._left(loan.borrower, loan.since):
-                loans.regain(desk.cluster, loan, now)
-                desk.renew(loan.lender)
-                desk.changes()
-        for job_id, wide in loans.growing(desk.cluster, now):
-            running = desk.running.get(job_id)
+                loans.regain(live.cluster, loan, now)
+                live.renew(loan.lender)
+                live.changes()
+        for job_id, wide in loans.growing(live.cluster, now):
+            running = live.running.get(job_id)
             if (running is None or running.intent or running.former or running.away or not all(
-                    self._left(lender, running.booking.start) for lender in self._lenders(running.booking))):
+                    self._left(lender, running.booking.start) for lender, _ in running.booking.placement.lent)):
                 continue
             more = wide.cores - running.booking.placement.cores
-            desk.state.grow(job_id, wide)
+            live.state.grow(job_id, wide, now)
             self._order(job_id)
-            desk.tell("note", f"#{job_id} has {more} more core{'s' * (more > 1)}: its lender has ended")
-            desk.changes()
-
-    @staticmethod
-    def _lenders(booking: Booking) -> List[int]:
-        placement = booking.placement
-        return [lender for lender, _ in placement.lent] if isinstance(placement, Borrowed) else []
+            live.tell("note", f"#{job_id} has {more} more core{'s' * (more > 1)}: its lender has ended")
+            live.changes()
 
     def _left(self, job_id: int, since: float) -> bool:
         """Whether nothing is on its cores any more of a job that started by then; it may have started again."""
-        desk, ends = self.desk, self.ends
-        again = [start.booking for start in (*self.coming.values(), *self.prepared) if start.job.id == job_id]
-        if job_id in desk.running:
-            again.append(desk.running[job_id].booking)
+        live = self.live
+        again = [start.booking for start in (*self.coming.values(), *self.launches.prepared) if start.job.id == job_id]
+        if job_id in live.running:
+            again.append(live.running[job_id].booking)
         return (all(booking.start > since for booking in again)
-                and not self.watch.sweeping(job_id) and ends.records.sweep_at == math.inf
-                and all(outcome.job.id != job_id for outcome in ends.records.pending))
+                and not self.live.watch.sweeping(job_id) and live.records.sweep_at == math.inf
+                and all(outcome.job.id != job_id for outcome in live.records.pending))
 
     def _send(self, lender: int, now: float) -> None:
-        desk, order = self.desk, self._orders[lender]
-        booking = desk.running[lender].booking
-        slots = list(core_share.slots(booking.placement, desk.state.lends.plan(lender), desk.cluster.nodes,
-                                      desk.cluster.layout))
+        live, order = self.live, self._orders[lender]
+        booking = live.running[lender].booking
+        slots = list(core_share.slots(booking.placement, live.state.lends.plan(lender), live.cluster.nodes,
+                                      live.cluster.layout))
         order.until = now + PATIENCE if order.until == math.inf else order.until
         order.sent = True
-        found = self.watch.confine(lender, order.epoch, slots, booking.placement.slots(desk.cluster.nodes))
+        found = self.live.watch.confine(lender, order.epoch, slots, booking.placement.slots(live.cluster.nodes))
         order.hosts = set(found)
         if order.early and now < booking.start + YOUNG:
             order.ranks = found
         if not order.hosts:  # emulated cores: nobody is bound to any
             self._clear(lender)
 
-    def answered(self, event: Masks) -> None:
+    def _answered(self, event: Masks) -> None:
         """A node has moved the ranks of a lender, or says why it cannot."""
         order = self._orders.get(event.job_id)
         if order is None or not order.sent or event.epoch != order.epoch or event.host not in order.hosts:
@@ -349,7 +368,7 @@ class Lending:
             self._failed(event.job_id, f"job {event.job_id} keeps cores on {event.host} that it was to lend: "
                                        f"{event.error}")
             return
-        now, running = self.desk.now, self.desk.running.get(event.job_id)
+        now, running = self.live.now, self.live.running.get(event.job_id)
         if (order.ranks and running is not None and now < running.booking.start + YOUNG
                 and not order.ranks.get(event.host, set()) <= set(event.threads)):
             order.sent, order.after = False, now + PAUSE  # some of its ranks are yet to come
@@ -360,65 +379,63 @@ class Lending:
 
     def _clear(self, lender: int) -> None:
         """All nodes of a lender have its ranks where they are to be."""
-        desk = self.desk
+        live = self.live
         del self._orders[lender]
-        for each in desk.state.lends.of_lender(lender):
+        for each in live.state.lends.of_lender(lender):
             if each.phase == LENDING:
-                desk.state.lent(each.number, desk.now)
+                live.state.lent(each.number, live.now)
                 self._tell(each, "lends")
             elif each.phase == REGAINING:
-                desk.state.regained(each.number, desk.now)
+                live.state.regained(each.number, live.now)
                 self._tell(each, "has again")
-        self.desk.renew(lender)
-        running = desk.running.get(lender)
+        self.live.renew(lender)
+        running = live.running.get(lender)
         if running is not None and running.binding != "unchecked":
-            running.bindings_due = desk.now
-        desk.changes()
-        for job_id in list(self.coming):
-            self._start_if_clear(job_id)
+            running.bindings_due = live.now
+        live.changes()
+        self._start_clear()
 
     def _tell(self, lend: Lend, what: str) -> None:
-        desk = self.desk
-        layout, loan = desk.cluster.layout, lend.loan
-        nodes = dict.fromkeys(desk.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
+        live = self.live
+        layout, loan = live.cluster.layout, lend.loan
+        nodes = dict.fromkeys(live.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
         whom = "" if loan.borrower == NOBODY else f" to #{loan.borrower}" if what == "lends" else (
             f" from #{loan.borrower}")
         number = loan.cores.bit_count()
-        desk.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} of "
+        live.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} of "
                           f"{fold_nodes(list(nodes))}{whom}")
 
-    def _start_if_clear(self, job_id: int) -> None:
-        """Launch a job whose cores are clear; nodes that went down have ended their lenders."""
-        desk = self.desk
-        if any(each.phase != LENT for each in desk.state.lends.of_borrower(job_id)):
-            return
-        start = self.coming.pop(job_id)
-        start = start._replace(booking=desk.cluster.bookings[job_id])
-        desk.state.started(start, start.booking.start)
-        self.prepared.append(start)
-        desk.changes()
+    def _start_clear(self) -> None:
+        """Launch jobs whose cores are clear; nodes that went down have ended their lenders."""
+        live = self.live
+        for job_id in list(self.coming):
+            if all(each.phase == LENT for each in live.state.lends.of_borrower(job_id)):
+                start = self.coming.pop(job_id)._replace(booking=live.cluster.bookings[job_id])
+                live.state.started(start, start.booking.start)
+                self.launches.add(start)
+                live.changes()
 
     def _failed(self, lender: int, why: str) -> None:
         """An order was not carried out: what was to be lent is not; what was to be had again is ordered
         once more."""
-        desk = self.desk
-        lends = desk.state.lends.of_lender(lender)
+        live = self.live
+        lends = live.state.lends.of_lender(lender)
         order = self._orders.pop(lender)
-        desk.cluster.loans.unwilling.add(lender)
+        live.cluster.loans.unwilling.add(lender)
         for each in lends:
             if each.phase != LENDING:
                 continue
             if each.borrower == NOBODY:
-                desk.state.regain(each.number, desk.now, why)
-                desk.tell("warning", f"#{lender} lends nothing: {why}")
+                live.state.regain(each.number, live.now, why)
+                live.tell("warning", f"#{lender} lends nothing: {why}")
                 self._order(lender)
             elif each.borrower in self.coming:
                 self._undo(each.borrower, why)
         if lender not in self._orders and (any(each.phase == REGAINING for each in lends)
-                                           or lender in desk.state.lends.grown):
-            self._orders[lender] = _Order(order.epoch, until=desk.now + AGAIN, sent=True)
+                                           or lender in live.state.lends.grown):
+            self._orders[lender] = _Order(order.epoch, until=live.now + AGAIN, sent=True)
             if order.hosts or not order.sent:
-                desk.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
+                live.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
             else:  # the pause is over
                 self._orders[lender] = _Order(order.epoch)
 
@@ -427,14 +444,16 @@ class Lending:
     def resume(self) -> None:
         """Go on with the lends of an earlier manager: what was in the making is undone, what is in force
         is ordered again."""
-        desk = self.desk
-        desk.state.lends.to_node(desk.cluster)
-        for each in list(desk.state.lends.all.values()):
-            if each.lender not in desk.running:
+        live = self.live
+        live.state.lends.to_node(live.cluster)
+        for job_id, shares in live.state.lends.shares.items():
+            live.cluster.loans.recall(live.cluster, job_id, shares, live.now)
+        for each in list(live.state.lends.all.values()):
+            if each.lender not in live.running:
                 continue
             if each.phase == LENDING and each.borrower != NOBODY:
-                desk.state.regain(each.number, desk.now, "the manager was restarted")
+                live.state.regain(each.number, live.now, "the manager was restarted")
             self._order(each.lender)
-        for job_id in desk.state.lends.grown:
+        for job_id in live.state.lends.grown:
             self._order(job_id)
-        desk.renew()
+        live.renew()

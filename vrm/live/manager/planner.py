@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Iterator, List, Optional
 
 from vrm.scheduling import Scheduler
-from vrm.scheduling.plan import Effort, Problem, solve
+from vrm.scheduling.plan import Effort, PlanningProblem, solve
 from vrm.scheduling.planning import Planning
 
 LONGEST = 0.7
@@ -27,26 +27,26 @@ PATIENCE = 10.0
 
 
 class Planner:
-    """Asks for one plan at a time; see `vrm.scheduling.planning.Aside`."""
+    """Asks for one plan at a time; see `vrm.scheduling.planning.BackgroundPlanner`. `process` makes it."""
 
     def __init__(self) -> None:
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self.process: Optional[subprocess.Popen[bytes]] = None
         self._read = b""
         self._since = 0.0
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, started where there is none; it loads the solver at once."""
-        process = self._process
+        process = self.process
         if process is None or process.poll() is not None:
             self.close()
-            process = self._process = subprocess.Popen(
+            process = self.process = subprocess.Popen(
                 [sys.executable, "-m", "vrm.live.manager.planner"], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
             assert process.stdout is not None
             os.set_blocking(process.stdout.fileno(), False)
         return process
 
-    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+    def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
         """Begin to look for a plan; `now` is in seconds."""
         process = self.start()
         self._read, self._since = b"", now
@@ -61,22 +61,22 @@ class Planner:
 
     def answer(self, now: float) -> Optional[List[int]]:
         """The starts of the plan; None while it is looked for, [] where there will be none."""
-        if self._process is None or now > self._since + PATIENCE:
+        if self.process is None or now > self._since + PATIENCE:
             self.close()
             return []
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         try:
-            self._read += os.read(self._process.stdout.fileno(), 1 << 20)
+            self._read += os.read(self.process.stdout.fileno(), 1 << 20)
         except BlockingIOError:
             pass
         if self._read.endswith(b"\n"):
             found: List[int] = json.loads(self._read)
             return found
-        return [] if self._process.poll() is not None else None
+        return [] if self.process.poll() is not None else None
 
     def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.wait()
@@ -106,7 +106,7 @@ def main() -> None:
     importlib.import_module("ortools.sat.python.cp_model")  # the first answer need not wait for it
     for line in sys.stdin:
         problem, effort = json.loads(line)
-        found = solve(Problem.read(problem), Effort(*effort))
+        found = solve(PlanningProblem.read(problem), Effort(*effort))
         print(json.dumps(found or []), flush=True)
 
 

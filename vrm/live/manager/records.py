@@ -24,10 +24,12 @@ from vrm.model.job import PLAIN, Details
 from vrm.model.power import draw
 from vrm.results import shares
 from vrm.results.energy import Drawn, columns_of
-from vrm.results.jobs import HEADER, JobFileError, JobRow, JobWriter, fields_of, read_jobs
+from vrm.results.job_columns import HEADER, JobFileError
+from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
 from vrm.results.steps import BATCH, Step, append
-from vrm.run import codec, journal as journals
+from vrm.run import codec
+from vrm.run.past import Past
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.steps.used import of_job, together
@@ -43,7 +45,7 @@ Tell = Callable[[str, str], None]
 
 
 @dataclass
-class Outcome:
+class EndedJob:
     """A job that ended, before its record is written."""
 
     job: Job
@@ -66,8 +68,13 @@ class Outcome:
     used: Tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
 
 
+def called(job: Job, details: Details) -> str:
+    """A job in a line of the manager's output: `#3 solver`, with its name behind where it has one."""
+    return f"#{job.id} {job.app}" + f" {details.name}" * bool(details.name)
+
+
 class Records:
-    """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
+    """The ended jobs of a run: `rows` by id are in `jobs.csv`, `pending` are still to be written."""
 
     def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: Scripts,
                  check: str, tell: Tell, recorded: Callable[[str], None]) -> None:
@@ -81,10 +88,10 @@ class Records:
         self.check = check
         self.tell = tell
         self.recorded = recorded
-        self.rows: List[JobRow] = []
-        self.pending: Deque[Outcome] = collections.deque()
+        self.rows: Dict[int, JobRow] = {}
+        self.pending: Deque[EndedJob] = collections.deque()
         self.sweep_at = math.inf             # when processes of written jobs are to be looked for
-        self._unswept: List[Outcome] = []
+        self._unswept: List[EndedJob] = []
         self._swept = 0.0
         self._strays = Strays()
         self.text = PlacementText(cluster.nodes)
@@ -93,7 +100,7 @@ class Records:
         self._writer: Optional[JobWriter] = None
         self._shares: Set[str] = set()  # lines of jobs that jobs.csv lacks
 
-    def open(self, past: journals.Past) -> None:
+    def open(self, past: Past) -> None:
         """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
         the journal has are pending. OSError when it cannot be written, RunError when it is
         damaged."""
@@ -104,23 +111,25 @@ class Records:
         except JobFileError as error:
             raise RunError(f"{error}; correct that line, or move the file away: its lines are "
                            "written again from the journal") from error
-        self.rows = [row for row in found if row.id in past.ended]
+        self.rows = {row.id: row for row in found if row.id in past.ended}
         if len(self.rows) < len(found):
             self._write_rows()
         self._writer = JobWriter(self.run.jobs)
-        known = {row.id for row in self.rows}
         with contextlib.suppress(OSError, ValueError):
             self._shares = {each.line for each in shares.read(self.run.shares)}
         for job_id, end in past.ended.items():
-            if job_id in known:
+            if job_id in self.rows:
                 continue
             entry, start = past.state.entry(job_id), past.started.get(job_id)
             job = entry.job
             cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
+            wrong = past.placement_fault(job_id) if start else ""
+            if wrong:
+                raise RunError(f"{self.run.journal}: the start of job {job_id}, which is not in {self.run.jobs}: {wrong}")
             booking = Booking(job, past.state.lends.settled(codec.placement_of(start["placement"], cluster), job_id),
                               start["time"], start["time"] + job.expected,
                               tuple(past.state.lends.shares.get(job_id, ()))) if start else None
-            self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
+            self.pending.append(EndedJob(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,
                                         details=entry.details,
@@ -166,7 +175,7 @@ class Records:
         except OSError:
             outcome.reason = reason  # it is asked for again
             raise
-        self.rows.append(row)
+        self.rows[row.id] = row
         self.pending.popleft()
         self._shares.difference_update(lines)
         if outcome.state is not JobState.REFUSED:
@@ -174,10 +183,10 @@ class Records:
             verified = f", verification {result.verification}" if result.verification else ""
             well = outcome.state is JobState.COMPLETED and not outcome.reason
             self.tell("end" if well else "failure",
-                      f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
+                      f"{called(job, outcome.details)}  {outcome.state.value}{ran}{verified}"
                       + (f": {outcome.reason}" if outcome.reason else ""))
 
-    def _write_shares(self, outcome: Outcome) -> Set[str]:
+    def _write_shares(self, outcome: EndedJob) -> Set[str]:
         """Write the lines of a job that lent or borrowed, but those that are there; all of them."""
         job, booking, path = outcome.job, outcome.booking, self.run.shares
         if booking is None or not shares.shared(booking):
@@ -191,9 +200,9 @@ class Records:
         self._shares |= found
         return found
 
-    def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
+    def _row(self, outcome: EndedJob, binding: str, app_time: Optional[float]) -> JobRow:
         job, booking = outcome.job, outcome.booking
-        placed = shares.at_start(booking) if booking else None
+        placed = booking.placement.at_start if booking else None
         text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
         return JobRow(
             job.id, job.app, job.procs, job.submit, booking.start if booking else None,
@@ -208,7 +217,7 @@ class Records:
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
                **self._shared(outcome), **self._drawn(outcome)})
 
-    def _drawn(self, outcome: Outcome) -> Dict[str, Any]:
+    def _drawn(self, outcome: EndedJob) -> Dict[str, Any]:
         """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
         booking = outcome.booking
         if booking is None:
@@ -216,19 +225,19 @@ class Records:
         cluster, placement = outcome.cluster or self.cluster, booking.placement
         seconds = outcome.end - booking.start
         watts = draw(booking.job, placement, cluster.nodes, cluster.programs) or 0.0
-        if outcome.joules is not None and not outcome.mates and placement.claims[0] & placement.claims[1] and seconds > 0:
+        if outcome.joules is not None and not outcome.mates and placement.alone and seconds > 0:
             return {**columns_of(Drawn(booking.start, outcome.end, outcome.joules / seconds, outcome.frequency)),
                     "metered": True}
         return columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
 
-    def _shared(self, outcome: Outcome) -> Dict[str, Any]:
+    def _shared(self, outcome: EndedJob) -> Dict[str, Any]:
         """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""
         booking = outcome.booking
         if booking is None or not shares.shared(booking):
             return {}
         return {"mates": ",".join(map(str, outcome.mates)), **shares.columns(booking, outcome.end)}
 
-    def batch_step(self, outcome: Outcome) -> None:
+    def batch_step(self, outcome: EndedJob) -> None:
         """Write the line of a script that has ended behind those of its steps."""
         job, booking = outcome.job, outcome.booking
         if booking is None or not job.payload.script:
@@ -246,22 +255,25 @@ class Records:
             self.tell("warning", f"#{job.id} {job.app}: {self.run.steps} lacks its line: {error.strerror}")
         shutil.rmtree(steps, ignore_errors=True)
 
-    def tell_start(self, start: Start) -> None:
+    def tell_start(self, start: Start, details: Details) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than
         two."""
         job, placement = start.job, start.booking.placement
         where = (self.text.cores(placement) if len(placement.nodes) <= 2
                  else self.text.nodes(placement))
-        self.tell("start", f"#{job.id} {job.app}  starts: {job.procs} rank"
+        self.tell("start", f"{called(job, details)}  starts: {job.procs} rank"
                   + "s" * (job.procs > 1) + f" on {where}"
                   + f", {self.text.devices(placement)}" * bool(placement.devices)
                   + " (backfilled)" * start.backfilled)
 
     def forget(self, job_ids: Collection[int]) -> None:
         """Take jobs that wait again out of `jobs.csv`."""
+        if not job_ids:
+            return
         gone = set(job_ids)
         self.sweep_all(self._swept)  # later it would be their next run
-        self.rows = [row for row in self.rows if row.id not in gone]
+        for job_id in gone:
+            self.rows.pop(job_id, None)
         self.pending = collections.deque(each for each in self.pending if each.job.id not in gone)
         self.close()
         try:
@@ -272,7 +284,7 @@ class Records:
         self._writer = JobWriter(self.run.jobs)
 
     def _write_rows(self) -> None:
-        write_atomically(self.run.jobs, HEADER + "".join(row.line for row in self.rows))
+        write_atomically(self.run.jobs, HEADER + "".join(row.line for row in self.rows.values()))
 
     def sweep_all(self, now: float) -> None:
         """End what outlived the jobs written of late, by one look at all processes."""
@@ -280,7 +292,7 @@ class Records:
         self.sweep(*unswept)
         self._swept, self.sweep_at = now, math.inf
 
-    def sweep(self, *outcomes: Outcome) -> None:
+    def sweep(self, *outcomes: EndedJob) -> None:
         """End processes of jobs that outlived their mpirun, on this machine."""
         table, run = sessions(), self.launcher.run_id
         strays = self._strays.find(run, table)
@@ -306,7 +318,7 @@ class Records:
         if self.check == "ignore":
             return "unchecked"
         paths = self.run.files(job.app, job.id)
-        slots = list(shares.at_start(booking).slots(nodes))
+        slots = list(booking.placement.at_start.slots(nodes))
         launcher = self.scripts if job.payload.script else self.launcher
         result = launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
         if result.state == "unchecked":

@@ -64,7 +64,7 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
             status = read_status(run.marker(job_id), job_id)  # written, and not renamed any more
     except RecordError as error:
         # Written whole or not at all: only the death of a machine leaves a part.
-        return Found(INTERRUPTED, marker, trouble=str(error))
+        return Found(INTERRUPTED, marker, trouble=str(error), gone=gone)
     if status is not None:
         return Found(ENDED, marker, status, gone=gone)
     if marker is None:
@@ -72,8 +72,8 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
     if alive:
         return Found(RUNNING, marker)
     if alive is None:
-        return Found(INTERRUPTED if gone else ELSEWHERE, marker)
-    return Found(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker)
+        return Found(INTERRUPTED if gone else ELSEWHERE, marker, gone=gone)
+    return Found(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker, gone=gone)
 
 
 def _gone(under: Record, here: Place) -> bool:

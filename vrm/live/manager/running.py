@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
-from vrm.live.manager.records import Outcome
+from vrm.live.manager.records import EndedJob
 from vrm.live.spawn.records import Marker
 from vrm.model import Booking, Cluster, Job
 from vrm.scheduling import Start
@@ -63,5 +63,5 @@ class Held:
     """
 
     running: Running
-    outcome: Outcome
+    outcome: EndedJob
     until: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
-from vrm.front.jobs import Usage
+from vrm.front.jobs import StepUsage
 from vrm.live.nodes.usage import BATCH
 
 
-def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> List[Usage]:
+def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> List[StepUsage]:
     """What the script of a job (`batch`) and its steps use; `found` by nodes (see `vrm.live.nodes.usage`)."""
     steps: Dict[str, Dict[str, Mapping[str, Any]]] = {}
     for node, here in found.items():
@@ -18,7 +18,7 @@ def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> List[U
     for step in sorted(steps, key=lambda step: -1 if step == BATCH else int(step)):
         on = steps[step]
         widest = max(on, key=lambda node: on[node]["largest"])
-        rows.append(Usage(
+        rows.append(StepUsage(
             step, len({task for used in on.values() for task in used["tasks"]}), sum(used["cpu"] for used in on.values()),
             on[widest]["largest"], sum(used["memory"] for used in on.values()), widest,
             tuple(pid for used in on.values() for pid in used["pids"]), tuple(on)))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 from operator import attrgetter
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
-from vrm.model import Booking, Cluster, Job, JobState
+from vrm.live.manager.liverun import LiveRun
+from vrm.model import Cluster, Job, JobState
 from vrm.model.amounts import people
 from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model import bits
 from vrm.model.core_share import NOBODY
-from vrm.model.ranges import fold
-from vrm.model.rules import Rules
+from vrm.model.ranges import MOST_JOBS, fold
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
@@ -25,23 +24,19 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
 
-def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
-             running: Iterable[Tuple[Booking, str, Cluster]], *, emulated: bool, started: float,
-             phase: str, end: float = math.inf, ahead: float = 0.0) -> Dict[str, Any]:
+def snapshot(live: LiveRun, pid: int, emulated: bool) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
-    `running` are the jobs that run, whether their ranks are where they should be (as in the
-    column `binding` of jobs.csv), and the cluster on whose nodes they are.
-    `started` is the manager's own start and `end` that of its allocation's end, all in
-    epoch seconds; `ahead`: by how much this machine's clock is ahead of theirs.
+    `pid` is the manager's process. All times are in epoch seconds; `ahead`: by how much this machine's clock is ahead
+    of them.
     """
-    cluster, book = state.cluster, state.book
-    lends = _lends(state)
+    now, state, phase, end, ahead = live.clock(), live.state, live.phase, live.end.end, live.clock.ahead
+    cluster, lends = state.cluster, _lends(state)
     return {
         "format": FORMATS[-1], "time": now, **({"ahead": ahead} if ahead else {}),
-        "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
+        "manager": {"host": socket.gethostname(), "pid": pid, "start": live.start_time,
                     "phase": phase},
-        "scheduling": rules.record(),
+        "scheduling": live.rules.record(),
         "allocation": {"end": end if math.isfinite(end) else None},
         "emulated": emulated,
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
@@ -52,8 +47,8 @@ def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
            if cluster.all_licences else {}),
         **({"reservations": _reservations(now, state)} if state.reservations else {}),
         **({"lends": lends} if lends else {}),
-        "jobs": [*_running(running, book, lends),
-                 *_waiting(now, state, scheduler, phase)],
+        "jobs": [*_running(live, lends),
+                 *_waiting(now, state, live.scheduler, phase)],
         "ended": state.counts,
     }
 
@@ -99,8 +94,10 @@ def _shares(job_id: int, lends: List[Dict[str, Any]]) -> str:
     return ", ".join(words)
 
 
-def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook,
-             lends: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _running(live: LiveRun, lends: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    book, now = live.state.book, live.cluster.bookings
+    running = [(each.booking if each.former else now.get(each.job.id, each.booking), each.binding,
+                each.former or live.cluster) for each in live.running.values()]
     return [{**_facts(booking.job, book.entries[booking.job.id].details),
              "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
@@ -136,7 +133,7 @@ def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> List
         groups.add(job, reasons.of(job), reserved.get(job.id))
     outside = book.queue.why_outside(cluster) if book.queue.outside else {}
     for job_id in book.queue.outside:
-        reservation = state.bound_to(job_id)
+        reservation = state.reservations.of_job(job_id)
         if reservation is not None:
             outside[job_id] = why_bound(reservation, now)
             reserved[job_id] = max(reservation.begin, now)
@@ -167,9 +164,9 @@ class _Groups:
         """The next waiting job in order."""
         entry = self.book.entries[job.id]
         details = entry.details
-        key = (_job_key(job), _details_key(details), details.index is None, entry.held, entry.late,
+        key = (_job_key(job), _details_key(details), details.index if job.payload.each else details.index is None, entry.held, entry.late,
                entry.lacks, id(entry.wish) if entry.missing else 0, why, start)
-        if key != self._key:
+        if key != self._key or len(self._ids) == MOST_JOBS:
             self._key = key
             self._ids, self._indices = [], []
             facts = {**_facts(job, details), "state": JobState.QUEUED.value, "why": why,
@@ -199,7 +196,9 @@ _details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and 
 
 
 def _facts(job: Job, details: Details) -> Dict[str, Any]:
-    """What is shown of a job; in the arguments of an array's job `%i` is the index."""
+    """What is shown of a job; in the texts of an array's job `%i` is the index, and its item is in them."""
+    if job.payload.each:
+        job = job.but(payload=job.payload.own(details.index))
     facts: Dict[str, Any] = {"id": job.id, "submit": job.submit}
     of: Any = job
     for fields in (_OF_JOB, _OF_DETAILS):

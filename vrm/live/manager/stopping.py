@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import selectors
 import signal
 import socket
 import time
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Mapping, Optional
 
 from vrm.live.batch import allocation
-from vrm.live.batch.walltime import AllocationEnd
-from vrm.live.manager.desk import Desk
+from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
-from vrm.live.manager.launches import Launches
-from vrm.live.manager.lending import Lending
+from vrm.live.manager.part import Obey, Part, Stopped
+from vrm.run.control import Command
 
 SUSPENDED = 2.0
 """Seconds from which on a loop that did not wake counts as stopped, if it gets SIGCONT; it wakes
@@ -27,20 +27,32 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 """What batch systems send some time before the end, as `sbatch --signal=B:USR1@120` asks for."""
 
 
-class Stopping:
-    """Stops the run when it is told to, or when the allocation is about to end. `signals` counts
-    those that asked for it; `idle` are the seconds that the loop has just waited."""
+class Idle:
+    """How long this process did nothing since it was asked last: it waited, or was stopped. `clock` and `cpu` tell
+    seconds: what it has computed meanwhile does not count."""
 
-    def __init__(self, desk: Desk, end: AllocationEnd, ends: Ends, launches: Launches,
-                 lending: Lending) -> None:
-        self.desk = desk
-        self.end = end
+    def __init__(self, clock: Callable[[], float], cpu: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._cpu = cpu
+        self._before = clock() - cpu()
+
+    def seconds(self) -> float:
+        """Since this was asked last, or since the beginning."""
+        before, self._before = self._before, self._clock() - self._cpu()
+        return self._before - before
+
+
+class Stopping(Part):
+    """Stops the run when it is told to, or when the allocation is about to end. `signals` counts
+    those that asked for it."""
+
+    def __init__(self, live: LiveRun, ends: Ends) -> None:
+        self.live = live
         self.ends = ends
-        self.launches = launches
-        self.lending = lending
         self.signals = 0
-        self.idle = 0.0
         self.wakeup: socket.socket
+        self._slept = 0.0       # seconds in which the loop did nothing since it was woken before
+        self._closing = False   # the allocation is about to end
         self._end_trouble = ""  # why the batch system does not tell its end
 
     @contextlib.contextmanager
@@ -63,93 +75,109 @@ class Stopping:
             reader.close()
             writer.close()
 
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Signals wake the loop."""
+        selector.register(self.wakeup, selectors.EVENT_READ, self.read_signals)
+        self._idle = Idle(self.live.clock)
+
+    def commands(self) -> Mapping[str, Obey]:
+        """To end the run."""
+        return {"stop": self._obey}
+
+    def _obey(self, command: Command, name: str) -> Command:
+        now, live = bool(command.get("now")), self.live
+        self.stop("`vrm stop`", kill=now)
+        return {"ok": True, "text": f"stopping; {len(live.running)} job(s) "
+                f"{'are being ended' if now else 'may finish'}, {live.state.waiting} waiting"}
+
+    def suspended(self, timeout: float) -> bool:
+        """The loop was woken, after `timeout` seconds at most: whether this process was stopped meanwhile."""
+        self._slept = self._idle.seconds()
+        return self._slept > timeout + SUSPENDED
+
     def read_signals(self) -> None:
         """Do what the signals say that came since."""
-        desk = self.desk
+        live = self.live
         for number in self.wakeup.recv(64):
             name = signal.Signals(number).name
             if number == signal.SIGCONT:
-                self._resumed(self.idle)
+                self._resumed(self._slept)
                 continue
             if number in WARNINGS:
-                self.end.warned(desk.now)
+                live.end.warned(live.now)
                 self._close_down(f"{name}, the batch system's warning")
                 continue
             self.signals += 1
-            if number == signal.SIGTERM and desk.place.allocation:
+            if number == signal.SIGTERM and live.place.allocation:
                 self._interrupt(name)
                 continue
-            intent = "pause" if desk.settings.on_stop == "requeue" else "stop"
-            if self.signals == 1:
-                self.stop(name, kill=desk.settings.on_stop != "wait", intent=intent)
-            elif self.signals == 2:
-                self.stop(f"a second {name}", kill=True, intent=intent)
-            else:
-                self.stop(f"a further {name}", kill=True, at_once=True, intent=intent)
+            intent = "pause" if live.settings.on_stop == "requeue" else "stop"
+            self.stop(("", "a second ", "a further ")[min(self.signals, 3) - 1] + name, at_once=self.signals > 2,
+                      kill=self.signals > 1 or live.settings.on_stop != "wait", intent=intent)
 
     def _resumed(self, seconds: float) -> None:
         """Processes go on that were stopped, of which vrm is one: it has waited so long. Nobody was
         silent meanwhile, and inside a batch job its own jobs were stopped, too."""
         if seconds < SUSPENDED:
             return  # a SIGCONT alone: scancel sends one before SIGTERM
-        desk = self.desk
-        self.idle = 0.0
-        self.ends.watch.resumed(seconds)
-        inside = bool(desk.place.allocation)
-        for running in desk.running.values():
+        live = self.live
+        self._slept = 0.0
+        live.watch.resumed(seconds)
+        inside = bool(live.place.allocation)
+        for running in live.running.values():
             running.paused += seconds * inside
-        desk.tell("note", f"vrm was stopped for {seconds:.0f} s and continues"
-                  + ("; the time of its jobs is extended by that" if inside and desk.running
+        live.tell("note", f"vrm was stopped for {seconds:.0f} s and continues"
+                  + ("; the time of its jobs is extended by that" if inside and live.running
                      else ""))
 
     def ask_end(self, now: float, wait: Optional[float] = None) -> None:
         """Learn when the allocation ends; it may have been extended."""
-        desk = self.desk
-        if self.end.poll(now, wait):
-            desk.changed = True
-            left = self.end.end - now
-            desk.tell("note", "the allocation does not end" if left == math.inf else
+        live, end = self.live, self.live.end
+        if end.poll(now, wait):
+            live.changed = True
+            left = end.end - now
+            live.tell("note", "the allocation does not end" if left == math.inf else
                       f"the allocation ends in {left:.0f} s")
-        if self.end.trouble != self._end_trouble:
-            self._end_trouble = self.end.trouble
-            if self._end_trouble:
-                desk.tell("warning", f"cannot learn when the allocation ends: {self._end_trouble}; "
-                                     "set End.At")
+        if end.trouble not in ("", self._end_trouble):
+            live.tell("warning", f"cannot learn when the allocation ends: {end.trouble}; set End.At")
+        self._end_trouble = end.trouble
 
-    def act(self, now: float) -> None:
-        """Do what the end of the allocation wants done by now."""
-        desk = self.desk
-        if now >= self.end.closing and not desk.closing:
+    def look(self, now: float, files: bool) -> None:
+        """Do what the end of the allocation wants done by now; ask for it."""
+        live = self.live
+        if now >= live.end.closing and not self._closing:
             self._close_down("the allocation ends soon")
-        if desk.closing and now >= self.end.last_call:
-            for running in list(desk.running.values()):
+        if self._closing and now >= live.end.last_call:
+            for running in list(live.running.values()):
                 if not running.intent:
                     self.ends.end_job(running, "interrupted")
+        if files and live.phase == "running":
+            self.ask_end(now)
 
-    def next_deadline(self) -> float:
+    def deadline(self, now: float) -> float:
         """When the end of the allocation wants something done."""
-        if not self.desk.closing:
-            return self.end.closing
-        return (self.end.last_call if any(not running.intent
-                                          for running in self.desk.running.values()) else math.inf)
+        if not self._closing:
+            return self.live.end.closing
+        return (self.live.end.last_call if any(not running.intent
+                                          for running in self.live.running.values()) else math.inf)
 
     def _close_down(self, who: str) -> None:
         """The allocation is about to end: start nothing more; running jobs may use what is left."""
-        if self.desk.closing:
+        if self._closing:
             return
-        self.desk.closing = True
+        self._closing = True
         self.stop(who, kill=False)
 
     def _interrupt(self, name: str) -> None:
         """The batch system ends this job, puts it back into its queue, or takes its nodes away.
         What runs, and what has failed just now, was interrupted; the processes have less time
         than the batch system gives vrm."""
-        desk = self.desk
-        desk.closing = True
+        live = self.live
+        self._closing = True
         moment = time.time()
-        delay = allocation.kill_delay(desk.place.allocation)
-        desk.grace = min(desk.grace, max(0.0, delay - RESERVE))
-        for running in desk.running.values():
+        delay = allocation.kill_delay(live.place.allocation)
+        live.grace = min(live.grace, max(0.0, delay - RESERVE))
+        for running in live.running.values():
             running.told = min(running.told, moment)
         for held in list(self.ends.held.values()):
             self.ends.release_verdict(held, "interrupted")
@@ -158,18 +186,17 @@ class Stopping:
     def stop(self, who: str, kill: bool, at_once: bool = False, intent: str = "stop") -> None:
         """Start nothing more; end the running jobs (`kill`, because of `intent`) or let them
         finish."""
-        desk = self.desk
-        if desk.phase != "stopping":
-            desk.phase = "stopping"
-            desk.changes()
-            self.launches.take_all_back()
-            self.lending.take_all_back()
+        live = self.live
+        if live.phase != "stopping":
+            live.phase = "stopping"
+            live.changes()
+            live.notify(Stopped())
         what = "ending" if kill else "waiting for"
-        desk.tell("note", f"{who}: starting nothing more"
-                  + (f", {what} {len(desk.running)} running job(s)" if desk.running else ""))
+        live.tell("note", f"{who}: starting nothing more"
+                  + (f", {what} {len(live.running)} running job(s)" if live.running else ""))
         if kill:
-            for running in list(desk.running.values()):
+            for running in list(live.running.values()):
                 if at_once or not running.intent:
                     # Who ends an allocation sends SIGTERM at its end.
-                    self.ends.end_job(running, "interrupted" if desk.closing else intent,
+                    self.ends.end_job(running, "interrupted" if self._closing else intent,
                                       grace=0.0 if at_once else None)

@@ -7,11 +7,11 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from vrm.live.launch.stepping import OF_OTHERS
 from vrm.model import Job
-from vrm.model.job import Details
+from vrm.model.job import Details, Program
 from vrm.run.rundir import RunDirectory
 from vrm.system.files import read_own, user_name
 
@@ -42,6 +42,12 @@ def unpacked(path: Path) -> Mapping[str, str]:
     return found
 
 
+YOUNG = 10.0
+"""Seconds after its submission until which a job waits for the directory of its output."""
+
+_OWN_PLACE = re.compile(r"%[0-9]{0,2}[jJA]")
+"""What makes a directory one of this job, or array, alone."""
+
 _PLACEHOLDER = re.compile(r"%(%|[0-9]{0,2}[A-Za-z])")
 
 
@@ -68,8 +74,13 @@ def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> st
     return _PLACEHOLDER.sub(value, pattern)
 
 
-def files_of(job: Job, details: Details, directory: str, host: str) -> Tuple[str, str, str]:
-    """The files of a job's output, errors (the same, unless its user has named one) and input, as paths."""
+def files_of(run: RunDirectory, job: Job, details: Details, host: str, directory: str = "") -> Tuple[str, str, str]:
+    """The files of a job's output, errors and input, as paths: those that its user has named (errors go where the output
+    goes if only that has a name), or those of the run. `directory`: where jobs run that say nothing of it."""
+    if not job.payload.output:
+        files = run.files(job.app, job.id)
+        return files.output, files.errors, ""
+    directory = job.payload.directory or directory
     user = user_name(os.geteuid())
     output, errors, given = (
         os.path.join(directory, chosen(pattern, job, details, host, user)) if pattern else ""
@@ -77,11 +88,18 @@ def files_of(job: Job, details: Details, directory: str, host: str) -> Tuple[str
     return output, errors or output, given
 
 
+def patience(payload: Program, age: float) -> Dict[str, Any]:
+    """How a job waits for the directories of its outputs that its user has named (see `LaunchRequest`), `age` seconds
+    after it was submitted: clients make them when they know its id."""
+    if not payload.output:
+        return {}
+    folders = os.path.dirname(payload.output), os.path.dirname(payload.errors)
+    return {"patience": max(0.0, YOUNG - age), "make": any(_OWN_PLACE.search(each) for each in folders)}
+
+
 def printed(run: RunDirectory, job: Job, details: Details, host: str) -> Tuple[Path, Path]:
     """The files of a job's output and errors, wherever its user wants them."""
-    if not job.payload.output:
-        return run.output(job.app, job.id), run.errors(job.app, job.id)
-    output, errors, _ = files_of(job, details, job.payload.directory, host)
+    output, errors, _ = files_of(run, job, details, host)
     return Path(output), Path(errors)
 
 

@@ -1,5 +1,5 @@
-"""What a manager finds in its run's directory before it does anything there: an earlier run to go on
-with, one to put aside, or something that nobody can go on with.
+"""What a manager finds in its run's directory before it does anything there: an earlier run to continue,
+one to put aside, or something that nobody can go on with.
 
 A copy of a directory is another run: the jobs whose markers are in it belong to the original, and
 nothing is done to them. It is known by the directory's inode, which is the same on all hosts that
@@ -8,21 +8,21 @@ share the file system; the number of the device is not.
 
 from __future__ import annotations
 
-import collections
 import os
 import uuid
 from typing import Callable, Dict, List, Optional
 
+from vrm.live.manager.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
-from vrm.results.jobs import HEADER
-from vrm.run import control, journal as journals
-from vrm.run.journal import Past
+from vrm.results.job_columns import HEADER
+from vrm.run import journal as journals
 from vrm.run.journal_check import JournalError, Record
+from vrm.run.past import Past, replay
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.system.errors import RunError
+from vrm.system.memory import rare_collections
 
-Tell = Callable[[str, str], None]
 
 
 def identity(run: RunDirectory) -> Record:
@@ -30,54 +30,35 @@ def identity(run: RunDirectory) -> Record:
     return {"path": os.path.realpath(run.directory), "inode": run.directory.stat().st_ino}
 
 
-def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], State],
-            again: bool = False) -> Past:
-    """What an earlier manager left in the directory; a run that has ended is put aside, as is any
-    with `fresh`, unless jobs of it are to run `again`. `new_state` makes a frozen state.
+def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], State]) -> Past:
+    """What an earlier manager left in the directory; with `fresh` it is put aside. `new_state` makes a
+    frozen state.
 
     RunError when jobs of it may be running that nobody could follow then, or when the journal is
     damaged."""
     try:
-        past = journals.replay(journals.read(run.journal), run.journal, new_state())
+        reader = journals.JournalReader(run.journal)
+        with rare_collections():
+            past = replay(reader, run.journal, new_state())
+        past.mark = reader.mark
     except JournalError as error:
         past = _without_damaged(run, fresh, error, new_state)
     if not past.run:
         return _without_journal(run, fresh, tell, new_state)
-    original = _original(run, past)
-    if original and not (fresh or past.finished):
+    original = copied_from(run, past)
+    if original and not fresh:
         return _of_a_copy(run, past, original, tell)
     if past.running and fresh and not original:
         raise RunError(f"{len(past.running)} job(s) of the run before may still be running; "
                        "start without --fresh to follow them to their end first")
-    if fresh or (past.finished and not past.running and not again):
+    if fresh:
         outputs = [path for job in past.jobs.values()
                    for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]
-        tell("note", f"the records of the run before are in {run.archive(outputs)}"
-             + ("" if fresh else _repeated(past)))
+        tell("note", f"the records of the run before are in {run.archive(outputs)}")
         return Past(new_state())
     if "home" not in past.runs[-1] and not markers(run):
         past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
     return past
-
-
-def requeue_waits(run: RunDirectory) -> bool:
-    """Whether somebody has asked, while no manager ran, that jobs of the run wait again."""
-    return any(command["do"] == "requeue" for _, command in control.take(run))
-
-
-def _repeated(past: Past) -> str:
-    """What a run of a queue that is finished does again, and how less would be done."""
-    ends = collections.Counter(end["state"] for end in past.ended.values())
-    counts = ", ".join(f"{n} {state}" for state, n in sorted(ends.items()))
-    said = f"; it was finished ({counts or 'no job'})"
-    if not any(ends[state] for state in RERUN):
-        return f"{said}, and all its lines are read again"
-    return (f"{said}, and all its lines are read again: use --failed in the place of this to run "
-            "only what did not complete")
-
-
-RERUN = ("failed", "timeout", "cancelled")
-"""How jobs have ended that `--failed` runs again; a refused one would be refused again."""
 
 
 def _without_damaged(run: RunDirectory, fresh: bool, error: JournalError,
@@ -115,7 +96,7 @@ def _without_journal(run: RunDirectory, fresh: bool, tell: Tell,
     return Past(new_state())
 
 
-def _original(run: RunDirectory, past: Past) -> str:
+def copied_from(run: RunDirectory, past: Past) -> str:
     """The path of the directory of which this one is a copy; "" when it is none.
 
     Journals of vrm 0.1.0 do not tell.
@@ -125,7 +106,7 @@ def _original(run: RunDirectory, past: Past) -> str:
         return ""
     here = run.directory.stat()
     if told["inode"] != here.st_ino:
-        return told["path"]
+        return str(told["path"])
     try:
         other = os.stat(told["path"])
     except OSError:

@@ -207,6 +207,14 @@ def of_devices(wanted: "Mapping[str, Any]", environment: "Mapping[str, str]",
     return {"devices": chosen, "lacking": trouble}
 
 
+def age() -> float:
+    """Seconds since the node's first process began: since its boot, or since the start of a node that is a
+    container."""
+    first = proc.read_stat(1)
+    up = float(_text("/proc/uptime").split()[0])
+    return up - (first[1] / os.sysconf("SC_CLK_TCK") if first is not None else 0.0)
+
+
 def facts(wish: str = "", wanted: "Optional[Mapping[str, Any]]" = None) -> "Dict[str, Any]":
     """What the node is: all that `vrm.live.nodes.topology.node_facts` makes its answer of. `wish` is that
     of `claims.Claim`, `wanted` that of `of_devices`; what they claim is held as long as this process
@@ -218,7 +226,7 @@ def facts(wish: str = "", wanted: "Optional[Mapping[str, Any]]" = None) -> "Dict
     files, synthetic = read_files(), os.environ.get("HWLOC_SYNTHETIC", "")
     said = {"files": files, "cpuset": sorted(cpuset), "mask": sorted(mask),
             "synthetic": synthetic, "memory": total, "limit": memory_limit(),
-            "available": available, "boot": _text("/proc/sys/kernel/random/boot_id")}
+            "available": available, "boot": _text("/proc/sys/kernel/random/boot_id"), "age": age()}
     said.update(of_devices(wanted or {}, os.environ))
     if wish and not synthetic:
         claim = claims.Claim(files, mask, wish)
@@ -398,7 +406,7 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "powe
     elif kind == "memory":
         tasks.append(Memory(request, now))
     elif kind == "usage":
-        tasks.append(usage.Usage(request, now))
+        tasks.append(usage.UsageProbe(request, now))
     elif kind == "forget":
         marks = proc.marks(str(request["run"]), int(request["job"]))
         tasks[:] = [task for task in tasks

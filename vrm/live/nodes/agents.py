@@ -35,7 +35,7 @@ from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Seq
 
 from vrm.live.nodes import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
-from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, Node, answer_in, kill
+from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
 from vrm.live.nodes.outcomes import (Affinity, AgentEvent, Masks, MemoryUse, Metered, NodeDown, NodeLost,
                                      NodeUp, Swept, Usage)
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts, parse_cpu_list
@@ -99,13 +99,13 @@ class Agents:
         self._devices = {host: dict(wanted) for host, wanted in (wanted or {}).items()}
         self.env = WAYS[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
-        self._nodes = {host: Node(host, "local" if is_local(host, env) else self.reach)
+        self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
         self._ready: List[AgentEvent] = []
         self._dying: List["subprocess.Popen[bytes]"] = []
         self._numbers = count(1)
         self._poll = select.epoll()
-        self._by_fd: Dict[int, Node] = {}
+        self._by_fd: Dict[int, AgentNode] = {}
 
     # For the event loop.
 
@@ -327,7 +327,7 @@ class Agents:
         self._nodes.clear()
         self._poll.close()
 
-    def _end(self, nodes: Collection[Node]) -> None:
+    def _end(self, nodes: Collection[AgentNode]) -> None:
         """End agents by the end of their input, and by force what has not ended in
         CLOSE_SECONDS, or has never answered. (An srun that is killed leaves its agent alone.)"""
         processes = [node.process for node in nodes
@@ -345,7 +345,7 @@ class Agents:
 
     # Connecting and losing.
 
-    def _connect(self, node: Node, now: float) -> None:
+    def _connect(self, node: AgentNode, now: float) -> None:
         words = [self._wishes.get(node.host, "")]
         if self._devices.get(node.host):
             words.append(json.dumps(self._devices[node.host], separators=(",", ":")))
@@ -371,7 +371,7 @@ class Agents:
         node.unsent.clear()
         node.noise, node.said, node.pinged = 0, "", False
 
-    def _disconnect(self, node: Node) -> None:
+    def _disconnect(self, node: AgentNode) -> None:
         process, node.process = node.process, None
         node.rising = None
         if process is None:
@@ -389,7 +389,7 @@ class Agents:
         if self._by_fd.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _fail(self, node: Node, now: float, reason: str) -> None:
+    def _fail(self, node: AgentNode, now: float, reason: str) -> None:
         """The agent is lost, or was never there: try again after a pause."""
         answered = node.state == ANSWERS
         self._disconnect(node)
@@ -405,7 +405,7 @@ class Agents:
         if node.up is None and node.failures >= 2:
             self._down(node, reason)
 
-    def _down(self, node: Node, reason: str) -> None:
+    def _down(self, node: AgentNode, reason: str) -> None:
         node.up = False
         node.lost_at = None
         node.asked = {number: request for number, request in node.asked.items()
@@ -414,17 +414,17 @@ class Agents:
 
     # Speaking.
 
-    def _ask(self, node: Node, request: Dict[str, Any]) -> None:
+    def _ask(self, node: AgentNode, request: Dict[str, Any]) -> None:
         request["number"] = next(self._numbers)
         node.asked[request["number"]] = request
         if node.state == ANSWERS:
             self._send(node, request)
 
-    def _send(self, node: Node, request: Dict[str, Any]) -> None:
+    def _send(self, node: AgentNode, request: Dict[str, Any]) -> None:
         node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
         self._flush(node)
 
-    def _flush(self, node: Node) -> None:
+    def _flush(self, node: AgentNode) -> None:
         """Write what the pipe takes; the poll tells when it takes more."""
         assert node.process is not None and node.process.stdin is not None
         fd = node.process.stdin.fileno()
@@ -463,7 +463,7 @@ class Agents:
             else:
                 self._hear(node, fd, now)
 
-    def _hear_errors(self, node: Node) -> None:
+    def _hear_errors(self, node: AgentNode) -> None:
         """Keep the last line that ssh, srun or the agent complained of."""
         assert node.process is not None and node.process.stderr is not None
         fd = node.process.stderr.fileno()
@@ -479,13 +479,13 @@ class Agents:
             self._forget(fd)
 
     @staticmethod
-    def _note(node: Node, data: bytes) -> None:
+    def _note(node: AgentNode, data: bytes) -> None:
         lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
         said = next((line for line in reversed(lines) if line), "")
         if said:
             node.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
 
-    def _hear(self, node: Node, fd: int, now: float) -> None:
+    def _hear(self, node: AgentNode, fd: int, now: float) -> None:
         try:
             data = os.read(fd, 1 << 18)
         except BlockingIOError:
@@ -515,7 +515,7 @@ class Agents:
             self._note(node, bytes(node.unread[:300]))
             self._fail(node, now, f"something else than an agent answers there: {node.said}")
 
-    def _take(self, node: Node, answer: Dict[str, Any], now: float) -> None:
+    def _take(self, node: AgentNode, answer: Dict[str, Any], now: float) -> None:
         """One answer of an agent."""
         try:
             if "facts" in answer:
@@ -563,7 +563,7 @@ class Agents:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._fail(node, now, f"its agent's answer cannot be read: {error!r}")
 
-    def _take_facts(self, node: Node, facts: NodeFacts, now: float) -> None:
+    def _take_facts(self, node: AgentNode, facts: NodeFacts, now: float) -> None:
         node.state, node.pinged, node.due = ANSWERS, False, now + self._timing.ping
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
@@ -576,7 +576,7 @@ class Agents:
             self._send(node, request)
         self._rise(node)
 
-    def _rise(self, node: Node) -> None:
+    def _rise(self, node: AgentNode) -> None:
         """Tell of a node that answers, once it is swept: what is swept may start there again."""
         if node.rising is not None and not any(request["ask"] == "sweep"
                                                for request in node.asked.values()):

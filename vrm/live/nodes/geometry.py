@@ -34,7 +34,8 @@ class Geometry:
     """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
     its nodes are this machine. `warnings` say what is used otherwise than it might seem.
     `granted` are all nodes of the allocation; one that does not answer counts as like the first
-    that does. `gpus` are those of each node by its name."""
+    that does. `whole` are the nodes with all cores that they have, where the batch system has granted fewer
+    and the configuration wishes for all; else none. `gpus` are those of each node by its name."""
 
     nodes: Tuple[Node, ...]
     topologies: Mapping[str, Topology]
@@ -42,6 +43,7 @@ class Geometry:
     warnings: Tuple[str, ...] = ()
     granted: Tuple[Node, ...] = ()
     gpus: Mapping[str, Tuple[Gpu, ...]] = field(default_factory=dict)
+    whole: Tuple[Node, ...] = ()
 
 
 MOST_CORES = 10_000_000
@@ -106,7 +108,8 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                         warnings=tuple(warnings),
                         granted=tuple(_promised(node, gpus or {}) for node in (
                             *chosen, *silent))[:wanted_nodes],
-                        gpus={host: facts[host].gpus for host in shapes})
+                        gpus={host: facts[host].gpus for host in shapes},
+                        whole=() if wanted_sockets or wanted_cores else _whole(chosen, facts))
     shape = _wanted_shape(first, wanted_sockets, wanted_cores)
     if emulate:
         machine_facts = facts[chosen[0].name]
@@ -119,6 +122,13 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
         f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
         f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
         "oversubscribed and unbound")
+
+
+def _whole(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> Tuple[Node, ...]:
+    """The nodes with all their cores; none where they have them."""
+    whole = tuple(replace(node, sockets=topology.whole or tuple(map(len, topology.sockets)), devices={})
+                  for node in nodes for topology in (facts[node.name].topology,))
+    return whole if sum(node.cores for node in whole) > sum(node.cores for node in nodes) else ()
 
 
 def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:

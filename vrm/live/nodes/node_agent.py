@@ -15,7 +15,7 @@ WAITING, CONNECTING, ANSWERS = "waiting", "connecting", "answers"
 """States of an agent."""
 
 
-class Node:
+class AgentNode:
     """What is known of one node's agent."""
 
     def __init__(self, host: str, reach: str) -> None:

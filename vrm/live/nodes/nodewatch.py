@@ -21,7 +21,7 @@ from vrm.live.nodes.outcomes import (Affinity, Masks, MemoryUse, Metered, NodeDo
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology
-from vrm.model import AnyPlacement, Cluster, RankSlot
+from vrm.model import Cluster, Placement, RankSlot
 
 INQUIRY_SECONDS = 2.0
 """Seconds in which nodes may say what a job uses."""
@@ -340,12 +340,12 @@ class NodeWatch:
 
     # What jobs leave behind.
 
-    def beyond(self, placement: AnyPlacement) -> bool:
+    def beyond(self, placement: Placement) -> bool:
         """Whether a placement has other nodes than this machine, which emulated ones are not."""
         return self._agents is not None and not self._alone and any(
             self._hosts[node] != self._here for node in placement.nodes)
 
-    def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False, patience: float = 0.0) -> None:
+    def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0) -> None:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
         machine, too, whose sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)

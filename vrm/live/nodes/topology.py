@@ -22,7 +22,9 @@ import math
 import os
 import re
 import threading
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple,
@@ -67,6 +69,7 @@ class Topology:
     `all_cores` are those of the cpuset in logical order, which is what a launcher sees;
     `sockets` are the ones among them that this process may use, socket by socket, without
     empty sockets. `hidden` tells that the cpuset leaves some socket no core at all.
+    `whole` is how many cores each socket of the machine has, whoever may use them (empty: not known).
     `synthetic`: hwloc was told to show this machine (HWLOC_SYNTHETIC) instead of the real one.
     Launchers then map ranks to it, but the kernel binds them to nothing.
     """
@@ -76,6 +79,7 @@ class Topology:
     sockets: Tuple[Tuple[Core, ...], ...]
     hidden: bool = False
     synthetic: bool = False
+    whole: Tuple[int, ...] = ()
 
     @classmethod
     def regular(cls, host: str, sockets: Sequence[int]) -> "Topology":
@@ -84,7 +88,7 @@ class Topology:
         for place, size in enumerate(sockets):
             first = len(cores)
             cores += [Core(first + i, place, i, (first + i,)) for i in range(size)]
-        return cls(host, tuple(cores), _by_socket(cores))
+        return cls(host, tuple(cores), _by_socket(cores), whole=tuple(sockets))
 
     @property
     def node(self) -> Node:
@@ -140,7 +144,7 @@ class NodeFacts:
     """What a node has: its cores; bytes of memory (all, what was free at the time, and the `limit` of the
     control groups there, 0 for none); the GPUs that this run may use.
 
-    `boot` names the time since its last boot; `warning` says what could not be understood, and
+    `boot` names the time since its last boot, which was at `began` by this machine's monotonic clock; `warning` says what could not be understood, and
     `lacking` why there are fewer GPUs than there should be.
     """
 
@@ -152,6 +156,7 @@ class NodeFacts:
     warning: str = ""
     limit: int = 0
     lacking: str = ""
+    began: float = field(default=-math.inf, compare=False)
 
 
 # ------------------------------------------------------------------------------- this machine
@@ -206,7 +211,7 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
             raise TopologyError(str(said["fault"]))
         return NodeFacts(topology, int(said["memory"]), int(said["available"]),
                          gpus_of(said["devices"], topology), str(said["boot"]), warning,
-                         int(said["limit"]), str(said.get("lacking", "")))
+                         int(said["limit"]), str(said.get("lacking", "")), time.monotonic() - float(said["age"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopologyError(f"its agent sent facts that cannot be read ({error!r}); do all nodes "
                             "see the same version of vrm?") from error
@@ -337,7 +342,7 @@ def _topology(files: Mapping[str, str], system: PathLike, host: str,
         sizes[place] = sizes.get(place, 0) + 1
     return Topology(host, tuple(cores),
                     _by_socket(core for core in cores if not usable.isdisjoint(core.cpus)),
-                    hidden=any(kernel.package(cpu) not in places for cpu in kernel.cpus))
+                    hidden=any(kernel.package(cpu) not in places for cpu in kernel.cpus), whole=kernel.whole())
 
 
 def _by_socket(cores: Iterable[Core]) -> Tuple[Tuple[Core, ...], ...]:
@@ -391,6 +396,11 @@ class _Kernel:
         """The CPUs of the CPU's core."""
         folder = f"cpu/cpu{cpu}/topology"
         return self._first_list(folder, "core_cpus_list", "thread_siblings_list") | {cpu}
+
+    def whole(self) -> Tuple[int, ...]:
+        """How many cores each socket has."""
+        cores = {self.threads(cpu): self.package(cpu) for cpu in sorted(self.cpus)}
+        return tuple(Counter(cores.values()).values())
 
     def nest(self, cpu: int) -> Tuple[int, ...]:
         """The CPU's place in the logical order: the lowest CPU of everything around it, from

@@ -20,7 +20,7 @@ BATCH = "batch"
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
-class Usage:
+class UsageProbe:
     """Looks once at the processes of a job that live. `due`: when to look."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
@@ -57,7 +57,7 @@ class Usage:
 
 def here(run: str, job: int) -> "Dict[str, Dict[str, Any]]":
     """What the processes of a job use on this machine, by steps."""
-    usage = Usage({"number": 0, "run": run, "job": job}, 0.0)
+    usage = UsageProbe({"number": 0, "run": run, "job": job}, 0.0)
     for process, environment in proc.marked():
         if all(mark in environment for mark in usage.marks):
             usage.see(process, environment)

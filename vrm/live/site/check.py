@@ -6,27 +6,28 @@ it: the same readers, programs, trust and placement.
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.config.machine import read_machine
-from vrm.config.policies import make_scheduler
+from vrm.config.policies import job_of, make_scheduler, one_node_remedy
 from vrm.config.problems import ConfigError
 from vrm.config.schema import NO_CONFIG, Settings, load
 from vrm.live.batch.allocation import find_allocation
-from vrm.live.batch.base import AllocationError, with_scripts
+from vrm.live.batch.base import AllocationError
+from vrm.live.batch.login import login_node
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
-from vrm.live.site.doctor import Finding, ask_nodes
+from vrm.live.site.doctor import Finding, ask_nodes, faulty
 from vrm.live.site.granted import stand_ins
-from vrm.live.site.programs import Wanted, program_fault
-from vrm.live.site.setup import describe, distrusted
-from vrm.model import Cluster, Infeasible, Node
-from vrm.model.fields import made
+from vrm.live.site.programs import WantedProgram, program_fault
+from vrm.live.site.room import WholeNodes
+from vrm.live.site.setup import describe, distrusted, judges, whole_nodes
+from vrm.model import Cluster, Job, Node
 from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
 from vrm.scheduling.spread import stranger
@@ -81,9 +82,12 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
             report.usable = False
             report.add("wrong", "estimates", str(error))
             return report
+    whole = None
     try:
-        cluster = (_cluster(settings, env, sizes or {}, report) if machine is None else
-                   _described(settings, machine, report))
+        if machine is None:
+            cluster, whole = _cluster(settings, env, sizes or {}, report)
+        else:
+            cluster = _described(settings, machine, report)
     except ConfigError as error:
         return _unusable(report, error)
     launcher = _launcher(settings, report)
@@ -93,20 +97,23 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
         scheduler = make_scheduler(settings, cluster)
     except ConfigError as error:
         return _unusable(report, error)
-    _queue(settings, scheduler, cluster.nodes, launcher, known, report)
+    on = judges(settings, settings.rules, scheduler)
+    _queue(settings, scheduler, cluster.nodes, launcher, known, report,
+           (lambda job: whole.remedy(job, on)) if whole else lambda job: "")
     return report
 
 
 def _unusable(report: Report, error: ConfigError) -> Report:
-    for problem in error.problems:
-        report.add("wrong", "config", str(problem))
+    report.findings = [each for each in faulty(report.findings, error.problems)
+                       if (each.level, each.what) != ("ok", "nodes")]  # it names the policies
     report.usable = False
     return report
 
 
 def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size], report: Report
-             ) -> Optional[Cluster]:
-    """The nodes that jobs would have; None where that is not to be found out."""
+             ) -> Tuple[Optional[Cluster], Optional[WholeNodes]]:
+    """The nodes that jobs would have, None where that is not to be found out; and all of their cores, where the
+    batch job around has fewer."""
     try:
         allocation = find_allocation(env, settings.hosts.file)
         found, failed = ask_nodes(allocation, settings)
@@ -121,7 +128,7 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
     except (AllocationError, TopologyError) as error:
         report.usable = False
         report.add("wrong", "nodes", str(error))
-        return None
+        return None, None
     emulated = shape.emulated and settings.emulate
     nodes, told = declared(settings, shape.nodes)
     report.add("ok", "nodes", describe(settings, nodes, emulated))
@@ -130,11 +137,10 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
     if shape.emulated and not settings.emulate and not sizes:
         report.add("note", "nodes", "this machine is smaller than the configuration says: checked "
                    "as configured", "run vrm there, in a batch job: `vrm script` writes one")
-    elif alone and not sizes and any(
-            shutil.which(system.submit) for system in with_scripts()):
+    elif alone and not sizes and login_node(env):
         report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
                    "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
-    return Cluster(nodes, settings.licences)
+    return Cluster(nodes, settings.licences), None if sizes else whole_nodes(settings, shape, env)
 
 
 def _described(settings: Settings, machine: str, report: Report) -> Cluster:
@@ -157,7 +163,7 @@ def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:
 
 
 def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
-           known: Optional[Mapping[Any, Any]], report: Report) -> None:
+           known: Optional[Mapping[Any, Any]], report: Report, remedy: Callable[[Job], str]) -> None:
     """Judge every line of the queue."""
     path = settings.applications.queue
     if not path.exists():
@@ -175,7 +181,7 @@ def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], laun
         report.usable = False
         report.add("wrong", "queue", follower.trouble)
         return
-    Lines(settings, scheduler, nodes, launcher, known, report).judge(lines)
+    LineChecker(settings, scheduler, nodes, launcher, known, report, remedy).judge(lines)
     if not lines:
         report.add("note", "queue", f"{path} names no job yet; a job is for example `cg.A.x 4 60 0` "
                    "(program, ranks, estimated seconds, exclusive)")
@@ -183,22 +189,34 @@ def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], laun
         report.add("ok", "queue", f"{path}: all {report.lines} line(s) can run")
 
 
-class Lines:
+def _missing(job: Job, indices: Sequence[int]) -> str:
+    """Which directories of a job or an array are not there; "" when all are."""
+    if not job.payload.directory:
+        return ""
+    places = dict.fromkeys(job.payload.own(index).directory for index in indices or (None,))
+    missing = [place for place in places if not os.path.isdir(place)]
+    more = f" and {len(missing) - 1} more of {len(places)}" if len(missing) > 1 else ""
+    return f"dir: {missing[0]}{more}: no such directory; make it first" if missing else ""
+
+
+class LineChecker:
     """Judges the lines of a queue one after the other, as a manager that begins would."""
 
     def __init__(self, settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
-                 known: Optional[Mapping[Any, Any]], report: Report) -> None:
+                 known: Optional[Mapping[Any, Any]], report: Report, remedy: Callable[[Job], str]) -> None:
+        """`remedy` says what to do for a job that does not fit."""
         self.settings = settings
         self.scheduler = scheduler
         self.nodes = nodes
         self.launcher = launcher
         self.known = known
         self.report = report
+        self.remedy = remedy
         self._next_id = 0
         self._named: Dict[str, List[int]] = {}
         self._shown: Dict[str, int] = {}
         self._warned: Set[Tuple[str, ...]] = set()
-        self._program: Callable[[Wanted], str] = lru_cache(maxsize=None)(self._program_fault)
+        self._program: Callable[[WantedProgram], str] = lru_cache(maxsize=None)(self._program_fault)
 
     def judge(self, lines: List[Line]) -> None:
         """Report of all of them what is wrong."""
@@ -235,21 +253,23 @@ class Lines:
         """Why a job can never run, or nothing."""
         fields = wanted.fields
         values = wanted.values_at(self.settings.applications.queue.parent)
-        reason = self._program(Wanted(wanted.app, values.get("file", ""), values.get("script", False)))
+        reason = self._program(WantedProgram(wanted.app, values.get("file", ""), values.get("script", False)))
         if reason:
             return reason
         try:
-            job, _ = made({**values, "after": ()}, self._next_id, 0.0)
+            job, _ = job_of(self.settings, {**values, "after": ()}, self._next_id, 0.0)
             for dependency in resolved(fields.get("after", ()), self._named):
                 if dependency.ids[-1] >= self._next_id:
                     return (f"after={dependency} is not a job before this one, which is job "
                             f"{self._next_id}")
         except ValueError as unknown:
             return str(unknown)
-        try:
-            self.scheduler.check(job)
-        except Infeasible as never:
-            return str(never)
+        missing = "" if fields.get("after") else _missing(job, fields.get("array", ()))
+        if missing:
+            return missing
+        never = self.scheduler.lacks(job)
+        if never:
+            return never + self.remedy(job) + one_node_remedy(self.settings, job, self.scheduler.lacks)
         strange = stranger(job.request.exclude, self.nodes)
         if strange:
             return strange
@@ -263,7 +283,7 @@ class Lines:
                     f"{end.at:g} s less a Margin of {end.margin:g} s")
         return ""
 
-    def _program_fault(self, wanted: Wanted) -> str:
+    def _program_fault(self, wanted: WantedProgram) -> str:
         return program_fault(self.settings.applications, wanted, self.settings.trust)
 
     def _notes(self, place: str, wanted: QueueLine) -> None:

@@ -14,16 +14,17 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
 from vrm.config.policies import make_scheduler
-from vrm.config.problems import ConfigError
+from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import NO_CONFIG, Settings, load
 from vrm.live.batch.allocation import Allocation, find_allocation
 from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import LaunchError, make_launcher
+from vrm.live.launch.environment import own_programs
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import probe
 from vrm.live.nodes.geometry import cluster_geometry
@@ -31,10 +32,11 @@ from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, cpu
 from vrm.live.site.classes import declared
 from vrm.live.site.granted import said_of_devices, stand_ins
 from vrm.live.site.programs import application_fault
-from vrm.live.site.setup import describe
+from vrm.live.site.setup import describe, distrusted
 from vrm.model import Cluster, Node
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
+from vrm.steps import profile
 from vrm.system.files import write_new
 from vrm.system.text import printable_lines
 
@@ -60,6 +62,12 @@ class Finding:
         return printable_lines(line + (f"\n{'':20} -> {self.mend}" if self.mend else ""))
 
 
+def faulty(findings: List[Finding], problems: Sequence[Problem]) -> List[Finding]:
+    """The findings with these problems of the configuration, which was `ok` until now."""
+    return [*(each for each in findings if (each.level, each.what) != ("ok", "config")),
+            *(Finding("wrong", "config", str(problem)) for problem in problems)]
+
+
 def examine(config: Optional[str]) -> List[Finding]:
     """Look at everything a run needs, in the order in which it needs it."""
     findings = [Finding("ok", "python", f"{platform.python_version()} on Linux "
@@ -67,21 +75,26 @@ def examine(config: Optional[str]) -> List[Finding]:
     try:
         settings = load(config)
     except ConfigError as error:  # all else depends on what it says
-        return findings + [Finding("wrong", "config", str(problem)) for problem in error.problems]
+        return faulty(findings, error.problems)
     findings.append(Finding("ok", "config", config or NO_CONFIG))
-    findings += _machine(settings)
+    problems = settings.check_files() or distrusted(settings)
+    if problems:
+        findings = faulty(findings, problems)
+    findings = _machine(settings, findings)
     findings += _mpirun(settings)
+    findings += login_shell(os.environ)
     findings += _programs(settings)
     findings += _files(settings)
     return findings
 
 
-def _machine(settings: Settings) -> List[Finding]:
+def _machine(settings: Settings, findings: List[Finding]) -> List[Finding]:
+    """The findings with those of the nodes, and whether the configuration fits them."""
     try:
         topology = read_topology()
     except TopologyError as error:
-        return [Finding("wrong", "topology", str(error), "name Nodes, Sockets and Cores")]
-    findings = [Finding("ok", "topology", _shape(topology))]
+        return [*findings, Finding("wrong", "topology", str(error), "name Nodes, Sockets and Cores")]
+    findings = [*findings, Finding("ok", "topology", _shape(topology))]
     quota = cpu_quota()
     if quota is not None and quota < topology.cores:
         findings.append(Finding(
@@ -113,7 +126,7 @@ def _machine(settings: Settings) -> List[Finding]:
     try:
         make_scheduler(settings, Cluster(nodes, settings.licences))
     except ConfigError as error:
-        return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
+        return faulty(findings, error.problems)
     return [*findings, Finding("note" if wished.emulated else "ok", "cluster",
                                describe(settings, nodes, wished.emulated))]
 
@@ -183,7 +196,7 @@ def _mpirun(settings: Settings) -> List[Finding]:
     except LaunchError as error:
         return [Finding("wrong", "mpirun", str(error))]
     found = ", ".join(filter(None, (launcher.mpirun, launcher.version_text)))
-    findings = [Finding("ok", "mpirun", found)]
+    findings = [Finding("ok", "mpirun", found), *_other_mpis(settings, launcher.mpirun)]
     with tempfile.TemporaryDirectory(prefix="vrm-doctor-") as folder:
         node = read_topology().node
         cluster = Cluster([Node(node.name, node.sockets[:1])])
@@ -213,6 +226,45 @@ def _mpirun(settings: Settings) -> List[Finding]:
         return [*findings, Finding("wrong", "trial job",
                                    f"exit {done.returncode}: {' '.join(lines[:3])}")]
     return [*findings, Finding("ok", "trial job", f"one rank of `true` took {took:.0f} ms")]
+
+
+def _other_mpis(settings: Settings, used: str) -> List[Finding]:
+    """The other mpiruns that are found, and why vrm uses this one."""
+    name = os.path.basename(used)
+    folders = [*filter(None, os.environ.get("PATH", os.defpath).split(os.pathsep)), own_programs()]
+    found = {os.path.realpath(path): path for path in (shutil.which(name, path=each) for each in reversed(folders))
+             if path}
+    found.pop(os.path.realpath(used), None)
+    if not found:
+        return []
+    why = (f"Launcher.Mpirun: {settings.launcher.mpirun}" if settings.launcher.mpirun != "auto" else
+           "it is the first usable one on PATH; that of vrm's own Python comes last")
+    return [Finding("note", name, f"there is also {', '.join(reversed(found.values()))}. vrm uses {used}: {why}",
+                    "programs need the MPI that they were built with; `Launcher: {Mpirun: PATH}` chooses another one")]
+
+
+def login_shell(env: Mapping[str, str]) -> List[Finding]:
+    """Whether scripts that begin with `#!/bin/bash -l` find vrm's commands behind this user's profiles."""
+    bash = shutil.which("bash")
+    if not bash:
+        return []
+    with tempfile.TemporaryDirectory(prefix="vrm-doctor-") as name:
+        folder = Path(name)
+        (folder / "srun").touch(0o700)
+        (folder / profile.FILE).write_text(profile.text([folder]), encoding="utf-8")
+        path = os.pathsep.join((name, env.get("PATH", os.defpath)))
+        try:
+            done = subprocess.run([bash, "-l", "-c", "command -v srun"], stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, timeout=TRIAL_SECONDS, check=False, cwd=name,
+                                  env={**env, "PATH": path, **profile.variables(folder, env)})
+            found = done.stdout.split()[-1:]
+        except subprocess.TimeoutExpired:
+            return [Finding("note", "login shell", f"`bash -l` did not end within {TRIAL_SECONDS:g} s",
+                            "scripts that begin with #!/bin/bash -l wait, too: see what your profile does")]
+    if found == [str(folder / "srun")]:
+        return [Finding("ok", "login shell", "`bash -l` finds vrm's srun")]
+    return [Finding("note", "login shell", f"`bash -l` finds {'no srun' if not found else found[0]} instead of vrm's",
+                    "see which of your profiles sets PATH or unsets BASH_ENV; or leave out -l in scripts")]
 
 
 def _programs(settings: Settings) -> List[Finding]:

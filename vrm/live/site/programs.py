@@ -17,7 +17,7 @@ LONGEST_SCRIPT = 4 << 20
 """Bytes of a script."""
 
 
-class Wanted(NamedTuple):
+class WantedProgram(NamedTuple):
     """What a job runs: the name, the path where it is none of Applications, whether it is a script, and
     whether its user has sent that: then nothing else is read."""
 
@@ -27,12 +27,12 @@ class Wanted(NamedTuple):
     sent: bool = False
 
     @classmethod
-    def of(cls, job: Job) -> Wanted:
+    def of(cls, job: Job) -> WantedProgram:
         """What this job runs."""
         return cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))
 
 
-def program_fault(known: Applications, wanted: Wanted, trust: str) -> str:
+def program_fault(known: Applications, wanted: WantedProgram, trust: str) -> str:
     """Why a job cannot run this, or "" when it can."""
     app, file, script, sent = wanted
     if sent:
@@ -48,7 +48,7 @@ def program_fault(known: Applications, wanted: Wanted, trust: str) -> str:
     return fault or distrust(path, trust) or (read_script(path)[1] if script else "")
 
 
-def foreign(known: Applications, wanted: Wanted, trust: str) -> str:
+def foreign(known: Applications, wanted: WantedProgram, trust: str) -> str:
     """Why what a job of a journal runs is not to be run; "" when it may be, or is not there at the
     moment."""
     app, file, _, sent = wanted

@@ -7,8 +7,10 @@ had, or would have, on the others waits: the same command may find more nodes th
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
+from vrm.live.batch.base import BatchSystem
 from vrm.model import Infeasible, Job, Node
 from vrm.scheduling import PolicyError, Scheduler
 from vrm.scheduling.spread import stranger
@@ -17,20 +19,44 @@ NodesOf = Callable[[Job], int]
 """How many nodes a job needs under a placement policy; raises Infeasible, with the reason."""
 
 
+@dataclass(frozen=True)
+class WholeNodes:
+    """All cores of the `nodes` of which `system` has granted only some: `cores` in all."""
+
+    nodes: Tuple[Node, ...]
+    cores: int
+    system: BatchSystem
+
+    def remedy(self, job: Job, on: Callable[[Sequence[Node]], NodesOf]) -> str:
+        """What to do for a job that could run with all these cores; `on` judges. "" for others."""
+        try:
+            on(self.nodes)(job)
+        except (Infeasible, PolicyError):
+            return ""
+        there = sum(node.cores for node in self.nodes)
+        nodes = "this node" if len(self.nodes) == 1 else f"these {len(self.nodes)} nodes"
+        how = self.system.ask_whole.format(cores=max(node.cores for node in self.nodes))
+        return (f"; {self.system.title} granted {self.cores} of the {there} cores of {nodes}: ask for whole nodes "
+                f"({how})")
+
+
 class Room:
     """Judges the jobs of a run.
 
     `scheduler` is that of the nodes there are now, whose `nodes` these are; `on` makes the judge
-    of other nodes, `granted` are all that the batch system gave, also such as do not answer.
+    of other nodes, `granted` are all that the batch system gave, also such as do not answer, and `whole`
+    are all cores of nodes of which it gave fewer.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: Sequence[Node],
-                 on: Callable[[Sequence[Node]], NodesOf], granted: Sequence[Node] = ()) -> None:
+                 on: Callable[[Sequence[Node]], NodesOf], granted: Sequence[Node] = (),
+                 whole: Optional[WholeNodes] = None) -> None:
         self._scheduler = scheduler
         self._on = on
         self._known: List[Tuple[Node, ...]] = [tuple(nodes)]
         self._others: List[NodesOf] = []
         self.granted = tuple(granted)
+        self._whole = whole
         self.add(granted)
 
     def add(self, nodes: Iterable[Node]) -> None:
@@ -65,4 +91,6 @@ class Room:
                 continue
             reason = ""
             break
+        if reason and self._whole is not None:
+            reason += self._whole.remedy(job, self._on)
         return reason or stranger(job.request.exclude, [node for nodes in self._known for node in nodes])

@@ -22,14 +22,15 @@ from vrm.live.launch.visible import Visible
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.connecting import is_local
-from vrm.live.nodes.geometry import cluster_geometry
+from vrm.live.nodes.geometry import Geometry, cluster_geometry
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.topology import TopologyError, node_facts
 from vrm.live.site.classes import declared, described
 from vrm.live.site.granted import gpus_of_node, said_of_devices, stand_ins
-from vrm.live.site.room import NodesOf, Room
+from vrm.live.site.room import NodesOf, Room, WholeNodes
 from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
 from vrm.scheduling import Scheduler, make_policy
@@ -44,9 +45,8 @@ class Site:
     """The cluster of a live run, what decides on it, and what starts jobs on it.
 
     `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
-    epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
-    launcher does not, `warnings` tell what is used
-    otherwise than it might seem. `room` says which jobs the nodes can take, `adoption` adds jobs
+    epoch seconds, None for never. `watch` watches the nodes, `spawner` starts jobs (None: one of its own), `relay` starts on nodes what the
+    launcher does not, `warnings` tell what is used otherwise than it might seem. `began` says when nodes were started, by this machine's monotonic clock. `room` says which jobs the nodes can take, `adoption` adds jobs
     to the batch job, `visible` shows their GPUs to tasks. `scripts` starts those jobs that are one.
     """
 
@@ -63,6 +63,8 @@ class Site:
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
     visible: Visible = field(default_factory=lambda: Visible({}))
     scripts: Scripts = field(default_factory=lambda: Scripts({}, {}, {}))
+    began: Mapping[str, float] = field(default_factory=dict)
+    spawner: Optional[Spawner] = None
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -78,9 +80,17 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
 
 
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
-              granted: Sequence[Node] = ()) -> Room:
+              granted: Sequence[Node] = (), whole: Optional[WholeNodes] = None) -> Room:
     """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
-    return Room(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted)
+    return Room(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted, whole)
+
+
+def whole_nodes(settings: Settings, shape: Geometry, env: Mapping[str, str]) -> Optional[WholeNodes]:
+    """All cores of the nodes of the batch job around, where it has fewer of them."""
+    batch = around(env)
+    if batch is None or not shape.whole:
+        return None
+    return WholeNodes(tuple(declared(settings, shape.whole)[0]), sum(node.cores for node in shape.nodes), batch)
 
 
 def judges(settings: Settings, rules: Rules, scheduler: Scheduler
@@ -167,7 +177,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         launcher.rank_variables, here, wished.gpus)
-    room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0])
+    room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0],
+                     whole_nodes(settings, wished, env))
     batch = around(env)
     visible = Visible(
         {node.name: gpus_of_node(node, wished.gpus) for node in nodes},
@@ -178,4 +189,4 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 relay, (*wished.warnings, *told), Adoption(attach, env), visible,
-                scripts)
+                scripts, {host: facts.began for host, facts in found.items()})

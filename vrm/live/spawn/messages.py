@@ -45,6 +45,7 @@ class LaunchRequest:
     are opened there. `reports`: a file for the lines of standard error in which the launcher's
     program reports bindings, how many these are, and by what they are known (see `Launch`).
     `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
+    `patience`: seconds for which the job waits for the directories of its outputs; `make`: they are made then.
     """
 
     id: JobId
@@ -62,6 +63,8 @@ class LaunchRequest:
     reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
     append: bool = False
     stdin: PathLike = ""
+    patience: float = 0.0
+    make: bool = False
 
     def packed(self, old: bytes = b"") -> bytes:
         """The request as the supervisor reads it; `old` is a file that may become the marker.
@@ -77,9 +80,8 @@ class LaunchRequest:
                  {_encoded[name]: _encoded[value] for name, value in self.env.items()},
                  absolute(self.cwd), absolute(self.stdout), absolute(self.stderr),
                  None if self.affinity is None else tuple(self.affinity), limits,
-                 self.reports and (absolute(self.reports[0]), *self.reports[1:]),
-                 *((self.append, absolute(self.stdin) if self.stdin else b"")
-                   if self.append or self.stdin else ()))
+                 self.reports and (absolute(self.reports[0]), *self.reports[1:]), self.append,
+                 absolute(self.stdin) if self.stdin else b"", self.patience, self.make)
         return marshal.dumps((json.dumps(self.id), absolute(self.marker), absolute(self.status),
                               self.sync, os.fsencode(self.host), order, old))
 

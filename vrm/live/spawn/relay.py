@@ -30,6 +30,10 @@ import subprocess
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MAGIC = b"\nvrm's runner\n"
 """What a runner says first: login scripts may have said something before."""
 
@@ -62,7 +66,7 @@ def frame(number: int, content: bytes = b"") -> bytes:
     return len(content).to_bytes(4, "little") + number.to_bytes(8, "little") + content + b"\n"
 
 
-def take_frames(unread: bytearray) -> list:
+def take_frames(unread: bytearray) -> list[tuple[int, bytes]]:
     """Take the whole frames off what was read: (number, content) of each."""
     frames = []
     while len(unread) > 12:
@@ -90,7 +94,7 @@ class Line:
     """The connection to a node. `due`: when it counts as lost, or is to be asked whether it is not;
     `asked` tells which."""
 
-    def __init__(self, process: subprocess.Popen, due: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], due: float) -> None:
         assert process.stdin and process.stdout and process.stderr
         self.process = process
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
@@ -100,22 +104,22 @@ class Line:
         self.unread = bytearray()
         self.unsent = bytearray()
         self.said = ""
-        self.clients: dict = {}
+        self.clients: dict[int, Any] = {}
 
 
 class Relay:
     """The loop; `ways` are commands by the node's name, `timeout` seconds to answer in."""
 
-    def __init__(self, orders: socket.socket, ways: dict, timeout: float) -> None:
+    def __init__(self, orders: socket.socket, ways: dict[bytes, Any], timeout: float) -> None:
         self.orders = orders
         self.ways = ways
         self.timeout = timeout
         self.ping = min(PING_EVERY, timeout)
         self.poll = select.epoll()
-        self.handlers: dict = {}        # number of an open file -> what to call, and with what
-        self.lines: dict = {}           # by the node's name
-        self.clients: set = set()
-        self.ended: list = []           # processes of lost lines that have not been waited for
+        self.handlers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
+        self.lines: dict[bytes, Line] = {}   # by the node's name
+        self.clients: set[Any] = set()
+        self.ended: list[subprocess.Popen[bytes]] = []  # processes of lost lines that have not been waited for
         self.open = True                # orders may still come
         self.numbers = 0
         self.listen(orders.fileno(), self.take_client)
@@ -337,7 +341,7 @@ class Relay:
         """End all runners by the end of their input, and by force those that do not end."""
         for line in self.lines.values():
             self.forget(line.stdin.fileno())
-            line.process.stdin.close()
+            line.stdin.close()
         end = time.monotonic() + CLOSE_SECONDS
         for line in self.lines.values():
             try:
@@ -347,7 +351,7 @@ class Relay:
             self.disconnect(line)
 
 
-def main(arguments: list) -> None:
+def main(arguments: list[str]) -> None:
     """Run the relay; what `Relay` takes comes through standard input."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)

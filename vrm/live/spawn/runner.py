@@ -16,6 +16,10 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import relay
@@ -32,10 +36,14 @@ NODES_OWN = (b"HOSTNAME", b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SLURMD
 """Variables that are not taken from the manager: they tell of a node or a login."""
 
 
-class Program:
+ENDING = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+"""Signals that end a program before it has begun."""
+
+
+class RunningProgram:
     """One that runs: the number of its order, the server of its steps, and when that is to start (0: it has)."""
 
-    def __init__(self, number: int, env: dict) -> None:
+    def __init__(self, number: int, env: dict[bytes, bytes]) -> None:
         self.number = number
         self.steps = serving.StepServer(env)
         self.due = time.monotonic() + serving.AFTER if self.steps.folder else 0.0
@@ -48,7 +56,8 @@ class Runner:
         self.inbox = inbox
         self.outbox = outbox
         self.wake = wake
-        self.running: dict = {}      # programs by their process numbers
+        self.running: dict[int, Any] = {}  # programs by their process numbers
+        self.waiting: dict[int, Any] = {}  # by their numbers, orders that wait for a directory: until when, and for which
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
 
     def serve(self) -> None:
@@ -60,9 +69,11 @@ class Runner:
         heard = time.monotonic()
         while True:
             now = time.monotonic()
-            due = min([each.due for each in self.running.values() if each.due], default=now + SILENCE)
+            due = min([each.due for each in self.running.values() if each.due],
+                      default=now + (starting.LOOK_EVERY if self.waiting else SILENCE))
             ready = dict(poll.poll(1000 * max(0.0, due - now)))
             self.serve_steps()
+            self.look()
             if self.wake in ready:
                 os.read(self.wake, 4096)
                 self.reap()
@@ -86,6 +97,14 @@ class Runner:
                 program.due = 0.0
                 program.steps.start()
 
+    def look(self) -> None:
+        """Start what has waited for a directory that is there now, or has waited for long enough."""
+        for number, (due, folder, order) in list(self.waiting.items()):
+            if os.path.isdir(folder) or time.monotonic() >= due:
+                del self.waiting[number]
+                *before, _, make = order
+                self.start(number, (*before, 0.0, make))
+
     def take(self, number: int, content: bytes) -> None:
         """An order, a signal, or the question whether this process is there."""
         if not content:
@@ -96,11 +115,20 @@ class Runner:
             for pid, program in self.running.items():
                 if program.number == number:
                     self.kill(pid, what)
+            if number in self.waiting and what in ENDING:
+                del self.waiting[number]
+                self.say(number, (None, what, 0.0, 0.0, 0))
             return
-        argv, env, *rest = what
+        self.start(number, what)
+
+    def start(self, number: int, order: tuple[Any, ...]) -> None:
+        """Start a program, or wait for its directory."""
+        argv, env, *rest = order
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
         try:
-            self.running[starting.start_job(argv, env, *rest)] = Program(number, env)
+            self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
+        except starting.Absent as absent:
+            self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, order
         except starting.LaunchError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
 
@@ -125,7 +153,7 @@ class Runner:
             for each in self.running.values():
                 each.steps.ended(pid, usage)
 
-    def say(self, number: int, answer: tuple = ()) -> None:
+    def say(self, number: int, answer: tuple[Any, ...] = ()) -> None:
         """Answer the relay."""
         data = relay.frame(number, marshal.dumps(answer, starting.PORTABLE) if answer else b"")
         while data:

@@ -132,7 +132,7 @@ class Spawner:
         """`hold`: open files, such as the lock of the run, which are kept open while a job may
         still be started; a lock taken with `flock` is free when that can't happen any more,
         however the manager ended. `relay` leads to other nodes; it is started and closed here."""
-        self._hold = tuple(hold)
+        self.hold = tuple(hold)
         self._relay = relay
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._control: Optional[socket.socket] = None
@@ -315,7 +315,7 @@ class Spawner:
             each.launch = launch
             launch.attempts += 1
             relay = [self._relay.fileno()] if self._relay and launch.request.host else []
-            each.send(launch.packed, [*relay, *self._hold])
+            each.send(launch.packed, [*relay, *self.hold])
             if each.unsent and self._poll is not None:
                 self._poll.modify(each.connection, select.EPOLLIN | select.EPOLLOUT)
         spare = not self._idle and not self._refused

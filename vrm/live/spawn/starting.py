@@ -12,6 +12,10 @@ import time
 
 import _signal as signal  # see `supervisor.py`
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 HELD_BACK = 200
 """Milliseconds for which a line without its end is held back, which may become a report."""
 
@@ -28,8 +32,21 @@ DEFAULTED = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Signals that a program finds as if nobody had ever ignored them."""
 
 
+LOOK_EVERY = 0.02
+"""Seconds between two looks for a directory that is to come."""
+
+
 class LaunchError(Exception):
     """The job could not be started; the text says why."""
+
+
+class Absent(LaunchError):
+    """The directory `folder` of an output file does not exist. It may be there within `seconds`: clients learn the
+    job's id when it is submitted, and some make the directory then."""
+
+    def __init__(self, message: str, folder: bytes, seconds: float) -> None:
+        super().__init__(message)
+        self.folder, self.seconds = folder, seconds
 
 
 def described(what: str, path: bytes, error: Exception) -> str:
@@ -90,10 +107,11 @@ PREPARED = Prepared()
 
 # The launch.
 
-def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
-              affinity: tuple | None, limits: tuple, reports: tuple | None = None, append: bool = False,
-              stdin: bytes = b"") -> int:
-    """Start the program and return its process number; raises LaunchError.
+def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: bytes, stderr: bytes,
+              affinity: tuple[int, ...] | None, limits: tuple[Any, ...], reports: tuple[Any, ...] | None = None,
+              append: bool = False, stdin: bytes = b"", patience: float = 0.0, make: bool = False) -> int:
+    """Start the program and return its process number; raises LaunchError, with `patience` (seconds) Absent where
+    an output's directory does not exist. Without, `make`: such directories are made.
 
     With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
     instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
@@ -102,15 +120,21 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
     Directory, cores and limits are set on this process, inherited by the program, and taken
     back: so `posix_spawn` can be used, which says why a program could not be executed.
     """
-    outputs: list = []
+    outputs: list[int] = []
     cores = source = given = None
-    before: list = []
+    before: list[Any] = []
     try:
         for path in (stdout,) if stderr == stdout else (stdout, stderr):
+            folder = os.path.dirname(path)
             try:
+                if make and not patience:
+                    os.makedirs(folder, exist_ok=True)
                 outputs.append(open_output(path, append))
             except (OSError, ValueError) as error:
-                raise LaunchError(described("output file", path, error)) from None
+                why = described("output file", path, error)
+                if patience and isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+                    raise Absent(why, folder, patience) from None
+                raise LaunchError(why) from None
         try:
             os.chdir(cwd)
         except (OSError, ValueError) as error:
@@ -173,7 +197,28 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         os.chdir("/")
 
 
-def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple) -> None:
+def start_wait(absent: Absent) -> int:
+    """Fork a process that ends when the directory is there, or the time for that is over; its process number. It is
+    a part of the job: a signal that ends a job ends it. Raises LaunchError."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise LaunchError(f"no process that waits for its directory: {reason_of(error)}") from None
+    if pid:
+        return pid
+    try:
+        os.setpgid(0, 0)
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        due = time.monotonic() + absent.seconds
+        while not os.path.isdir(absent.folder) and time.monotonic() < due:
+            time.sleep(LOOK_EVERY)
+    finally:
+        os._exit(0)
+
+
+def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
     """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
     the launcher's reports: what begins with the first text of a mark, has the two others behind it,
     and goes to the line's end. The first `ranks` of these go to the file `path`. Raises LaunchError.
@@ -205,7 +250,7 @@ def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple)
         os._exit(0)
 
 
-def sieve(left: int, marks: tuple) -> None:
+def sieve(left: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
     """From standard input to standard output, and `left` reports to standard error."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -231,7 +276,7 @@ def sieve(left: int, marks: tuple) -> None:
             return
 
 
-def report_in(line: bytes, marks: tuple) -> int:
+def report_in(line: bytes, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> int:
     """Where a report begins in a line, behind what a program may have printed without a line's end;
     the line's length when there is none. With a time stamp before it, it begins with that."""
     for start, then, last in marks:

@@ -59,6 +59,7 @@ else:
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
@@ -94,7 +95,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
 
-    def take(self) -> tuple:
+    def take(self) -> tuple[Any, ...]:
         """Wait for a request: what it says, and the open files that came with it. Raises Gone."""
         try:
             data, control, _, _ = self.connection.recvmsg(
@@ -120,7 +121,7 @@ class Link:
         except ConnectionError:
             return True
 
-    def tell(self, event: tuple) -> bool:
+    def tell(self, event: tuple[Any, ...]) -> bool:
         """Send an event; False if there is no manager."""
         packet = marshal.dumps(event)
         try:
@@ -170,7 +171,8 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
                 finally:
                     os.close(descriptor)
     except (OSError, ValueError) as error:
-        return starting.described("status file", status, error)
+        said: str = starting.described("status file", status, error)
+        return said
     return None
 
 
@@ -201,7 +203,7 @@ def quoted(text: str | None) -> str:
 
 # The launch on another node.
 
-def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple) -> tuple[int, int]:
+def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
     """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
     its last words. `order` are the arguments of `start_job` there. Raises LaunchError."""
     last_words, pen = os.pipe()
@@ -220,7 +222,7 @@ def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple) -> t
     return pid, last_words
 
 
-def stand_in(files: list[int], host: bytes, order: tuple, pen: int) -> None:
+def stand_in(files: list[int], host: bytes, order: tuple[Any, ...], pen: int) -> None:
     """Have the order carried out on the node, and end as the program does there. The first of the
     `files` leads to the relay."""
     os.setpgid(0, 0)
@@ -268,6 +270,21 @@ def stand_in(files: list[int], host: bytes, order: tuple, pen: int) -> None:
     os._exit(os.WEXITSTATUS(raw))
 
 
+def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home.Home) -> int:
+    """Start the program, which may wait for its outputs' directory; its process number. Raises LaunchError."""
+    try:
+        pid: int = starting.start_job(*order)
+        return pid
+    except starting.Absent as absent:
+        release(files)  # the marker says that the job is under way
+        raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.StepServer({}), place)
+        if raw:
+            raise starting.LaunchError(f"{absent}; it was ended while it waited for that directory") from None
+    *before, _, make = order
+    later: int = starting.start_job(*before, 0.0, make)
+    return later
+
+
 def complain(path: bytes, text: str) -> None:
     """Add a line to a job's standard error, if that is possible."""
     try:
@@ -279,7 +296,7 @@ def complain(path: bytes, text: str) -> None:
         pass  # its exit status tells of it as well
 
 
-def read_words(last_words: int) -> tuple | None:
+def read_words(last_words: int) -> tuple[Any, ...] | None:
     """What a stand-in has left: why the program could not be started (None: it was), its CPU
     seconds (user, system) and its memory in bytes; None if it was killed before."""
     data = os.read(last_words, 1 << 16)
@@ -318,7 +335,7 @@ def leave_spawner() -> int:
 
 
 def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, marker: bytes,
-              status: bytes, sync: bool, host: bytes, order: tuple, old: bytes,
+              status: bytes, sync: bool, host: bytes, order: tuple[Any, ...], old: bytes,
               files: list[int]) -> bool:
     """From the request to the last message; whether the next job may come.
 
@@ -345,7 +362,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         if host:
             pid, last_words = start_stand_in(link, files, host, order)
         else:
-            pid = starting.start_job(*order)
+            pid = start_here(link, files, order, place)
     except starting.LaunchError as error:
         message = str(error)
     release(files)
@@ -353,7 +370,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         steps = serving.StepServer({} if host else order[1])
         raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), steps, place)
         user, system, maxrss = steps.end(usage)
-        if order[-1] is not None:
+        if order[7] is not None:
             starting.wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
         if os.WIFSIGNALED(raw):
@@ -373,7 +390,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
     if message is not None:
-        event: tuple = (FAILED, message, problem, clean)
+        event: tuple[Any, ...] = (FAILED, message, problem, clean)
     else:
         event = (ENDED, pid, (code, number, None, begin, end, user, system, maxrss, duration),
                  problem, clean)
@@ -392,7 +409,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     return False
 
 
-def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, place: home.Home) -> tuple:
+def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, place: home.Home) -> tuple[Any, ...]:
     """Wait for a program; its status and what it has used. If that takes long, its start is told,
     files for the outputs of the next job are made in the `folder`, if there is one, and so is the server
     of its steps.

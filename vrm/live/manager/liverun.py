@@ -1,35 +1,36 @@
-"""What all parts of a manager share: the run's state and journal, the jobs that run, and what is to
-be done next."""
+"""A run while it is managed: its state and journal, the jobs that run, its clock, and the disk that may be full."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Dict, Mapping, Sequence
 
 from vrm.config.schema import Settings
+from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
+from vrm.live.manager.part import Part
 from vrm.live.manager.recovery import Place
+from vrm.live.manager.records import Records, Tell
 from vrm.live.manager.running import Running
+from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.config.policies import table_of
 from vrm.live.site.setup import Site
+from vrm.live.spawn.spawner import Spawner
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.ids import Ids
 from vrm.model import Job
 from vrm.model.shapes import number
-from vrm.run.journal import Journal, Past
+from vrm.run.journal import START, Journal, Mark
+from vrm.run.past import Past
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
-from vrm.scheduling import JobQueue
 from vrm.system.errors import RunError
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
-
-Tell = Callable[[str, str], None]
-"""Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
 
 
 STEP = 1.0
@@ -77,13 +78,15 @@ class Clock:
                 "this run goes on by its own clock, so that walltimes and waiting times stay right")
 
 
-class Desk:
-    """`now` is the moment of the present turn of the loop: all that happens in it happens then.
+class LiveRun:
+    """A run that a manager manages. `now` is the moment of the present turn of the loop: all that happens in it
+    happens then.
 
-    `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is
-    running, stopping or ended; `closing`: the allocation is about to end. `blocked_until`: no job
-    is started before, for a full disk. `subject` is the run: its state, and who decides. `rules` are
-    those in force, which `vrm.live.manager.changes` may have changed.
+    `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is running, stopping or
+    ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
+    `rules` are those in force, which `vrm.live.manager.changes` may have changed. `spawner` starts jobs, `watch` asks
+    the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
+    this order.
     """
 
     journal: Journal
@@ -96,41 +99,40 @@ class Desk:
         self.scheduler = site.scheduler
         self.rules = settings.rules
         self.launcher = site.launcher
-        self.visible = site.visible
         self.scripts = site.scripts
         self.scripts.records, self.scripts.commands = run.steps, run.programs
         self.scripts.outside = run.launchers
+        self.spawner = site.spawner or Spawner(relay=site.relay)
+        self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.room = site.room
         self.place = Place.here(site.allocation)
         try:
             self.expectations = make_expectations(
-                settings.rules.estimates, settings.rules.correction, table_of(settings),
-                lessons(settings.scheduling.history), live=True)
+                settings.rules, table_of(settings), lessons(settings.scheduling.history), live=True)
         except HistoryError as error:
             raise RunError(f"Scheduling.History: {error}") from error
         self.ids = Ids(run.directory / "ids")
         self.begin(self.new_state())
         self.running: Dict[int, Running] = {}
+        self.parts: Sequence[Part] = ()
         self.clock = Clock()
         self.start_time = self.now = self.clock()
+        self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace, self.start_time, site.end)
+        self.records = Records(run, site.cluster, site.launcher, site.scripts, settings.launcher.check_bindings, tell,
+                               self.spawner.recorded)
         self.grace = settings.grace
         self.phase = "running"
-        self.closing = False
-        self.input_ended = False
-        self.feeder = ""                            # the program behind `vrm run --`, if there is one, and
-        self.fed: Callable[[], bool] = lambda: False  # whether it still gives jobs
         self.changed = True
         self.dirty = True
         self.blocked_until = 0.0
         self._disk_failed = False
 
-    def go_on(self, past: Past) -> float:
-        """Manage the run that this is the past of; the seconds by which its clock differs from what was taken for the
-        time until now."""
+    def go_on(self, past: Past) -> None:
+        """Manage the run that this is the past of, by its clock."""
         self.begin(past.state)
-        moved = self.clock.go_on(past.runs[-1], self.place) if past.runs else 0.0
+        if past.runs:
+            self.end.end += self.clock.go_on(past.runs[-1], self.place)
         self.start_time = self.now = self.clock()
-        return moved
 
     def begin(self, state: State) -> None:
         """Manage the run of this state."""
@@ -142,22 +144,18 @@ class Desk:
         """The state of a run that has not begun, or of which a journal tells."""
         return State(self.scheduler.new_queue(), self.cluster, self.room.lacks, frozen=True)
 
-    @property
-    def queue(self) -> JobQueue:
-        """The jobs that may start as soon as there is room."""
-        return self.state.queue
-
     def changes(self) -> None:
         """Other jobs may start now than before."""
         self.changed = self.dirty = True
 
+    def notify(self, event: object) -> None:
+        """Let all parts take notice of an event."""
+        for part in self.parts:
+            part.observe(event)
+
     def launcher_of(self, job: Job) -> Launcher:
         """What starts the job."""
         return self.scripts if job.payload.script else self.launcher
-
-    def mark(self, run_id: str) -> None:
-        """Processes bear this mark from now on."""
-        self.launcher.run_id = self.scripts.run_id = run_id
 
     # What is expected of running jobs.
 
@@ -184,9 +182,9 @@ class Desk:
 
     # The journal, and disks that are full.
 
-    def open_journal(self) -> None:
-        """Begin to write: what changes the state is recorded from here on."""
-        self.journal = Journal(self.run_directory.journal)
+    def open_journal(self, since: Mark = START) -> None:
+        """Begin to write: what changes the state is recorded from here on. What is before `since` has been read."""
+        self.journal = Journal(self.run_directory.journal, since)
         self.state.log = self.journal.append
 
     def synced(self) -> bool:
@@ -213,14 +211,3 @@ class Desk:
     def block(self) -> None:
         """Start nothing for a while."""
         self.blocked_until = self.clock() + RETRY
-
-    @property
-    def first_due(self) -> float:
-        """When something is due of a job that runs: the end of its estimate, or SIGKILL."""
-        deadline = math.inf
-        for running in self.running.values():
-            if running.ending:
-                deadline = min(deadline, running.ending.deadline)
-            elif not running.warned:
-                deadline = min(deadline, running.due, running.signal_due)
-        return deadline

@@ -1,0 +1,246 @@
+"""Packages that add to vrm: `tests/plugin` is installed in an environment of its own, with one of each kind; and
+docs/extending.md is done word for word."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN = ROOT / "tests" / "plugin"
+
+pytestmark = pytest.mark.slow
+
+
+class Environment:
+    """A virtual environment in which this checkout's vrm is, and packages can be installed."""
+
+    def __init__(self, place: Path) -> None:
+        venv.create(place / "env")
+        self.place, self.bin = place, place / "env" / "bin"
+        library = next((place / "env" / "lib").glob("python*/site-packages"))
+        paths = dict.fromkeys([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+        (library / "dependencies.pth").write_text("".join(f"{path}\n" for path in paths))
+        (self.bin / "vrm").write_text(f"#!{self.bin}/python\nimport sys\nfrom vrm.cli import main\nsys.exit(main())\n")
+        (self.bin / "vrm").chmod(0o755)
+        (self.bin / "pip").write_text(f"#!/bin/sh\nexec {sys.executable} -m pip --python {self.bin}/python \"$@\"\n")
+        (self.bin / "pip").chmod(0o755)
+        self.library = library
+
+    def shell(self, script: str, cwd: Path, status: int = 0, **more: str) -> str:
+        """What a script prints on both outputs."""
+        env = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", "PIP_NO_BUILD_ISOLATION": "0",
+               "PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **more}
+        done = subprocess.run(["bash", "-ec", script], cwd=cwd, env=env, stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False)
+        assert done.returncode == status, done.stdout
+        return done.stdout
+
+    def vrm(self, words: str, cwd: Path, status: int = 0, **more: str) -> str:
+        """What `vrm` prints."""
+        return self.shell(f"vrm {words}", cwd, status, **more)
+
+    def declare(self, package: str, text: str, module: str = "", version: str = "2.0") -> None:
+        """Put a package there, as pip leaves it: a module, and what it declares."""
+        about = self.library / f"{package.replace('-', '_')}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        (about / "entry_points.txt").write_text(text)
+        if module:
+            (self.library / f"{package.replace('-', '_')}.py").write_text(module)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with vrm and vrm-example."""
+    pytest.importorskip("pip", reason="no pip in this environment")
+    there = Environment(tmp_path_factory.mktemp("plugins"))
+    source = there.place / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "vrm_example.py"):
+        (source / name).write_text((PLUGIN / name).read_text())
+    there.shell("pip install ./source", there.place)
+    return there
+
+
+def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> None:
+    found = [record for record in json.loads(example.vrm("plugins --json", tmp_path)) if record["package"] != "vrm"]
+    assert {(record["kind"], record["name"], record["object"]) for record in found} == {
+        ("ordering", "widest", "vrm_example:widest"), ("backfilling", "short-only", "vrm_example:ShortOnly"),
+        ("placement policy", "last-nodes", "vrm_example:last_nodes"), ("eligibility of nodes", "even", "vrm_example:even"),
+        ("node order", "last", "vrm_example:last"), ("share of a node", "spare-one", "vrm_example:spare_one"),
+        ("estimator", "half", "vrm_example:Half"), ("launcher", "marked", "vrm_example:Marked"),
+        ("batch system", "example", "vrm_example:ExampleBatch"), ("workload format", "pipes", "vrm_example:Pipes"),
+        ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet")}
+    assert {(record["package"], record["version"], record["trouble"]) for record in found} == {("vrm-example", "1.0", "")}
+    assert "widest  from vrm-example 1.0 (vrm_example:widest)" in example.vrm("plugins", tmp_path)
+
+
+def test_a_command_of_it_is_one_of_vrm(example: Environment, tmp_path: Path) -> None:
+    assert example.vrm("greet you", tmp_path) == "hello you\n"
+    overview = example.vrm("help", tmp_path)
+    assert "Of installed packages:\n  greet       say hello\n" in overview
+    assert "vrm greet you" in example.vrm("help greet", tmp_path)
+    assert "did you mean greet?" in example.vrm("gret", tmp_path, 2)
+
+
+def rows(path: Path) -> List[Dict[str, str]]:
+    """The rows of a jobs.csv."""
+    with open(path, newline="") as file:
+        return sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
+
+
+def simulated(there: Environment, tmp_path: Path, options: str) -> List[str]:
+    """The starts of four jobs on two nodes of four cores, with their nodes; "" for a job that is refused."""
+    (tmp_path / "queue").write_text("a 6 100 0\nb 6 100 0\nc 2 60 0\nd 8 100 0\nend\n")
+    there.vrm("simulate queue --nodes 2 --sockets 1 --cores 4 --algorithm FCFS --backfill none --policy pack "
+              f"{options} --out out", tmp_path)
+    return [f"{row['start']} {row['nodes']}".strip() for row in rows(tmp_path / "out" / "jobs.csv")]
+
+
+BOTH = "n[0-1]"
+
+
+@pytest.mark.parametrize("options, starts", [
+    ("", [f"0 {BOTH}", f"100 {BOTH}", "100 n1", f"200 {BOTH}"]),
+    ("--algorithm widest", [f"100 {BOTH}", f"200 {BOTH}", "200 n1", f"0 {BOTH}"]),
+    ("--backfill short-only", [f"0 {BOTH}", f"100 {BOTH}", "0 n1", f"200 {BOTH}"]),
+    ("--policy last-nodes", [f"0 {BOTH}", f"100 {BOTH}", "200 n1", f"260 {BOTH}"]),
+    ("--policy 'even x number x all'", ["", "", "0 n0", ""]),
+    ("--policy 'empty x last x half'", ["", "", "0 n1", ""]),
+    ("--policy 'open x first-fit x spare-one'", [f"0 {BOTH}", f"100 {BOTH}", "200 n0", ""]),
+    ("--node-order last", [f"0 {BOTH}", f"100 {BOTH}", "100 n0", f"200 {BOTH}"]),
+])
+def test_its_policies_decide(example: Environment, tmp_path: Path, options: str, starts: List[str]) -> None:
+    assert simulated(example, tmp_path, options) == starts
+
+
+def test_its_estimator_is_asked(example: Environment, tmp_path: Path) -> None:
+    (tmp_path / "queue").write_text("a 6 100 0\nb 6 100 0\nc 2 120 0\nend\n")
+    for options, start in (("", "100"), ("--estimates half", "0")):  # of half, 60 s, the dispatcher says yes
+        example.vrm("simulate queue --nodes 2 --sockets 1 --cores 4 --algorithm FCFS --backfill short-only --policy pack "
+                    f"{options} --out out", tmp_path)
+        assert rows(tmp_path / "out" / "jobs.csv")[2]["start"] == start
+
+
+def test_its_form_of_workloads_is_read(example: Environment, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("jobs|1\n7|0|100|200|4\n8|10|50|60|2\n")
+    example.vrm("simulate log --nodes 1 --sockets 1 --cores 4 --algorithm FCFS --out out", tmp_path)
+    assert [(row["id"], row["procs"], row["start"], row["end"]) for row in rows(tmp_path / "out" / "jobs.csv")] == [
+        ("7", "4", "0", "100"), ("8", "2", "100", "150")]
+
+
+def test_its_launcher_batch_system_and_part_serve_a_live_run(example: Environment, tmp_path: Path) -> None:
+    program = tmp_path / "apps" / "tell"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho marked $MARKED\n")
+    program.chmod(0o755)
+    (tmp_path / "queue").write_text("tell 1 60 0\ntell 1 60 0\nend\n")
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: apps, Queue: queue}\nLauncher: {Kind: marked}\nLog: logs\n"
+                                       "Scheduling: {Algorithm: widest, Backfilling: short-only}\n")
+    around = {"EXAMPLE_HOSTS": f"{socket.gethostname()}:1", "EXAMPLE_JOB": "7"}
+    said = example.vrm("run", tmp_path, **around)
+    assert "2 completed" in said and "on 1 node of 1 cores" in said, said  # which the batch system has granted
+    assert (tmp_path / "logs" / "tell.0.o").read_text() == "marked yes\n"
+    assert (tmp_path / "logs" / "witness").read_text() == "2 completed"
+
+
+# ---------------------------------------------------------------------- what can be wrong with packages
+
+
+def entry(group: str, name: str, path: str) -> str:
+    """What a package declares."""
+    return f"[vrm.{group}]\n{name} = {path}\n"
+
+
+ORDERING = "def first(job, now, nodes):\n    return -job.id\n"
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with packages of which each has something wrong."""
+    there = Environment(tmp_path_factory.mktemp("wrong"))
+    there.declare("missing", entry("orderings", "gone", "missing:gone"), ORDERING)
+    there.declare("raises", entry("orderings", "early", "raises:first") + entry("commands", "shout", "raises:shout"),
+                  "raise OSError('no data here')\n")
+    there.declare("one", entry("orderings", "first", "one:first"), ORDERING)
+    there.declare("two", entry("orderings", "First", "two:first"), ORDERING)
+    there.declare("same", entry("orderings", "FCFS", "same:first") + entry("commands", "queue", "same:first"), ORDERING)
+    there.declare("fails", entry("commands", "fails", "fails:first"), ORDERING)
+    there.declare("part", entry("parts", "idle", "part:first"), ORDERING.replace("job, now, nodes", "job").replace(
+        "-job.id", "job"))
+    there.declare("breaks", entry("parts", "breaks", "breaks:Breaks"),
+                  "from vrm.live.manager.part import Part\n\n\nclass Breaks(Part):\n    def __init__(self, live):\n        "
+                  "self.turns = 0\n\n    def tidy(self, now):\n        self.turns += 1\n        1 / (2 - self.turns)\n")
+    there.declare("value", entry("orderings", "number", "value:NUMBER"), "NUMBER = 3\n")
+    return there
+
+
+@pytest.mark.parametrize("name, complaint", [
+    ("gone", "missing 2.0 (missing:gone) failed: AttributeError: module 'missing' has no attribute 'gone'; update or "
+             "uninstall missing"),
+    ("early", "raises 2.0 (raises:first) failed: OSError: no data here; update or uninstall raises"),
+    ("first", "the ordering `first` is in two packages, two 2.0 (two:first) and one 2.0 (one:first); uninstall one of them"),
+    ("number", "value 2.0 (value:NUMBER) is not callable; update or uninstall value"),
+    ("gnoe", "unknown ordering `gnoe`; did you mean gone? (or module:function for your own); or an expression of "),
+])
+def test_what_cannot_be_used_is_told_in_one_line(wrong: Environment, tmp_path: Path, name: str, complaint: str) -> None:
+    said = wrong.vrm(f"simulate lublin:8:3 --algorithm {name}", tmp_path, 2)
+    assert said.startswith(f"vrm simulate: {complaint}") and said.count("\n") == 1, said
+
+
+def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
+    assert "jobs/s" in wrong.vrm("simulate lublin:8:3 --algorithm FCFS", tmp_path)  # vrm's own
+    said = wrong.vrm("help", tmp_path)
+    assert said.count("vrm: ") == 3 and "vrm runs your own queue" in said
+    troubles = {record["name"]: record["trouble"]
+                for record in json.loads(wrong.vrm("plugins --json 2>/dev/null", tmp_path, 1)) if record["package"] != "vrm"}
+    # What shows only when it is called:
+    assert {name for name, trouble in troubles.items() if not trouble} == {"fails", "idle", "breaks"}
+    (tmp_path / "nap").write_text("#!/bin/sh\nsleep 1\n")
+    (tmp_path / "nap").chmod(0o755)
+    (tmp_path / "queue").write_text("nap 1 60 0\nend\n")
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: direct}\nLog: logs\n")
+    said = wrong.vrm("run", tmp_path)
+    assert "vrm: part 2.0 (part:first) failed: TypeError: it gives no vrm.live.manager.part.Part; update or" in said
+    assert said.count("breaks:Breaks is left out from here on: its `tidy` raised ZeroDivisionError: division by zero") == 1
+    assert "1 completed" in said, said
+
+
+def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
+    there = Environment(tmp_path)
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    (open_to_all / "widely.py").write_text(ORDERING)
+    (open_to_all / "spaces").mkdir()  # without an __init__.py
+    (open_to_all / "spaces" / "mine.py").write_text(ORDERING)
+    open_to_all.chmod(0o777)
+    there.declare("spaces", entry("orderings", "spacious", "spaces.mine:first"))
+    (there.library / "open.pth").write_text(f"{open_to_all}\n")
+    there.declare("widely", entry("orderings", "widely", "widely:first"))
+    said = there.vrm("simulate lublin:8:3 --algorithm widely", tmp_path, 2)
+    assert "widely 2.0 (widely:first): " in said and "install the package elsewhere" in said, said
+    said = there.vrm("simulate lublin:8:3 --algorithm spacious", tmp_path, 2)
+    assert "spaces 2.0 (spaces.mine:first): " in said and "install the package elsewhere" in said, said
+    open_to_all.chmod(0o755)
+    for name in ("widely", "spacious"):
+        assert "jobs/s" in there.vrm(f"simulate lublin:8:3 --algorithm {name}", tmp_path)
+
+
+def test_the_page_can_be_followed_word_for_word(tmp_path: Path) -> None:
+    pytest.importorskip("pip", reason="no pip in this environment")
+    page = (ROOT / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    said = Environment(tmp_path / "there").shell("\n".join(blocks), tmp_path)
+    assert "widest  from my-policies 0.1" in said and "hello" in said, said

@@ -1,0 +1,192 @@
+"""`python -m vrm.cli` from a process that has everything loaded: a new Python spends more time on that than most tests
+on what they test.
+
+Each worker of the tests has one server. It forks for each call; the fork becomes vrm as `-m vrm.cli` would, with the
+words, directory, environment, open files, cores and limits of who calls, and ends as a Python does. What makes a Python
+another one from its start on (variables such as PYTHONPATH or LC_ALL, a function before the start) needs a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Optional, Sequence
+
+VRM = [sys.executable, "-m", "vrm.cli"]
+FIXED = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "COVERAGE_")
+"""What variables begin with that a Python, or the C library, reads at its start."""
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+
+
+class Warm(subprocess.Popen):  # type: ignore[type-arg]
+    """A vrm that a server has forked; used as any other process."""
+
+    _server: Optional[socket.socket] = None
+    _server_pid = 0
+
+    def __init__(self, words: Sequence[Any], **options: Any) -> None:
+        self._exit: Optional[socket.socket] = None
+        super().__init__([str(word) for word in words], **options)
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,  # type: ignore
+                       cwd: Any, env: Any, *rest: Any) -> None:
+        env = dict(os.environ if env is None else env)
+        if args[:len(VRM)] != VRM or preexec_fn or pass_fds or not _as_here(env):
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds,  # type: ignore[misc]
+                                   cwd, env, *rest)
+            return
+        pipes = rest[3:9]
+        p2cread, _, _, c2pwrite, _, errwrite = pipes
+        self._exit, theirs = socket.socketpair()
+        directory = os.open("." if cwd is None else cwd, os.O_RDONLY | os.O_DIRECTORY)
+        files = [given if given >= 0 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        call = json.dumps([args[len(VRM):], env, os.getpid()]).encode()
+        try:
+            socket.send_fds(self.server(), [b"%d\n" % len(call)], [theirs.fileno(), directory, *files])
+            self.server().sendall(call)
+        finally:
+            theirs.close()
+            os.close(directory)
+        self.pid = int(self._exit.recv(20))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    @classmethod
+    def server(cls) -> socket.socket:
+        """The connection to this process's server, which is started when it is first wanted."""
+        if cls._server is None or cls._server_pid != os.getpid():
+            cls._server, theirs = socket.socketpair()
+            cls._server_pid = os.getpid()
+            subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                             stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+            theirs.close()
+        return cls._server
+
+    def _internal_poll(self, *rest: Any, **named: Any) -> Optional[int]:  # type: ignore[override]
+        return super()._internal_poll(*rest, **named) if self._exit is None else self._ended(0)  # type: ignore[misc]
+
+    def _wait(self, timeout: Optional[float]) -> int:  # type: ignore[override]
+        if self._exit is None:
+            return super()._wait(timeout)  # type: ignore[misc]
+        if self._ended(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def _ended(self, timeout: Optional[float]) -> Optional[int]:
+        """The exit status, for which this waits so long (None: always)."""
+        if self.returncode is None and self._exit is not None and select.select([self._exit], [], [], timeout)[0]:
+            self.returncode = int(self._exit.recv(20))
+            self._exit.close()
+        return self.returncode
+
+
+def run(words: Sequence[Any], timeout: Optional[float] = None, **options: Any
+        ) -> "subprocess.CompletedProcess[str]":
+    """`subprocess.run(capture_output=True, text=True)` of `VRM` and words."""
+    options = {"text": True, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with Warm([*VRM, *words], **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _as_here(env: Dict[str, str]) -> bool:
+    """Whether a Python with this environment begins as the server did."""
+    def fixed(of: Dict[str, str]) -> Dict[str, str]:
+        return {name: value for name, value in of.items() if name.startswith(FIXED)}
+    return {**fixed(env), "PYTHONUNBUFFERED": "1"} == {**fixed(dict(os.environ)), "PYTHONUNBUFFERED": "1"}
+
+
+# The server.
+
+
+def load() -> None:
+    """Import what vrm consists of, and what it builds at its first use."""
+    import vrm
+    for found in pkgutil.walk_packages(vrm.__path__, "vrm."):
+        if found.name != "vrm.cli" and not found.name.endswith(".__main__"):
+            with contextlib.suppress(ImportError):  # what only extras have
+                importlib.import_module(found.name)
+    from vrm.config.schema import load
+    load(None)
+
+
+def serve(calls: socket.socket) -> None:
+    """Answer calls until who calls is gone; returns in each fork, which has become what was asked for."""
+    running: Dict[int, socket.socket] = {}
+    ends, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        ready = select.select([calls, ends], [], [])[0]
+        if ends in ready:
+            os.read(ends, 4096)
+        for pid in list(running):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with contextlib.suppress(OSError), running.pop(pid) as connection:
+                    connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+        if calls not in ready:
+            continue
+        size, files, _, _ = socket.recv_fds(calls, 20, 5)
+        if not size:
+            os._exit(0)
+        call = b""
+        while len(call) < int(size):
+            call += calls.recv(int(size) - len(call))
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for handle in [calls.fileno(), ends, wake, files[0], *(each.fileno() for each in running.values())]:
+                os.close(handle)
+            become(*json.loads(call), *files[1:])
+            return
+        running[pid] = socket.socket(fileno=files[0])
+        running[pid].sendall(b"%d" % pid)
+        for handle in files[1:]:
+            os.close(handle)
+
+
+def become(words: Sequence[str], env: Dict[str, str], caller: int, directory: int, *files: int) -> None:
+    """Have what a process that the caller had started would have."""
+    for kind in LIMITS:
+        resource.setrlimit(kind, resource.prlimit(caller, kind))
+    os.sched_setaffinity(0, os.sched_getaffinity(caller))
+    with open(f"/proc/{caller}/status") as status:
+        os.umask(int(next(line for line in status if line.startswith("Umask")).split()[1], 8))
+    os.fchdir(directory)
+    os.close(directory)
+    for number, handle in enumerate(files):
+        os.dup2(handle, number)
+        os.close(handle)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    sys.argv[1:] = words
+
+
+if __name__ == "__main__":
+    import gc
+    sys.path[0] = ""
+    load()
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.path[0] = os.getcwd()
+    runpy.run_module("vrm.cli", run_name="__main__", alter_sys=True)

@@ -1,0 +1,65 @@
+"""The public names of vrm: what programs and policies of yours may use.
+
+    from vrm.api import Session, simulate
+
+A name that stands here keeps its meaning and its signature until the next major version (semantic versioning), from
+1.0 on; of `Cluster`, `Dispatcher`, `Job`, `Placement` and `Scheduler` that is what docs/policies.md names. All other
+modules may change with any version. Each name is loaded when it is used first.
+
+| for | names |
+|---|---|
+| jobs of a live run, as futures | `Session`, `JobFuture`, `Result`, `JobFailed`, `SessionError` |
+| simulations | `simulate`, `Machine`, `Rules`, `Outcome` |
+| more of these | `Selection`, `Measurements`, `Timetable`, `Recording`, `Outage`, `Submission`, `Watcher` |
+| own policies | `Job`, `Cluster`, `Placement`, `Dispatcher`, `combine`, `Infeasible`, `PolicyError` |
+| to test these | `compose`, `Scheduler` |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vrm.model.cluster import Cluster, Watcher
+    from vrm.model.job import Infeasible, Job
+    from vrm.model.machine import Machine
+    from vrm.model.placement import Placement
+    from vrm.model.rules import Rules
+    from vrm.scheduling.compose import compose
+    from vrm.scheduling.dispatcher import Dispatcher
+    from vrm.scheduling.placement import combine
+    from vrm.scheduling.registry import PolicyError
+    from vrm.scheduling.scheduler import Scheduler
+    from vrm.session import JobFailed, JobFuture, Result, Session, SessionError
+    from vrm.simulation.arguments import Measurements, Recording, Timetable
+    from vrm.simulation.engine import Outage
+    from vrm.simulation.library import simulate
+    from vrm.simulation.outcome import Outcome
+    from vrm.workload.submission import Submission
+    from vrm.workload.swf import Selection
+
+__all__ = ["Cluster", "Dispatcher", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", "Measurements", "Outage",
+           "Outcome", "Placement", "PolicyError", "Recording", "Result", "Rules", "Scheduler", "Selection",
+           "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
+
+_PLACES = {
+    "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),
+    "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
+    "scheduling.dispatcher": ("Dispatcher",), "scheduling.placement": ("combine",),
+    "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
+    "session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
+    "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),
+    "simulation.library": ("simulate",), "simulation.outcome": ("Outcome",), "workload.submission": ("Submission",),
+    "workload.swf": ("Selection",)}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, loaded at its first use."""
+    for module, names in _PLACES.items():
+        if name in names:
+            globals()[name] = found = getattr(import_module(f"vrm.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; its names are {', '.join(__all__)}")

@@ -1,0 +1,64 @@
+"""Names of jobs wherever ids are taken."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Dict, List, Sequence
+
+from vrm.commands.shared import CannotRun, run_of
+
+_WORDS = ("all", "failed")
+
+
+def names_of(run: Any) -> Dict[str, List[int]]:
+    """The ids of the jobs of each name, by what its files say."""
+    from vrm.results.jobs import read_jobs
+    from vrm.results.state import current, label, read
+
+    found: Dict[str, Dict[int, None]] = {}
+    try:
+        for row in read_jobs(run.jobs) if run.jobs.exists() else ():
+            for name in (row.name, f"{row.name}[{row.index}]"):
+                found.setdefault(name, {})[row.id] = None
+        for job in current(read(run.state))["jobs"] if run.state.exists() else ():
+            for name in (job["name"], label(job)):
+                found.setdefault(name, {})[job["id"]] = None
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # the command itself says what is wrong with the files
+    return {name: sorted(ids) for name, ids in found.items() if name}
+
+
+def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> List[str]:
+    """The words with ids instead of names; a name of several jobs is all of them. Ids, ranges, `all` and
+    `failed` are kept. CannotRun for a word that is none of these."""
+    from vrm.model.ranges import fold, numbers
+
+    found: List[str] = []
+    names: Dict[str, List[int]] = {}
+    for word in words:
+        try:
+            if word not in _WORDS:
+                numbers(word)
+            found.append(word)
+        except ValueError:
+            names = names or names_of(run_of(arguments))
+            if word not in names:
+                raise CannotRun(f"`{word}` is no id, no range as 3-7, and no job has this name; `vrm queue --all` "
+                                "shows ids and names") from None
+            found += [fold([job_id]) for job_id in names[word]]
+    return found
+
+
+def id_for(arguments: argparse.Namespace, word: str, where: str = "") -> int:
+    """The id of the one job that a word names. CannotRun for none and for several."""
+    if word.isascii() and word.isdigit() and len(word) < 10:
+        return int(word)
+    from vrm.model.ranges import fold
+
+    ids = names_of(run_of(arguments)).get(word, [])
+    if not ids:
+        raise CannotRun(f"{where}`{word}` is no id of a job, such as 7, and no job has this name; `vrm queue --all` "
+                        "shows ids and names")
+    if len(ids) > 1:
+        raise CannotRun(f"{where}{len(ids)} jobs are called `{word}`: {fold(ids)}; give one of these ids")
+    return ids[0]

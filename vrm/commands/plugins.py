@@ -1,0 +1,93 @@
+"""`vrm plugins`: what can be added to vrm, what there is, and from which package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib import import_module
+from typing import Any, Dict, List
+
+from vrm.commands.parsing import command
+
+OWN = {
+    "vrm.orderings": "vrm.scheduling.ordering:ORDERINGS", "vrm.dispatchers": "vrm.scheduling.dispatchers:BACKFILLINGS",
+    "vrm.placements": "vrm.scheduling.placement:POLICIES", "vrm.eligibilities": "vrm.scheduling.parts:ELIGIBILITIES",
+    "vrm.node_orders": "vrm.scheduling.node_orders:NODE_ORDERS", "vrm.shares": "vrm.scheduling.parts:SHARES",
+    "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS"}
+"""Where vrm's own of each group are."""
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "plugins", plugins, "list what installed packages add to vrm", [],
+        "vrm plugins\nvrm plugins --json",
+        "Policies, launchers, batch systems, workload formats and commands by their names, those of vrm and those of "
+        "installed packages, which declare them as entry points of a group (docs/extending.md). Exit status: 0, or 1 "
+        "where something that a package adds cannot be used.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def names_of_vrm(group: str) -> List[str]:
+    """The names of vrm's own in a group."""
+    if group == "vrm.commands":
+        from vrm import cli
+        return sorted((*cli.OWN, *" ".join(cli.MODULES.values()).split()))
+    if group == "vrm.batch_systems":
+        from vrm.live.batch.base import systems
+        return [name for name, system in systems().items() if type(system).__module__.startswith("vrm.")]
+    if group not in OWN:
+        return []
+    module, _, name = OWN[group].partition(":")
+    return list(getattr(import_module(module), name).names)
+
+
+def found() -> List[Dict[str, Any]]:
+    """All that there is, a record for each name."""
+    from vrm import __version__
+    from vrm.system.plugins import GROUPS, PluginError, clash, installed, load
+
+    records = []
+    for group, what in GROUPS.items():
+        own = names_of_vrm(group)
+        records += [{"group": group, "kind": what, "name": name, "package": "vrm", "version": __version__, "object": "",
+                     "trouble": ""} for name in own]
+        for plugin in installed(group):
+            trouble = clash(plugin, own)
+            if not trouble:
+                try:
+                    load(plugin)
+                except PluginError as error:
+                    trouble = str(error)
+            records.append({"group": group, "kind": what, "name": plugin.name, "package": plugin.package,
+                            "version": plugin.version, "object": plugin.path, "trouble": trouble})
+    return records
+
+
+def plugins(arguments: argparse.Namespace) -> int:
+    """Print what there is; 1 where some of it cannot be used."""
+    records = found()
+    if arguments.json:
+        print(json.dumps(records, indent=2))
+    else:
+        show(records)
+    return int(any(record["trouble"] for record in records))
+
+
+def show(records: List[Dict[str, Any]]) -> None:
+    """Print a line for each group with vrm's own names, and below it one for each name of a package."""
+    from textwrap import fill
+
+    from vrm.system.plugins import GROUPS
+
+    for group, what in GROUPS.items():
+        mine = [record["name"] for record in records if record["group"] == group and record["package"] == "vrm"]
+        print(fill(", ".join(mine) or "-", 100, initial_indent=f"{what:<22}",
+                   subsequent_indent=" " * 22, break_on_hyphens=False))
+        for record in records:
+            if record["group"] == group and record["package"] != "vrm":
+                print(f"{'':<22}{record['name']}  from {record['package']} {record['version']} ({record['object']})")
+                if record["trouble"]:
+                    print(f"{'':<22}!! {record['trouble']}")
+    if all(record["package"] == "vrm" for record in records):
+        print("\nNo installed package adds to them; docs/extending.md says how one does.")

@@ -1,0 +1,76 @@
+"""What the loop of a manager asks of its parts."""
+
+from __future__ import annotations
+
+import math
+import selectors
+from dataclasses import dataclass
+from typing import Callable, Mapping
+
+from vrm.run.control import Command
+from vrm.run.past import Past
+
+POLL = 0.2
+"""Seconds between looks at the queue file and the commands (files may be written on another
+host, where no notification comes from)."""
+
+
+Obey = Callable[[Command, str], Command]
+"""Carries out a command file, which has this name, and gives the answer; ValueError, KeyError or TypeError for what is
+no command."""
+
+
+class Part:
+    """A part of a manager. In each turn of the loop all parts look, then the run decides, then all parts act, and
+    tidy up, each time in the order of the manager's list. A part overrides what it needs. All times are in seconds of
+    the manager's clock."""
+
+    def recall(self, past: Past) -> None:
+        """Learn what earlier managers of the run have recorded."""
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """The loop begins: register what wakes it, each with a function to call then."""
+
+    def end(self) -> None:
+        """The loop is over."""
+
+    def look(self, now: float, files: bool) -> None:
+        """Take in what has happened. `files`: look at files, too, which other hosts may write."""
+
+    def act(self, now: float) -> None:
+        """Carry out what was decided."""
+
+    def tidy(self, now: float) -> None:
+        """Do what can wait until the next jobs have started."""
+
+    def deadline(self, now: float) -> float:
+        """When the next turn is due at the latest, for this part."""
+        return math.inf
+
+    def busy(self) -> bool:
+        """Whether something is being done: the run does not end before it is done, not even when it is stopped."""
+        return False
+
+    def expects(self, now: float) -> bool:
+        """Whether more may come, for which a run waits that is not stopped."""
+        return False
+
+    def commands(self) -> Mapping[str, Obey]:
+        """What this part does at commands of people, by what they ask (`do`)."""
+        return {}
+
+    def observe(self, event: object) -> None:
+        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed` or
+        `Stopped`."""
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Nothing starts on a node (its number in the cluster) for now."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Nothing starts in this run any more."""

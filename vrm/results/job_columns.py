@@ -1,0 +1,363 @@
+"""The columns of `jobs.csv`: their names, and how values become cells and cells values.
+
+Each job is one physical line, whatever its texts hold: line ends in them are written as `\\n`, so
+that a line torn by a crash can be recognised and cut off, and `grep` and `tail -f` show whole jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from operator import attrgetter
+from sys import intern
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from vrm.model.fields import SIMULATED as FIRST_FORM, TABLE, Field
+from vrm.model.job import JobState
+from vrm.model.kinds import FieldError
+from vrm.system.text import printable
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class JobFileError(ValueError):
+    """A file that is not a list of jobs, or has a line that cannot be read; names the place."""
+
+
+# ------------------------------------------------------------------------------- a value as a cell
+
+
+_special = re.compile(r'[,"\\\n\r\0]').search
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
+_UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
+_to_escape = re.compile(r"[\\\n\r\0]")
+_escaped = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+
+
+def text_cell(text: str) -> str:
+    """A text on one line, quoted where CSV asks for it."""
+    if not _special(text):
+        return text
+    if _to_escape.search(text):
+        text = _to_escape.sub(lambda found: _ESCAPES[found.group()], text)
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+
+
+class TextCells(Dict[str, str]):
+    """The cells of texts, of which there are few, by text."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = text_cell(text)
+        return self[text]
+
+
+def places_cell(text: str) -> str:
+    """A text without quotes and characters to escape, quoted where it has commas."""
+    return f'"{text}"' if "," in text else text
+
+
+def seconds_text(value: Optional[float]) -> str:
+    """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    if not value.is_integer():
+        value = round(value, 3)
+        if not value.is_integer():
+            return str(value)
+    return str(int(value))
+
+
+def seconds_texts(seconds: Any) -> List[Any]:
+    """Times (an array of numpy) as they are written: whole numbers, or texts."""
+    whole = seconds.astype(int)
+    return whole.tolist() if (whole == seconds).all() else list(map(seconds_text, seconds.tolist()))
+
+
+def cell(value: Any) -> str:
+    """A text, a time (a float), a whole number or a flag; nothing for None."""
+    if isinstance(value, str):
+        return text_cell(value)
+    if value is None or isinstance(value, float):
+        return seconds_text(value)
+    return str(int(value))
+
+
+# ------------------------------------------------------------------------------- a cell as a value
+
+
+MOST = 10 ** 15
+"""Numbers and seconds are at most this."""
+
+
+def read_text(text: str) -> str:
+    """The text that `text_cell` and the file's encoding made the cell from."""
+    return _escaped.sub(_unescape, text) if "\\" in text else text
+
+
+def _unescape(found: "re.Match[str]") -> str:
+    escape = found.group()
+    if len(escape) == 6:  # a part of a name that is not valid UTF-8; see JobWriter
+        return chr(int(escape[2:], 16))
+    return _UNESCAPES.get(escape, escape)
+
+
+def _texts(texts: Sequence[str]) -> Sequence[str]:
+    return list(map(intern, map(read_text, texts) if "\\" in "".join(texts) else texts))  # most jobs say the same
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not abs(value) < MOST:
+        raise ValueError(f"`{printable(text)}` is not a number of seconds")
+    return value
+
+
+def _times(texts: Sequence[str]) -> Sequence[float]:
+    values = list(map(float, texts))
+    if not (min(values) > -MOST and max(values) < MOST and sum(values) < MOST * MOST):  # the last: none is nan
+        raise ValueError("not a number of seconds")
+    return values
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if not abs(value) <= MOST:
+        raise ValueError(f"`{printable(text)}` is too large")
+    return value
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1", ""):
+        raise ValueError(f"`{printable(text)}` is neither 0 nor 1")
+    return text == "1"
+
+
+_STATUSES = {state.value: state.value for state in JobState if state.ended}
+
+
+def _status(text: str) -> str:
+    if text not in _STATUSES:
+        raise ValueError(f"`{printable(text)}` is none of {', '.join(_STATUSES)}")
+    return _STATUSES[text]
+
+
+def _or(default: Any, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: read(text) if text else default
+
+
+class Column(NamedTuple):
+    """A column of the file: `read` gives the value of a cell, and raises ValueError for one that is wrong.
+    `read_many` does so quickly for cells of many jobs, or raises ValueError where they must be read one by one."""
+
+    name: str
+    read: Callable[[str], Any]
+    read_many: Optional[Callable[[Sequence[str]], Sequence[Any]]] = None
+
+    @property
+    def default(self) -> Any:
+        """The value where a file has no such column; only for those that may be missing."""
+        return self.read("")
+
+    def values(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The values of cells; ValueError where one is wrong."""
+        if self.read_many is not None:
+            with suppress(ValueError):
+                return self.read_many(texts)
+        known = {text: self.read(text) for text in set(texts)}
+        return list(map(known.__getitem__, texts))
+
+
+def _text_column(name: str) -> Column:
+    return Column(name, read_text, _texts)
+
+
+def _number_column(name: str, least: int, what: str) -> Column:
+    def read(text: str) -> int:
+        value = _whole(text)
+        if value < least:
+            raise ValueError(f"`{printable(text)}` is no {what}")
+        return value
+
+    def read_many(texts: Sequence[str]) -> Sequence[int]:
+        values = list(map(int, texts))
+        if not least <= min(values) <= max(values) <= MOST:
+            raise ValueError(what)
+        return values
+    return Column(name, read, read_many)
+
+
+def _maybe_time(name: str) -> Column:
+    return Column(name, _or(None, _seconds), _times)
+
+
+REQUIRED = (_number_column("id", 0, "job's id"), _text_column("app"), _number_column("procs", 1, "number of ranks"),
+            Column("submit", _seconds, _times), _maybe_time("start"), _maybe_time("end"),
+            Column("walltime", _seconds, _times), Column("status", _status))
+FIRST = (*REQUIRED, Column("exit_code", _or(None, _whole)), _maybe_time("app_time"), Column("exclusive", _flag),
+         Column("backfilled", _flag), *map(_text_column, ("nodes", "cores", "binding", "reason")))
+"""The columns of vrm 0.1, and of a simulation of jobs of which nothing more is known."""
+
+MORE: Tuple[Field, ...] = tuple(sorted(
+    (each for each in TABLE if each.column and each.form > FIRST_FORM), key=attrgetter("form")))
+"""The fields of a job that have columns behind `reason`."""
+
+COLUMNS = (*FIRST, *(_text_column(each.column) if isinstance(each.plain_default, str) else
+                     Column(each.column, _or(each.plain_default, each.kind.cell)) for each in MORE))
+NAMES = tuple(column.name for column in COLUMNS)
+HEADER = ",".join(NAMES) + "\n"
+SIMULATED = ",".join(NAMES[:len(FIRST)]) + "\n"
+"""The first line of a file that has only the columns of FIRST."""
+
+
+# ------------------------------------------------------------------------------- writing
+
+
+def pattern(**same: str) -> str:
+    """The pattern (for `%`) of a line with the columns of FIRST, without its line end. `same` are cells that are
+    the same in all lines; the others are given in order, as cells."""
+    return ",".join([same.get(column.name, "%s") for column in FIRST])
+
+
+def first_cells(values: Iterable[Any]) -> str:
+    """The columns of FIRST, from their values in order."""
+    return ",".join(map(cell, values))
+
+
+_NOTHING = tuple(each.plain_default for each in MORE)
+_DEFAULTS = [(each.column, each.plain_default) for each in MORE]
+_NO_CELLS = "," * len(MORE)
+
+
+def more_cells(values: Mapping[str, Any]) -> str:
+    """The columns of MORE, a comma before each; a value that is the default, or missing, is an empty cell."""
+    said = tuple([values.get(column, default) for column, default in _DEFAULTS])
+    if said == _NOTHING:
+        return _NO_CELLS
+    return "," + ",".join(["" if value == default else cell(value) for value, default in zip(said, _NOTHING)])
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+_BLOCK = 1 << 16
+"""Characters that are read at a time, and the rest of a line."""
+
+Values = Dict[str, Sequence[Any]]
+"""The values of some jobs by column, without the columns in which all cells are empty: they have their default."""
+
+
+class Layout:
+    """Where the columns are in the lines of a file, from its first line; `name` is the file's, for messages.
+    JobFileError where a column of REQUIRED is missing."""
+
+    def __init__(self, name: str, header: str) -> None:
+        self._name, names = name, _cells(header)
+        missing = [column.name for column in REQUIRED if column.name not in names]
+        if missing:
+            raise JobFileError(f"{name}:1: this is not a list of jobs: the first line names no column"
+                               f" {', '.join(f'`{column}`' for column in missing)}")
+        self._width = len(names)
+        self._places = [(column, names.index(column.name)) for column in COLUMNS if column.name in names]
+
+    def values(self, lines: Sequence[str]) -> Values:
+        """Those of lines; ValueError or IndexError where one is wrong, or odd and not alone."""
+        cells = list(zip(*self._rows(lines)))
+        return {column.name: column.values(cells[at]) for column, at in self._places
+                if any(cells[at]) or column in REQUIRED}
+
+    def _rows(self, lines: Sequence[str]) -> Sequence[Sequence[str]]:
+        """The cells of lines. The csv module is quick, but would refuse a cell of more than 128 KiB, which `cores`
+        is for a job on ten thousand nodes, and let a stray quote swallow the lines after it."""
+        if len(lines) > 1 and '"' in "".join(lines):
+            import csv
+            with suppress(csv.Error):
+                rows = list(csv.reader(lines, strict=True))
+                if len(rows) == len(lines) and set(map(len, rows)) == {self._width}:
+                    return rows
+        return list(map(_cells, lines))
+
+    def careful(self, lines: Sequence[str], first: int) -> Iterator[Values]:
+        """The values of each line by itself; `first` is the number of the first. JobFileError for one that is wrong."""
+        for number, line in enumerate(lines, first):
+            try:
+                values = self.values([line])
+            except (ValueError, IndexError) as error:
+                raise JobFileError(f"{self._name}:{number}: {self._fault(line)}") from error
+            yield values
+
+    def _fault(self, line: str) -> str:
+        cells = _cells(line)
+        for column, at in self._places:
+            if at >= len(cells):
+                return f"the line ends before `{column.name}`"
+            try:
+                column.read(cells[at])
+            except FieldError as error:
+                return f"{column.name}: {error.said(printable)}"
+            except ValueError as error:
+                return f"{column.name}: {printable(str(error), 200)}"
+        raise AssertionError("no column of the line is bad")
+
+
+def _cells(line: str) -> List[str]:
+    """The cells of a line."""
+    line = line.rstrip("\r\n")
+    if '"' not in line:
+        return line.split(",")
+    parts = line.split('"')
+    parts[1::2] = [quoted.replace(",", "\0") for quoted in parts[1::2]]
+    return [_unquoted(text) if '"' in text else text for text in '"'.join(parts).split(",")]
+
+
+def _unquoted(text: str) -> str:
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1].replace('""', '"')
+    return text.replace("\0", ",")
+
+
+def read_values(path: PathLike) -> Iterator[Values]:
+    """The jobs of a list, some at a time, so that memory does not grow with the list.
+
+    Columns are found by the names in the first line; those from `exit_code` on may be missing,
+    and others are passed over. A last line without its line end is being written and is left
+    out. Raises JobFileError with the place of a line that cannot be read, OSError as `open` does.
+    """
+    with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        header = file.readline()
+        if not header.endswith("\n"):
+            return
+        layout, number = Layout(os.fspath(path), header), 2
+        while lines := file.readlines(_BLOCK):
+            torn = not lines[-1].endswith("\n")
+            lines = lines[:-1] if torn else lines
+            try:
+                found: Iterable[Values] = [layout.values(lines)] if lines else []
+            except (ValueError, IndexError):
+                found = layout.careful(lines, number)
+            yield from found
+            if torn:
+                return
+            number += len(lines)
+
+
+def read_last(path: PathLike, count: int) -> Iterator[Values]:
+    """The last jobs of a list, in its order; none when there is no such file, or it is not a list. Only the file's
+    end is read. A line that cannot be read is passed over."""
+    with suppress(FileNotFoundError, JobFileError), open(path, "rb") as file:
+        header, begin = file.readline(), file.tell()
+        tail = max(begin, file.seek(0, os.SEEK_END) - _BLOCK)
+        file.seek(tail)
+        lines = file.read().decode("utf-8", "backslashreplace").split("\n")
+        lines = lines[tail > begin:-1][-count:]  # the first may be a part, the last is being written
+        layout = Layout(os.fspath(path), header.decode("utf-8", "backslashreplace"))
+        try:
+            found = [layout.values(lines)] if lines else []
+        except (ValueError, IndexError):
+            found = []
+            for line in lines:
+                with suppress(ValueError, IndexError):
+                    found.append(layout.values([line]))
+        yield from found

@@ -1,0 +1,111 @@
+"""From the rules of a run to who decides in it. Live runs, simulations and forecasts all compose their
+schedulers here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+
+from vrm.model.cluster import Cluster
+from vrm.model.heatmap import Heatmap
+from vrm.model.policies import PlacementPolicy
+from vrm.model.queues import Queues
+from vrm.model.rules import KEYS, WORDS, Rules
+from vrm.scheduling.dispatchers import make_backfilling, with_order
+from vrm.scheduling.custom import dispatcher_of, make_policy, placement_of
+from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.ordering import Ordering, make_ordering, own_ordering
+from vrm.scheduling.power_cap import check_energy, under_cap
+from vrm.scheduling.registry import PolicyError, own_name
+from vrm.scheduling.scheduler import Scheduler
+
+
+class RulesError(PolicyError):
+    """Rules by which nothing can be scheduled. `wrong` has a text for each field of `Rules` that is wrong, and
+    for `energy`, what was measured of programs; the message is the first of them."""
+
+    def __init__(self, wrong: Mapping[str, str]) -> None:
+        super().__init__(next(iter(wrong.values())))
+        self.wrong = wrong
+
+
+def compose(rules: Rules, machine: Cluster, heatmap: Optional[Heatmap] = None,
+            declared: Iterable[str] = ()) -> Scheduler:
+    """Return the scheduler that these rules describe, for a machine.
+
+    The policies of the rules are names, as the configuration has them, or the objects that they stand for: an
+    `Ordering` or a function `utility(job, now, nodes)`, a `Dispatcher` or an object with `fill` or `plan`, a
+    function `policy(cluster, heatmap)`. `heatmap` orders nodes under the policy strip. `declared` are classes of
+    energy of nodes that are not in the machine now. The machine gets its budget of power.
+
+    Raises RulesError, which says each field that is wrong, and PolicyError for values that no field can have.
+    """
+    rules = checked(rules)
+    wrong = _Wrong()
+    ordering = wrong.unless("algorithm", _ordering, rules.algorithm)
+    dispatcher = backfilling = wrong.unless("backfill", _dispatcher, rules.backfill)
+    for field, factor in (("backfill_order", 0.0), ("starvation", rules.starvation)):
+        backfilling = backfilling and wrong.unless(field, with_order, backfilling, rules.backfill_order, factor)
+    policy = wrong.unless("policy", _placement, rules, machine, heatmap, AUTO)
+    if rules.node_order != AUTO:
+        policy = policy and wrong.unless("node_order", _placement, rules, machine, heatmap, rules.node_order)
+    policy = policy and wrong.unless("power_cap", under_cap, policy, rules.power_cap, machine)
+    wrong.unless("energy" if machine.programs else "backfill", check_energy, dispatcher, machine, declared)
+    if not 0 <= rules.interval < math.inf:
+        wrong["interval"] = f"interval={rules.interval!r}: give seconds from 0 on"
+    scheduler: Optional[Scheduler] = None if wrong else wrong.unless(
+        "starts_per_interval", Scheduler, ordering, backfilling, policy, rules.interval, rules.starts_per_interval,
+        rules.queues)
+    if scheduler is None:
+        raise RulesError(wrong)
+    return scheduler
+
+
+def checked(rules: Rules) -> Rules:
+    """Return the rules, with queues made of what they say by name (`{"debug": {"max_running": 2}}`). Raises
+    PolicyError for what are no queues, and for a word that a field cannot be."""
+    try:
+        queues = Queues.of(rules.queues)
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"queues: {error}; give keys such as {{'debug': {{'max_running': 2}}}}") from None
+    for name, key in KEYS.items():
+        if key.kind in WORDS and getattr(rules, name) not in WORDS[key.kind]:
+            raise PolicyError(f"{name}: expected {' or '.join(WORDS[key.kind])}, got {getattr(rules, name)!r}")
+    return replace(rules, queues=queues)
+
+
+class _Wrong(Dict[str, str]):
+    """What is wrong, by the field that says it."""
+
+    def unless(self, field: str, make: Callable[..., Any], *given: Any) -> Any:
+        """Return what `make` makes; where it raises PolicyError, None, and the field is wrong."""
+        try:
+            return make(*given)
+        except PolicyError as error:
+            self[field] = str(error)
+            return None
+
+
+def _ordering(algorithm: Any) -> Ordering:
+    if isinstance(algorithm, Ordering):
+        return algorithm
+    return make_ordering(algorithm) if isinstance(algorithm, str) else own_ordering(own_name(algorithm), algorithm)
+
+
+def _dispatcher(backfill: Any) -> Dispatcher:
+    if isinstance(backfill, (str, int)):
+        return make_backfilling(backfill)
+    return dispatcher_of(own_name(backfill), backfill, f"backfill={backfill!r}: give a name, a number of "
+                         "reservations, or an object with `fill` or `plan`")
+
+
+def _placement(rules: Rules, machine: Cluster, heatmap: Optional[Heatmap], order: Any) -> PlacementPolicy:
+    policy = rules.policy
+    if isinstance(policy, str):
+        return make_policy(policy, machine, heatmap, order)
+    if order != AUTO:
+        raise PolicyError(f"node_order={order!r}: a policy of your own says itself which nodes come first")
+    return placement_of(own_name(policy), policy(machine, heatmap), machine,
+                        f"policy={policy!r}: give a name, or a function that gives an object with `nodes` and `place`")

@@ -1,0 +1,178 @@
+"""What a simulation is given besides its workload, its machine and its rules: what was measured before, what
+happens at known times, and what is recorded. Command lines and matrices name the fields of these flatly
+(`by_name`)."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple, Union
+
+from vrm.model.cluster import Watcher
+from vrm.model.energy import NO_PROGRAMS, Programs
+from vrm.model.heatmap import Heatmap
+from vrm.model.machine import Machine
+from vrm.model.reservation import ReservationRequest
+from vrm.model.rules import Rules
+from vrm.model.speedups import Speedups
+from vrm.results.history import Lesson, lessons
+from vrm.results.metrics import THRESHOLD
+from vrm.run.expectations import Expectations, make_expectations
+from vrm.simulation.engine import Outage
+from vrm.simulation.inputs import WorkloadError
+from vrm.simulation.recorded_lends import AskedLend
+from vrm.workload import heatmap_files
+from vrm.workload.estimates import seconds_of_runs
+from vrm.workload.swf import Selection
+
+File = Union[str, Path]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured of programs and jobs before the run.
+
+    `heatmap` orders nodes under the policy strip: a `Heatmap`, or a file of ranks or of measured speed-ups. With
+    speed-ups, also those given as `speedups`, jobs run faster or slower beside others, and pairs whose combined
+    throughput is below `Rules.min_throughput` share no node. `rows_are`: whose speed the rows of such a file
+    are, `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`:
+    directories of earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`:
+    what programs draw on classes of nodes, a file as `vrm energy measure` writes it, or a
+    `vrm.model.energy.Programs`. Files are read when the simulation begins.
+    """
+
+    heatmap: Union[File, Heatmap, None] = None
+    speedups: Optional[Speedups] = None
+    rows_are: str = "own"
+    calibrated: Optional[File] = None
+    history: Sequence[File] = ()
+    energy: Union[File, Programs, None] = None
+
+    def pairs(self, least: float) -> Tuple[Optional[Heatmap], Optional[Speedups]]:
+        """Return the order of nodes and the speeds beside others, where they are known; pairs with a combined
+        throughput below `least` are refused. Raises SpeedError."""
+        if isinstance(self.heatmap, (str, Path)):
+            found = heatmap_files.read(self.heatmap, self.rows_are, least)
+            return found.heatmap, self.speedups or found.speedups
+        if self.heatmap is None and self.speedups is not None:
+            return self.speedups.heatmap(least), self.speedups
+        return self.heatmap, self.speedups
+
+    def programs(self) -> Programs:
+        """Return what programs draw. Raises ConfigError."""
+        if isinstance(self.energy, Programs) or self.energy is None:
+            return self.energy or NO_PROGRAMS
+        from vrm.config.energy import read_programs  # its libraries take a quarter of a second
+        return read_programs(self.energy)
+
+    def expectations(self, rules: Rules, known: Optional[List[Lesson]] = None) -> Optional[Expectations]:
+        """Return what is expected of jobs under these rules, None where that is what users say. `known` are the
+        jobs of the history, where they have been read. Raises PolicyError and HistoryError."""
+        table = None if self.calibrated is None else seconds_of_runs(self.calibrated)
+        return make_expectations(rules, table, lessons(self.history) if known is None else known)
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """What happens during a simulation, at known times in seconds of the workload.
+
+    `outages`: nodes that are lost for a while; their jobs wait again, as live. `end`: when the allocation ends;
+    jobs that would not have ended by then do not start, and `summary["held"]` counts those that are left.
+    `reservations`: advance reservations of nodes (`vrm.model.reservation.ReservationRequest`), known from the start.
+    `changes`: pairs of a time and the rules from then on, in order of time; what of them can be changed in a live
+    run counts (`vrm.model.rules.CHANGEABLE`). `lends`: running jobs lend cores to waiting ones, as `vrm lend`
+    makes them.
+    """
+
+    outages: Iterable[Outage] = ()
+    end: float = math.inf
+    reservations: Iterable[ReservationRequest] = ()
+    changes: Iterable[Tuple[float, Rules]] = ()
+    lends: Iterable[AskedLend] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("outages", "reservations", "changes", "lends"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is recorded of a simulation.
+
+    `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: how much
+    of a job's place jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
+    `efficiency`: also how well nodes that differ are used (`vrm.results.efficiency`). `watchers` observe each start
+    and end (`Watcher`); an ordering that is one of them can know what each user has had. `threshold`: seconds below
+    which a run time does not count in the bounded slowdown. `warm_up` and `cool_down`: the jobs submitted in the
+    first and in the last seconds are left out of the averages.
+    """
+
+    out: Optional[File] = None
+    places: Optional[str] = None
+    evalys: bool = False
+    efficiency: bool = False
+    watchers: Sequence[Watcher] = ()
+    threshold: float = THRESHOLD
+    warm_up: float = 0.0
+    cool_down: float = 0.0
+
+    def files(self, stack: ExitStack, workload: Any) -> List[Optional[TextIO]]:
+        """Open jobs.csv and evalys.csv, as far as they are wanted; the stack closes them. Raises OSError, and
+        WorkloadError where the jobs of the workload, or of a live run, would be overwritten."""
+        if self.out is None:
+            return [None, None]
+        directory = Path(self.out)
+        directory.mkdir(parents=True, exist_ok=True)
+        jobs = directory / "jobs.csv"
+        own = isinstance(workload, (str, Path)) and jobs.resolve() == Path(workload).resolve()
+        if own or (directory / "journal").exists():
+            raise WorkloadError(f"{jobs} is {'the workload' if own else 'that of a live run'} and would be "
+                                "overwritten; write to another directory")
+        return [stack.enter_context(open(directory / name, "w", 1 << 18, encoding="utf-8", errors="backslashreplace",
+                                         newline="\n")) if wanted else None
+                for name, wanted in (("jobs.csv", True), ("evalys.csv", self.evalys))]
+
+
+PARTS: Mapping[str, Any] = {"rules": Rules, "measured": Measurements, "timetable": Timetable, "record": Recording,
+                            "selection": Selection, "machine": Machine}
+"""The classes of those parameters of `simulate` that are objects."""
+
+FIELDS: Mapping[str, str] = {each.name: parameter for parameter in ("rules", "measured", "timetable", "record")
+                             for each in fields(PARTS[parameter])} | {
+    "keep_estimates": "selection", **dict.fromkeys(("nodes", "sockets", "cores", "licences"), "machine")}
+"""The parameter of `simulate` of which each flat name is a field."""
+
+
+def by_name(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the arguments of `simulate` that these are: objects for what is named flatly, such as `nodes`,
+    `backfill` or `out`; other names as they are. Raises WorkloadError where two things say the nodes, and
+    ConfigError for a machine file."""
+    found = {name: value for name, value in given.items() if name not in FIELDS}
+    flat: Dict[str, Dict[str, Any]] = {}
+    for name in given.keys() - found.keys():
+        flat.setdefault(FIELDS[name], {})[name] = given[name]
+    if "machine" in flat:
+        found["machine"] = _machine(found.get("machine"), **flat.pop("machine"))
+    for parameter, values in flat.items():
+        found[parameter] = replace(found.get(parameter) or PARTS[parameter](), **values)
+    return found
+
+
+def _machine(machine: Union[File, Machine, None], nodes: Any = None, sockets: int = 1, cores: int = 1,
+             licences: Optional[Mapping[str, float]] = None) -> Machine:
+    if machine is not None and nodes is not None:
+        raise WorkloadError("a machine file says which nodes there are; give either that or nodes")
+    if isinstance(nodes, int):
+        return Machine.of(nodes, sockets, cores, licences)
+    described = read_machine(machine)
+    return Machine(tuple(nodes or described.nodes), described.licences or licences or {})
+
+
+def read_machine(machine: Union[File, Machine, None]) -> Machine:
+    """Return a machine, of its file where it is one. Raises ConfigError."""
+    if isinstance(machine, Machine) or machine is None:
+        return machine or Machine()
+    from vrm.config.machine import read_machine as read  # its libraries take a quarter of a second
+    return read(machine)

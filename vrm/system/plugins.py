@@ -1,0 +1,131 @@
+"""What installed packages add to vrm: entry points of the groups in GROUPS.
+
+A package names what it adds in its metadata, as in pyproject.toml:
+
+    [project.entry-points."vrm.orderings"]
+    widest = "my_policies:widest"
+
+Only these names are read; a module is imported when what it adds is used. vrm's own names come first, and no package
+takes the place of one. A package that lies where others may write is refused, unless vrm itself lies there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Callable, Container, Dict, NamedTuple, Optional, Tuple
+
+from vrm.system.trust import distrust
+
+GROUPS: Dict[str, str] = {
+    "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
+    "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
+    "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
+    "vrm.formats": "workload format", "vrm.commands": "command", "vrm.parts": "part of the manager"}
+"""The groups of entry points, and what one of each is."""
+
+
+class PluginError(ValueError):
+    """What a package adds cannot be used; the text names the package and says why and what to do."""
+
+
+class Plugin(NamedTuple):
+    """A name that a package adds to a group, and the `module:object` that it stands for."""
+
+    group: str
+    name: str
+    path: str
+    package: str
+    version: str
+
+    @property
+    def origin(self) -> str:
+        """As `vrm-example 1.0 (vrm_example:widest)`."""
+        return f"{self.package} {self.version} ({self.path})"
+
+
+@functools.cache
+def installed(group: str) -> Tuple[Plugin, ...]:
+    """What packages add to a group, in the order of the names."""
+    from importlib.metadata import entry_points  # takes longer than most commands
+
+    return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)
+                        for point in entry_points(group=group) if point.dist is not None))
+
+
+def find(group: str, name: str) -> Optional[Plugin]:
+    """What a package adds to a group under a name, in either case; None where none does. PluginError where two do."""
+    found = [plugin for plugin in installed(group) if plugin.name.lower() == name.lower()]
+    if len(found) > 1:
+        raise PluginError(f"the {GROUPS[group]} `{name}` is in two packages, {found[0].origin} and {found[1].origin}; "
+                          "uninstall one of them")
+    return found[0] if found else None
+
+
+def load(plugin: Plugin) -> Any:
+    """The function or class that a plugin stands for. PluginError where it cannot be had, or is not to be trusted."""
+    module, _, name = plugin.path.partition(":")
+    reason = _untrusted(module.partition(".")[0])
+    if reason:
+        raise PluginError(f"{plugin.origin}: {reason}")
+    try:
+        found = functools.reduce(getattr, name.split("."), import_module(module))
+    except Exception as error:  # it is somebody else's program, which may raise anything
+        raise _failed(plugin, error) from error
+    if not callable(found):
+        raise PluginError(f"{plugin.origin} is not callable; update or uninstall {plugin.package}")
+    return found
+
+
+def use(group: str, taken: Container[str], enter: Callable[[Any], object]) -> None:
+    """Load and `enter` all that packages add to a group, but what has one of the names that are `taken`. Of what
+    cannot be used, a line is printed on standard error."""
+    for plugin in installed(group):
+        try:
+            trouble = clash(plugin, taken)
+            if trouble:
+                raise PluginError(trouble)
+            made = load(plugin)
+            try:
+                enter(made)
+            except Exception as error:
+                raise _failed(plugin, error) from error
+        except PluginError as error:
+            print(f"vrm: {error}", file=sys.stderr)
+
+
+def clash(plugin: Plugin, taken: Container[str]) -> str:
+    """Why a name cannot be used: vrm, or another package, has it, too. "" where neither does."""
+    if plugin.name.lower() in taken:
+        return (f"{plugin.origin} adds the {GROUPS[plugin.group]} `{plugin.name}`, and vrm has one of that name, which "
+                "is used; the package must give it another name")
+    try:
+        find(plugin.group, plugin.name)
+    except PluginError as error:
+        return str(error)
+    return ""
+
+
+def _failed(plugin: Plugin, error: Exception) -> PluginError:
+    return PluginError(f"{plugin.origin} failed: {type(error).__name__}: {error}; update or uninstall {plugin.package}")
+
+
+def _untrusted(package: str) -> str:
+    """Why the files of a package are not to be loaded, "" where they may."""
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    if spec is None:
+        return ""  # its import says so
+    folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    places = [place for folder in folders for place in (folder.parent, folder)]
+    if spec.origin is not None and not folders:
+        places.append(Path(spec.origin).parent)
+    if Path(__file__).parents[2] in places:
+        return ""
+    places += [place / "__pycache__" for place in places]
+    allow = "install the package elsewhere"
+    reasons = [distrust(spec.origin, allow=allow)] if spec.origin is not None else []
+    reasons += [distrust(place, allow=allow, home=True) for place in places]
+    return next(filter(None, reasons), "")

@@ -1,0 +1,57 @@
+"""`each=`: a job for each path that matches a pattern, or for each line of a file."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Callable, List, Union
+
+from vrm.model import shapes
+from vrm.model.ranges import MOST_JOBS
+from vrm.workload.grammar import LineError, QueueLine, show
+
+LARGEST = 16 * 2**20
+"""Bytes of the largest file of which each line is a job."""
+
+
+def expanded(wanted: QueueLine, directory: Union[str, Path], fault: Callable[[Path], str] = lambda path: ""
+             ) -> QueueLine:
+    """The line with its items, as an array of as many jobs; a line without `each=` as it is.
+
+    Relative paths start at `directory`. `fault` says why a file is not to be obeyed ("": it is). LineError where
+    there is no item, or one cannot be used.
+    """
+    pattern = wanted.fields.get("each")
+    if pattern is None:
+        return wanted
+    if "array" in wanted.fields:
+        raise LineError("each= and array= both say which jobs there are; leave out one")
+    items = _lines(Path(directory, pattern[1:]), fault) if pattern.startswith("@") else sorted(
+        islice(glob.iglob(pattern, root_dir=directory), MOST_JOBS + 1))
+    if not items:
+        raise LineError(f"each: no path matches `{show(pattern)}` in {directory}" if pattern[0] != "@" else
+                        f"each: {show(pattern[1:])} has no line")
+    if len(items) > MOST_JOBS:
+        raise LineError(f"each: `{show(pattern)}` makes more than {MOST_JOBS} jobs")
+    for item in items:
+        if shapes.CONTROL.search(item) or not item.isprintable():
+            raise LineError(f"each: `{show(item)}` holds a character that cannot be printed")
+    return replace(wanted, fields={**wanted.fields, "array": range(len(items))}, items=tuple(items))
+
+
+def _lines(path: Path, fault: Callable[[Path], str]) -> List[str]:
+    """The lines of a file that are not blank."""
+    reason = fault(path)
+    if reason:
+        raise LineError(f"each: {reason}")
+    try:
+        if os.stat(path).st_size > LARGEST:
+            raise LineError(f"each: {path} is larger than {LARGEST} bytes")
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise LineError(f"each: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise LineError(f"each: {path} is not UTF-8") from error

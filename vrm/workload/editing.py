@@ -1,0 +1,165 @@
+"""What has changed in a queue file since its lines were taken: which lines were changed, removed or
+added.
+
+Lines are compared by digests of their words, in their order. Equal lines at both ends of a part, and
+lines that occur once in both files, belong together (patience diff). What is left between them was
+changed, place by place. A line may be changed only while its jobs may still become others (`free`).
+Where that is not so, nothing is guessed: the answer is `Unclear`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+
+Pair = Tuple[int, int]
+"""A line of the old file, and the line of the new one that is there now."""
+
+Block = Tuple[int, int, int, int]
+"""A part of both files: from and to a line of the old one, from and to a line of the new one."""
+
+Ask = Callable[[int], bool]
+
+
+class Edit(NamedTuple):
+    """What was done to the lines taken; lines are counted from 0 in each file.
+
+    `changed` and `moved` are pairs, `gone` old lines, `new` lines that were added before the last line that
+    was there. `reached` is how many lines of the new file these are: what follows was appended."""
+
+    changed: List[Pair]
+    moved: List[Pair]
+    gone: List[int]
+    new: List[int]
+    reached: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether all lines are as they were."""
+        return not (self.changed or self.moved or self.gone or self.new)
+
+
+class Unclear(NamedTuple):
+    """What cannot be told. `old` lines, whose jobs can no longer become others, were changed: they are
+    among the `new` ones now. Without `new` ones, `old` lines were removed that are equal to others whose
+    jobs are in another state, or nothing is left."""
+
+    old: List[int]
+    new: List[int]
+
+
+def compare(old: Sequence[int], new: Sequence[int], free: Ask, waits: Ask, accept: bool = False
+            ) -> Union[Edit, Unclear]:
+    """How `new` was made of `old`; both are digests of lines.
+
+    `free` says of an old line whether its jobs may become others, `waits` whether a job of it waits.
+    With `accept` nothing is unclear: a changed line that is not free was removed, and another was added.
+    """
+    kept = matches(old, new)
+    edit = Edit([], [], [], [], 0)
+    for block in list(_between(kept, len(old), len(new))):
+        fixed = _take(block, old, new, free, edit, kept)
+        if fixed and not accept:
+            return Unclear(fixed, list(range(block[2], block[3])))
+    edit = _with_moves(edit, old, new, waits)
+    if not accept:
+        doubtful = _doubtful(old, new, edit.gone, waits)
+        if doubtful or not new and any(map(waits, range(len(old)))):
+            return Unclear(doubtful or list(range(len(old))), [])
+    reached = 1 + max((line for _, line in (*kept, *edit.changed, *edit.moved)), default=-1)
+    return edit._replace(new=[line for line in edit.new if line < reached], reached=reached)
+
+
+def _take(block: Block, old: Sequence[int], new: Sequence[int], free: Ask, edit: Edit, kept: List[Pair]) -> List[int]:
+    """Add to the edit what this part tells, and to `kept` lines that are equal at the same place of it; the old lines
+    in it that are not free and were changed."""
+    begin, end, first, last = block
+    both = min(end - begin, last - first)
+    fixed = []
+    for one, other in zip(range(begin, begin + both), range(first, first + both)):
+        if old[one] == new[other]:
+            kept.append((one, other))
+        elif free(one):
+            edit.changed.append((one, other))
+        else:
+            fixed.append(one)
+            edit.gone.append(one)
+            edit.new.append(other)
+    left = range(begin + both, end)
+    edit.gone.extend(left)
+    edit.new.extend(range(first + both, last))
+    return fixed + [one for one in left if both and not free(one)]
+
+
+def _with_moves(edit: Edit, old: Sequence[int], new: Sequence[int], waits: Ask) -> Edit:
+    """Lines that were removed in one place and added in another were moved; of equal ones those first whose
+    jobs do not wait, since these are not to run again."""
+    added: Dict[int, List[int]] = {}
+    for line in reversed(edit.new):
+        added.setdefault(new[line], []).append(line)
+    moved = [(line, added[old[line]].pop()) for line in sorted(edit.gone, key=waits) if added.get(old[line])]
+    there, here = {line for line, _ in moved}, {line for _, line in moved}
+    return edit._replace(moved=sorted(moved, key=lambda pair: pair[1]),
+                         gone=[line for line in edit.gone if line not in there],
+                         new=[line for line in edit.new if line not in here])
+
+
+def matches(old: Sequence[int], new: Sequence[int]) -> List[Pair]:
+    """The lines that are in both, in their order."""
+    found: List[Pair] = []
+    parts: List[Block] = [(0, len(old), 0, len(new))]
+    while parts:
+        begin, end, first, last = parts.pop()
+        while begin < end and first < last and old[begin] == new[first]:
+            found.append((begin, first))
+            begin, first = begin + 1, first + 1
+        while begin < end and first < last and old[end - 1] == new[last - 1]:
+            end, last = end - 1, last - 1
+            found.append((end, last))
+        once = _once(old, new, (begin, end, first, last))
+        found += once
+        parts += _between(once, end, last, begin, first) if once else []
+    return sorted(found)
+
+
+def _between(kept: Sequence[Pair], end: int, last: int, begin: int = 0, first: int = 0) -> Iterator[Block]:
+    """The parts before, between and behind these pairs."""
+    for one, other in (*kept, (end, last)):
+        if one > begin or other > first:
+            yield begin, one, first, other
+        begin, first = one + 1, other + 1
+
+
+def _once(old: Sequence[int], new: Sequence[int], block: Block) -> List[Pair]:
+    """The most lines that are once in each part, in the same order in both."""
+    begin, end, first, last = block
+    if begin == end or first == last or end - begin == last - first == 1:
+        return []
+    count, others = Counter(old[begin:end]), Counter(new[first:last])
+    where = {new[line]: line for line in range(first, last) if others[new[line]] == 1}
+    pairs = [(line, where[old[line]]) for line in range(begin, end)
+             if count[old[line]] == 1 and old[line] in where]
+    ends: List[int] = []  # the last line of the best row of each length (patience sorting)
+    rows: List[int] = []  # which pair that is
+    before: List[int] = []
+    for number, (_, line) in enumerate(pairs):
+        at = bisect_left(ends, line)
+        ends[at:at + 1], rows[at:at + 1] = [line], [number]
+        before.append(rows[at - 1] if at else -1)
+    found, number = [], rows[-1] if rows else -1
+    while number >= 0:
+        found.append(pairs[number])
+        number = before[number]
+    return found[::-1]
+
+
+def _doubtful(old: Sequence[int], new: Sequence[int], gone: Sequence[int], waits: Ask) -> List[int]:
+    """Equal lines of which some were removed, while jobs of some wait and those of others do not: which of
+    them were removed?"""
+    removed = {old[line] for line in gone}.intersection(new)
+    same: Dict[int, List[int]] = {}
+    for line, text in enumerate(old) if removed else ():
+        if text in removed:
+            same.setdefault(text, []).append(line)
+    return [line for lines in same.values() if len(set(map(waits, lines))) > 1 for line in lines]
