@@ -531,6 +531,12 @@ back to prterun:
   Daemon exit status: 255
 """
 
+SRUN_FAILED_5 = """------------------------------------------------------------
+srun returned non-zero exit status (59648) from launching
+the per-node daemon. You may debug this problem further
+by augmenting the cmd line with:
+"""
+
 
 @pytest.mark.parametrize("text, lost", [
     (LOST_4, ("n2",)), (LOST_5, ("n2",)), ("", ()),
@@ -539,6 +545,7 @@ back to prterun:
     ("PRTE has lost communication with a remote daemon.\nRead on elsewhere.\n", (UNNAMED,)),
     ("An ORTE daemon has unexpectedly failed after launch and before\ncommu", (UNNAMED,)),
     (UNREACHED_4, ("n3",)), (UNREACHED_4.split("\n", 1)[1], (UNNAMED,)), (UNREACHED_5, ("n3",)),
+    (SRUN_FAILED_5, (UNNAMED,)),
 ])
 def test_lost_nodes(text: str, lost: Tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "e").write_text("x" * 1000 + "\n" + text)

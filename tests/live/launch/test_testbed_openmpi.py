@@ -409,7 +409,7 @@ def test_a_node_is_switched_off_and_another_unplugged(places: List[Place], testb
         for place, job in zip(places, late):
             assert job.process.wait(LIMIT) != 0
             lost = lost_nodes(job.errors, job.output)
-            # Slurm ends the other daemon as well, and mpirun blames that one, if it had reported.
+            # Slurm ends the other daemon as well: mpirun blames that one if it had reported, else srun.
             assert lost in ([("n2",)] if place.how == "ssh" else [("n1",), (UNNAMED,)]), (
                 job.errors.read_text() + job.output.read_text())
     finally:

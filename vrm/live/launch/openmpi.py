@@ -389,6 +389,7 @@ _LOST = re.compile(r"""
     |^(?:ssh:[ ]connect[ ]to[ ]host[ ](?P<away>\S+)[ ]port.*\n(?:-+\n)?)?
         \S+[ ]was[ ]unable[ ]to[ ]reliably[ ]start[ ]one[ ]or[ ]more[ ]daemons
     |^An?[ ](?:ORTE|PRTE)[ ]daemon[ ]has[ ]unexpectedly[ ]failed[ ]after[ ]launch
+    |^srun[ ]returned[ ]non-zero[ ]exit[ ]status[ ]\(\d+\)[ ]from[ ]launching
     """, re.VERBOSE | re.MULTILINE)
 
 
@@ -401,7 +402,7 @@ def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, size: int = 
     A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
     gives 0. Ranks may still run there. It is a reason to give, not proof that these nodes are
     down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
-    one of those.
+    one of those, or, if none had reported yet, only says that srun failed.
     """
     text = "\n".join(tail(path, size) for path in (errors, output) if path is not None)
     return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
