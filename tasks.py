@@ -4,6 +4,7 @@
 python3 tasks.py demo            install, build the benchmark programs, run a queue of real MPI jobs twice
 python3 tasks.py test            install, run all tests, several at a time
 python3 tasks.py test --quick    the same without those that need MPI, the test cluster, or long
+python3 tasks.py test --again    at most five that failed run once more, one at a time: those that fail again count
 python3 tasks.py lint            install, check types (mypy) and code (ruff)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
@@ -15,10 +16,13 @@ used when mpirun and mpicc are there, else one is installed beside vrm.
 from __future__ import annotations
 
 import csv
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Dict, List, Optional
 
@@ -133,14 +137,25 @@ def test(arguments: List[str]) -> int:
     # Most tests wait for processes: two for each core keep the cores busy.
     options = ["-n", str(min(2 * len(os.sched_getaffinity(0)), 8)), "--dist", "loadgroup"]
     if "--quick" in arguments:
-        arguments = [word for word in arguments if word != "--quick"]
         options += ["-m", "not (mpi or testbed or slow)"]
+    again = "--again" in arguments
+    arguments = [word for word in arguments if word not in ("--quick", "--again")]
     say(" ".join(["pytest", *options, *arguments]))
     env = root_environment()
     # Tests start vrm thousands of times: what it imports is compiled once, and NumPy starts no threads.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["OPENBLAS_NUM_THREADS"] = "1"
-    return run(PYTHON, "-m", "pytest", *options, *arguments, env=env)
+    with tempfile.TemporaryDirectory() as cache:
+        kept = ["-o", f"cache_dir={cache}"] if again else []
+        status = run(PYTHON, "-m", "pytest", *kept, *options, *arguments, env=env)
+        failed = Path(cache, "v", "cache", "lastfailed")
+        # Without the name of their group, which pytest-xdist adds.
+        names = [re.sub(r"@\w+$", "", name) for name in json.loads(failed.read_text())] if failed.exists() else []
+        if status != 1 or not 0 < len(names) <= 5:
+            return status
+        status = run(PYTHON, "-m", "pytest", *kept, *names, env=env)
+    say(f"failed beside others, {'and alone' if status else 'passed alone, and are to be mended'}: {' '.join(names)}")
+    return status
 
 
 def lint() -> int:

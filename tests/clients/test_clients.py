@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, Container, Dict, Iterator, List, NamedTuple, Sequence
 
 import pytest
 
@@ -86,8 +86,10 @@ def outcome(folder: Path, client: str, more: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
-    """Of all clients, on Slurm and on vrm, which run at the same time on different nodes."""
+def results(request: pytest.FixtureRequest) -> Iterator[Results]:
+    """Of all clients that are asked for, on Slurm and on vrm, which run at the same time on different nodes."""
+    asked = {item.callspec.params["client"] for item in request.session.items
+             if isinstance(item, pytest.Function) and item.module is request.module}
     python = Path(os.environ.get("VRM_TEST_CLIENTS", ""), "bin", "python")
     if not os.environ.get("VRM_TEST_CLIENTS") or not python.exists():
         pytest.skip("VRM_TEST_CLIENTS names no environment with the clients (.ci/clients.txt)")
@@ -98,7 +100,7 @@ def results() -> Iterator[Results]:
     folder.chmod(0o755)
     try:
         with Testbed(5, accounting=True, directory=folder / "cluster", accounts=["alice"]) as testbed:
-            yield run_all(testbed, python)
+            yield run_all(testbed, python, asked)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -149,9 +151,9 @@ class Drives:
                 for name, place in self.places.items()}
 
 
-def run_all(testbed: Testbed, python: Path) -> Results:
-    """Run all clients on both at the same time, some side by side."""
-    drives, clients = Drives(testbed, python), known()
+def run_all(testbed: Testbed, python: Path, asked: Container[str]) -> Results:
+    """Run the clients that are asked for on both at the same time, some side by side."""
+    drives, clients = Drives(testbed, python), [client for client in known() if client in asked]
     on_vrm = drives.on_vrm(clients, 4)
     on_slurm = drives.on_slurm([client for client in clients if client not in ON_VRM], 4)
     wait_until(on_slurm, "the clients have ended on Slurm", limit=600)

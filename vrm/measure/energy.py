@@ -34,6 +34,8 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
             directory: Optional[Path] = None) -> Found:
     """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
     measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
+    if not shutil.which(argv[0]):
+        raise MeasureError(f"{argv[0]}: no such file, or it is no program")
     counters, refused = _counters()
     events = usable_events(directory)
     energy_events = [] if counters or watts else [event for event in _ENERGY if event in events]
