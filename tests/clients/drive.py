@@ -524,16 +524,18 @@ def myqueue() -> Any:
     Path(".myqueue").mkdir()
     Path(".myqueue/config.py").write_text(
         f"config = {{'scheduler': 'slurm', 'use_mpi': False, 'nodes': [({partition()!r}, {{'cores': 2, 'memory': '1G'}})]}}\n")
-    for name, text in (("one", "echo 1 >one.out"), ("two", "cat one.out one.out >two.out"), ("fails", "exit 3"),
-                       ("runs", ": >begun; sleep 600")):
+    # It forgets what a job says that ends before `mq submit` has written down its number, and waits for it for ever.
+    known = "until [ -e submitted ]; do sleep 0.05; done; "
+    for name, text in (("one", known + "echo 1 >one.out"), ("two", "cat one.out one.out >two.out"),
+                       ("fails", known + "exit 3"), ("runs", ": >begun; sleep 600")):
         Path(f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n")
         Path(f"{name}.sh").chmod(0o755)
 
     def mq(*words: str) -> str:
         return run(BIN / "mq", *words)
-    mq("list")  # makes its database: the first submit would forget what a job says that starts before it is made
     for name, more in (("one", []), ("two", ["-d", "one.sh"]), ("fails", []), ("runs", [])):
         mq("submit", f"./{name}.sh", "-R", "1:5m", *more)
+    Path("submitted").touch()
     until(lambda: Path("begun").exists(), "it runs")
     mq("remove", "-s", "qr", "-n", "runs.sh")
 
