@@ -419,7 +419,8 @@ class Cluster(Pool):
         self._remove(booking)
         known = self._empties, self._free
         self.give(job, placement)
-        devices.free(self.held, placement.devices)
+        if placement.devices:
+            devices.free(self.held, placement.devices)
         self._recount(job, placement, known, +1)
         self.generation += 1
         for watcher in self.watchers:

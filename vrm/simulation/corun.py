@@ -13,6 +13,7 @@ borrower are neighbours.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from vrm.model import bits
@@ -25,10 +26,11 @@ from vrm.results.shares import shared
 class _Run:
     """A running job: what is left of its work (s of compact time) at a moment, and its speed.
 
-    `lacks` says for which company its speed, as of `looked`, was not measured.
+    `lacks` says for which company its speed, as of `looked`, was not measured. `beside` are the jobs on each
+    of its nodes, itself among them, where neighbours count.
     """
 
-    __slots__ = ("booking", "left", "since", "speed", "looked", "lacks")
+    __slots__ = ("booking", "left", "since", "speed", "looked", "lacks", "beside")
 
     def __init__(self, booking: Booking, left: float, since: float) -> None:
         self.booking = booking
@@ -37,6 +39,7 @@ class _Run:
         self.speed = 0.0
         self.looked = since
         self.lacks: Set[str] = set()
+        self.beside: List[List[int]] = []
 
 
 class CoRunning:
@@ -56,18 +59,16 @@ class CoRunning:
     def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
         job_id = booking.job.id
-        self._runs[job_id] = _Run(booking, run, now)
+        here = self._runs[job_id] = _Run(booking, run, now)
         if self.speedups is None:
             if not shared(booking):
-                self._runs[job_id].speed = 1.0
+                here.speed = 1.0
                 return ((job_id, now + run),)
             return self._update([job_id, *self._in_order(booking, self._share(job_id))], now)
-        touched = [job_id]
-        for node in bits.members(booking.placement.node_set):
-            for other in self._on_node[node]:
-                if other not in touched:
-                    touched.append(other)
-            self._on_node[node].append(job_id)
+        here.beside = [self._on_node[node] for node in bits.members(booking.placement.node_set)]
+        touched = dict.fromkeys([job_id, *chain.from_iterable(here.beside)])
+        for jobs in here.beside:
+            jobs.append(job_id)
         return self._update(touched, now)
 
     def _share(self, job_id: int) -> Set[int]:
@@ -103,14 +104,9 @@ class CoRunning:
                 self._shares[other].discard(job_id)
             return self._update(self._in_order(booking, others), now)
         self._count(ran, now)
-        touched: List[int] = []
-        for node in bits.members(booking.placement.node_set):
-            here = self._on_node[node]
-            here.remove(job_id)
-            for other in here:
-                if other not in touched:
-                    touched.append(other)
-        return self._update(touched, now)
+        for jobs in ran.beside:
+            jobs.remove(job_id)
+        return self._update(dict.fromkeys(chain.from_iterable(ran.beside)), now)
 
     def remaining(self, job_id: int, now: float) -> float:
         """Work that is left of a running job, in seconds of compact time."""
@@ -143,15 +139,10 @@ class CoRunning:
             others = [other for loan in self.cluster.loans.all if job.id in loan[:2]
                       for other in loan[:2] if other != job.id and other in self._runs]
             return min((self._beside(run, other, speedups) for other in others), default=1.0)
-        neighbours = set()
-        lonely = False
-        for node in bits.members(placement.node_set):
-            here = self._on_node[node]
-            lonely = lonely or len(here) == 1
-            neighbours.update(here)
+        neighbours = set().union(*run.beside)
         neighbours.discard(job.id)
         speeds = []
-        if lonely or not neighbours:
+        if not neighbours or min(map(len, run.beside)) == 1:
             speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
         speeds += [self._beside(run, other, speedups) for other in neighbours]
         return min(speeds)

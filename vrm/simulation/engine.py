@@ -200,9 +200,10 @@ class Simulator:
         events = executor.events
         while events and events[0][0] <= now:
             event = pop(events)
-            if executor.foreseen or not executor.is_void(event):
-                handlers[event[1] % LATER](event)
-            if self.one_by_one and event[1] > NODE_UP:
+            kind = event[1]
+            if kind >= LATER or executor.foreseen or not executor.is_void(event):
+                handlers[kind % LATER](event)
+            if self.one_by_one and kind > NODE_UP:
                 return
 
     def _turn(self, now: float) -> None:

@@ -114,11 +114,10 @@ class VirtualExecutor:
     def set_end(self, start: Start, end: float) -> None:
         """A job will end at this time, or with `kill` at its walltime."""
         booking = start[0]
-        job = booking.job
-        limit = self._limits.get(job.id, booking.limit)
-        killed = self.kill and end > limit
-        if killed:
-            end = limit
+        job, killed = booking.job, False
+        if self.kill:
+            limit = self._limits.get(job.id, booking.limit)
+            end, killed = min(end, limit), end > limit
         expected_end = self._expected.get(job.id, booking.expected_end)
         if end > expected_end and (self._revises or job.id not in self._live or math.isnan(self._live[job.id][1])):
             self.plan(expected_end, EXPECTED, job.id, start)
@@ -172,8 +171,8 @@ class VirtualExecutor:
         """A job has left its cores, whose neighbours may be faster from now on."""
         job_id = start[0][0].id
         del self._live[job_id]
-        self._expected.pop(job_id, None)
-        self._limits.pop(job_id, None)
-        self._starts.pop(job_id, None)
+        if self._expected or self._limits or self._starts:
+            for known in (self._expected, self._limits, self._starts):
+                known.pop(job_id, None)
         if self.rate is not None:
             self._move(self.rate.ended(start[0], now))
