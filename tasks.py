@@ -154,7 +154,7 @@ def test(arguments: List[str]) -> int:
         if status != 1 or not 0 < len(names) <= 5:
             return status
         status = run(PYTHON, "-m", "pytest", *kept, *names, env=env)
-    say(f"failed beside others, {'and alone' if status else 'passed alone, and are to be mended'}: {' '.join(names)}")
+    say(f"failed beside others, {'and alone' if status else 'passed alone: they need a fix'}: {' '.join(names)}")
     return status
 
 
