@@ -260,5 +260,5 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_words_are_plain(page: str) -> None:
     text = re.sub(r"`[^`]*`|```.*?```", "", (ROOT / page).read_text(), flags=re.S)
-    found = re.findall(r"\b(?:mends?|mended|anew|beside|told|tells)\b", text)
+    found = re.findall(r"\b(?:mends?|mended|anew|beside|told|tells|goes on|go on|in the place of|of which|by which|so many|its word|stands)\b", text)
     assert not found, f"{page}: {found}"
