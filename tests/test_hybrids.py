@@ -26,7 +26,7 @@ NPB = Path(__file__).parent.parent / "npb"
 
 
 def module() -> Any:
-    """npb/build.py, which is no part of a package."""
+    """npb/build.py, which is not a part of a package."""
     spec = importlib.util.spec_from_file_location("build_of_hybrids", NPB / "build.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)

@@ -24,7 +24,7 @@ TIME_LIMIT = 120  # seconds for one program or one build; a hang, not slowness
 
 
 def load_module(name: str) -> ModuleType:
-    """A script of npb/ as a module; it is no package, so that it runs alone."""
+    """A script of npb/ as a module; it is not a package, so that it runs alone."""
     spec = importlib.util.spec_from_file_location(name, NPB / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

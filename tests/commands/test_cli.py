@@ -53,7 +53,7 @@ def test_a_state_that_is_none(site: Site, capsys: Any, content: str) -> None:
     site.log.mkdir()
     (site.log / "state").write_text(content)
     assert main(["-c", str(site.config_file), "-i", "queue"]) == cli.COULD_NOT_RUN
-    assert "is no state that a manager has written" in capsys.readouterr().err
+    assert "is not a state that a manager has written" in capsys.readouterr().err
 
 
 def a_finished_run(site: Site) -> None:

@@ -406,7 +406,7 @@ def test_init_takes_programs_of_another_directory(empty: Path) -> None:
     assert vrm(empty / "run", "init", "../code/solver", "--ranks", "1").returncode == 0
     assert vrm(empty / "run", "check").returncode == 0
     wrong = vrm(empty / "run", "init", "../code/nothing")
-    assert wrong.returncode == 2 and "is no executable file" in wrong.stderr
+    assert wrong.returncode == 2 and "is not an executable file" in wrong.stderr
     executable(empty / "other" / "tool")
     several = vrm(empty / "run", "init", "../code/solver", "../other/tool")
     assert several.returncode == 2 and "Applications: {Programs: {NAME: PATH}}" in several.stderr

@@ -60,11 +60,11 @@ def test_a_run_is_forecast_with_and_without_its_manager(site: Site, vrm: Vrm) ->
         assert text.startswith("forecast of ") and "not known: jobs that come later" in text
         assert vrm("forecast", "77", status=2) == "vrm: there is no job 77\n"
         assert "#4 waits.x has ended as refused" in vrm("forecast", "4", status=2)
-        assert "`x` is no id" in vrm("forecast", "x", status=2)
+        assert "`x` is not an id" in vrm("forecast", "x", status=2)
         text = vrm("forecast", "--estimate", "2=20m")
         assert "#2 would start " in text and ", as it does now" in text
         assert "#1 waits.x runs" in vrm("forecast", "--estimate", "1=20m", status=2)
-        assert "no job with a time" in vrm("forecast", "--estimate", "1", status=2)
+        assert "not a job with a time" in vrm("forecast", "--estimate", "1", status=2)
         before = (site.log / "journal").read_bytes().rstrip(b"\0")
         test, = json.loads(vrm("submit", "waits.x", "2", "60", "--test-only", "--json"))
         assert test["id"] == 5 and test["start"] >= found[2]["start"]

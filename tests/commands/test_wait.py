@@ -45,7 +45,7 @@ def test_it_waits_for_those_named_and_has_their_status(manager: Site) -> None:
     assert unknown.returncode == 2 and "there is no job 5; `vrm queue --all` shows all jobs" in unknown.stderr
     for word in ("1-x", "failed"):
         wrong = manager.run("wait", word)
-        assert wrong.returncode == 2 and f"`{word}` is no id, no range as 3-7, and" in wrong.stderr
+        assert wrong.returncode == 2 and f"`{word}` is not an id" in wrong.stderr and "range such as 3-7" in wrong.stderr
 
 
 def test_a_job_that_was_put_back_is_waited_for(manager: Site) -> None:

@@ -70,7 +70,7 @@ def test_mistakes_in_a_machine(write: Write, text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("text, said", [
-    ("", "t.csv:1: this is no table of coefficients; its first line is from_ghz"),
+    ("", "t.csv:1: this is not a table of coefficients; its first line is from_ghz"),
     (HEAD + "1,2,1,1,1,1,1,1\n1,2,1,1,1,1,1,1\n", "t.csv:3: 1 to 2 GHz is there twice"),
     (HEAD + "1,2,1,1,1,1,1,nan\n", "t.csv:2: the line does not have eight numbers"),
     (HEAD + "1000,2,1,1,1,1,1,1\n", "t.csv:2: 1000 to 2 are no frequencies in GHz")])
@@ -125,7 +125,7 @@ def test_a_cap_of_a_file(write: Write) -> None:
 @pytest.mark.parametrize("cap, said", [
     ("no.csv", "c.yaml:1: PowerCap: "), ("-5", "c.yaml:1: PowerCap: a cap of -5 W cannot be; give watts"),
     ("late.csv", "late.csv:2: the times of a cap ascend, 3 comes after 5; write a line"),
-    ("words.csv", "words.csv:2: this is no step of a cap; write a line"),
+    ("words.csv", "words.csv:2: this is not a step of a cap; write a line"),
     ("empty.csv", "empty.csv: it has no step")])
 def test_mistakes_in_a_cap(write: Write, cap: str, said: str) -> None:
     write(late_csv="5,100\n3,100\n", words_csv="5,100\n6;200\n", empty_csv="# nothing\n",

@@ -77,7 +77,7 @@ def test_the_form_of_the_first_version(write: Write) -> None:
      "has a key of its own; write Memory: 64GiB"),
     ("Classes:\n- Cores: 2\n  Resources:\n    gpu: -1", 'm.yaml:4: Classes.Resources.gpu: found "-1", '
      "wanted a number, 0 or more"),
-    ("Classes:\n- Cores: 2\n  Resources: {gpu: 1.5}", "m.yaml:3: Classes.Resources: gpu: 1.5 is no "
+    ("Classes:\n- Cores: 2\n  Resources: {gpu: 1.5}", "m.yaml:3: Classes.Resources: gpu: 1.5 is not a "
      "whole number; write gpu: 2"),
     ("Classes: [{Cores: 2}]\nLicences:\n  ansys: -4", 'm.yaml:3: Licences.ansys: found "-4"'),
     ("Classes: [{Cores: 2, Memry: 4G}]", "m.yaml:1: Classes.Memry: unknown key; did you mean Memory?"),

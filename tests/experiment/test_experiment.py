@@ -97,7 +97,7 @@ def test_repetitions_are_blocks_in_an_order_of_the_seed(tmp_path: Path, queue: P
     ({"Keys": {"Nodes": "auto"}}, 1, "Mode: a simulated machine has to have a size"),
     ({"Grid": {"Scheduling.Algorithm": "FCFS"}}, 7, "wanted a list"),
     ({"Grid": {"Scheduling.Algorithm": ["FCFS", "(q"]}}, 9, "Scheduling.Algorithm"),
-    ({"Grid": {"Nodes.Some": [3]}}, 8, "is no key of a configuration"),
+    ({"Grid": {"Nodes.Some": [3]}}, 8, "is not a key of a configuration"),
     ({"Queues": []}, 14, "Queues: found an empty list, wanted a list"),
     ({"Queues": ["none"]}, 15, "none is not a file"),
     ({"Queues": [{"Name": "n"}]}, 15, "queue 1 is either a file or drawn"),

@@ -375,9 +375,9 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
             (["advise", "my.queue", *machine, "--orders", "nobody:knows"], "nobody"),
             (["advise", "my.queue", *machine, "--dispatchers", "none/SAF"], "works with"),
             (["advise", "my.queue", *machine, "--algorithm", "nobody"], "unknown ordering"),
-            (["advise", "my.queue", "--nodes", "4", "--members", "0"], "no whole number"),
+            (["advise", "my.queue", "--nodes", "4", "--members", "0"], "not a whole number"),
             (["whatif", "my.queue"], "which sizes"),
-            (["whatif", "my.queue", "--nodes", "4,x"], "no whole number")):
+            (["whatif", "my.queue", "--nodes", "4,x"], "not a whole number")):
         status, told, errors = vrm(*words)
         assert (status, told) == (2, "") and text in errors, (words, errors, told)
 

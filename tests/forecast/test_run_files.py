@@ -268,7 +268,7 @@ def test_lines_with_a_delay_are_known_to_come(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, Backfilling="easy")
     settings.applications.queue.parent.mkdir(exist_ok=True)
     settings.applications.queue.write_text(
-        "a.x 4 500 0 10\na.x 24 50 0 20\n# here it has stopped\na.x 24 40 0 30 name=big\nthis is no job\n"
+        "a.x 4 500 0 10\na.x 24 50 0 20\n# here it has stopped\na.x 24 40 0 30 name=big\nthis is not a job\n"
         "b.x 4 10 0 0 array=1-3\na.x 1 5 0 5 after=big\na.x 1 5 0 after=7\na.x 400 5 0 5\na.x 4 60 0 0\nend\n")
     follower = QueueFollower(settings.applications.queue)
     positions = [list(line.position) for line in follower.read_new()]

@@ -270,7 +270,7 @@ def test_what_is_missing_has_its_default() -> None:
     ((b"-DATEqueuedate", b"-DATEqueuedate("), 13, "is not an arithmetic expression"),
     ((b'system_time" value="07', b'system_time" value="13'), 12, "wanted a date as %m/%d/%y"),
     ((b'oid="j2"', b'aid="j2"'), 16, "an info has no oid"),
-    ((b"</lml:lgui>", b""), 20, "it is no XML (no element found)"),
+    ((b"</lml:lgui>", b""), 20, "it is not XML (no element found)"),
     ((b"lml:lgui", b"html"), 2, "it begins with <html>"),
     ((b"<lml:lgui", b'<!DOCTYPE x [<!ENTITY e "eee">]><lml:lgui'), 2, "it has a document type"),
     ((b'encoding="UTF-8"', b'encoding="UTF-16"'), 1, "")])

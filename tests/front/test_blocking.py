@@ -116,7 +116,7 @@ def test_a_client_that_ends_takes_its_job_with_it(outside: Outside, number: int)
 
 def test_who_asks_a_manager_that_hangs_can_be_ended(outside: Outside) -> None:
     if (outside.site.log / "elsewhere").exists():
-        pytest.skip("who asks by files is no C program")
+        pytest.skip("who asks by files is not a C program")
     manager, = outside.site.started
     manager.send_signal(signal.SIGSTOP)
     try:

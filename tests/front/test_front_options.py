@@ -309,9 +309,9 @@ def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:
 
 
 @pytest.mark.parametrize("script, words_", [
-    (b"", "empty"), (b"  \n", "empty"), (b"echo\n", "no batch script"), (b"#!/bin/sh\r\necho\r\n", "DOS line ends"),
+    (b"", "empty"), (b"  \n", "empty"), (b"echo\n", "not a batch script"), (b"#!/bin/sh\r\necho\r\n", "DOS line ends"),
     (b"#!/bin/sh\n\0", "zero"), (b"#!/bin/sh\n#SBATCH --nosuch\n", "job.sh:2"),
-    (b"#!/bin/sh\n#SBATCH -J 'open\n", "No closing quotation"), (b"#!/bin/sh\n#SBATCH -n 1 more\n", "`more` is no option"),
+    (b"#!/bin/sh\n#SBATCH -J 'open\n", "No closing quotation"), (b"#!/bin/sh\n#SBATCH -n 1 more\n", "`more` is not an option"),
     (b"#!" + b"x" * (5 << 20), "longer than")])
 def test_what_is_no_script(script: bytes, words_: str) -> None:
     answer = run(Counter(), "sbatch", "job.sh", script=script)
@@ -370,7 +370,7 @@ def test_dependencies_and_arrays() -> None:
     assert each.own == {0: (Dependency.on(10, OK),), 1: (Dependency.on(11, OK),)}
     assert after("aftercorr:10") == (Dependency(range(10, 12)),)
     for said, why in (("after:1+x", "expected minutes behind the +, got `x`"), ("afterok:99", "there is no job 99"), ("soon:1", "none of"),
-                      ("afterok", "names no job"), ("afterok:a", "no id"), ("afterok:1?afterok:2", "not for one of")):
+                      ("afterok", "names no job"), ("afterok:a", "not an id"), ("afterok:1?afterok:2", "not for one of")):
         done = run(counter, "sbatch", "-d", said, "job.sh")
         assert done.code == 1 and why in done.err, done
     assert "array 10 has no task 2" in run(counter, "sbatch", "-a", "0-2", "-d", "aftercorr:10", "job.sh").err

@@ -54,7 +54,7 @@ def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text, why", [
     ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"),
-    ("select=2:host=n0+1:host=n1", "spreads chunks"), ("select=1:host=n[", "no name of a host"),
+    ("select=2:host=n0+1:host=n1", "spreads chunks"), ("select=1:host=n[", "not a name of a host"),
     ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=1:ncpus=2:mem=1gb+1:ncpus=4:mpiprocs=2:mem=1gb", "one kind"),
     ("select=1:ncpus=1+1:ncpus=2:mpiprocs=2,place=scatter", "evenly"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
     ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "cannot be used"),

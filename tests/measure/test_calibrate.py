@@ -128,7 +128,7 @@ def test_programs_that_fail_are_named_and_the_others_measured(site: Site) -> Non
 
 @pytest.mark.parametrize("arguments, message", [
     (["--apps", "nix*"], "no program nix*"), (["--ranks", "7"], "nothing is left to measure"),
-    (["--ranks", "x"], "no whole number"), (["--out", "bin/a.x/t.csv"], "cannot write"),
+    (["--ranks", "x"], "not a whole number"), (["--out", "bin/a.x/t.csv"], "cannot write"),
     (["--out", "vrm.yaml"], "no column app")])
 def test_what_cannot_be_measured_is_said(site: Site, arguments: List[str], message: str) -> None:
     site.program("a.x", RUN)

@@ -365,12 +365,12 @@ HEAD = "placement,app,partner,speedup_compact\n"
     ("", "empty"), ("# only a comment\n", "empty"),
     ("placement,app,partner,speed\n", ":1: unknown column `speed`"),
     (HEAD + "strip,a,b\n", ":2: 3 values for 4 columns"),
-    (HEAD + "strip,a,b,x\n", ":2: speedup_compact: `x` is no number"),
+    (HEAD + "strip,a,b,x\n", ":2: speedup_compact: `x` is not a number"),
     (HEAD + "strip,a,b,-1\n", "below 0"), (HEAD + "strip,a,b,nan\n", "not finite"),
     (HEAD + "strip,a,b,0\n", "must be above 0"),
     (HEAD + "strip,a,,1\n", "a partner belongs"), (HEAD + "spare,a,b,1\n", "a partner belongs"),
     (HEAD + "odd,a,b,1\n", "not `odd` and `a`"),
-    ("Applications: {Path: bin}\n", "line 1: `Applications:` is no application"), ("bt\n", "`bt` has no partners"),
+    ("Applications: {Path: bin}\n", "line 1: `Applications:` is not an application"), ("bt\n", "`bt` has no partners"),
     ("{}", "not a pool"), ("{\"loads\": 3}", "not a pool"), ("{\"loads\": [\"x\"]}", "not a pool"),
     ("bt cg\nbt 1\n", "1 speed-ups for 2 columns")])
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_one_line_makes_a_key(site: Any) -> None:
     assert "patience 7" in compared and "patience 8" in compared
     assert with_the_key(site, "PRINT", str(site.log)).split() == ["7", "3"]
     assert "turnaround" in with_the_key(site, "validate", "--known", "actual", str(site.log))
-    # What is no value of it is refused with its place.
+    # What is not a value of it is refused with its place.
     site.config(Scheduling={"Patience": -1})
     said = with_the_key(site, "-c", config, "--once", status=2)
     assert 'Scheduling.Patience: found "-1", wanted a whole number, 0 or more' in said

@@ -110,5 +110,5 @@ def test_a_wrong_line_far_behind_is_named_after_those_before_it(tmp_path: Path) 
     path.write_text(SIMULATED + "".join(lines))
     rows = read_jobs(path)
     assert [next(rows).id for _ in range(4000)] == list(range(4000))
-    with pytest.raises(JobFileError, match="jobs.csv:4002: procs: `0` is no number of ranks"):
+    with pytest.raises(JobFileError, match="jobs.csv:4002: procs: `0` is not a number of ranks"):
         next(rows)

@@ -320,7 +320,7 @@ def test_hostile_names_do_no_harm_in_latex_and_markdown(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("words, message", [
-    (["none"], "none is no directory; name that of a run"),
+    (["none"], "none is not a directory; name that of a run"),
     (["empty"], "empty: there is no jobs.csv in it"),
     (["idle"], "no job ran there"),
     (["other"], "this is not a list of jobs"),

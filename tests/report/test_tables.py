@@ -29,7 +29,7 @@ from vrm.results.state import JOB
 from vrm.report.tables import queue_table, state_json, state_table, watch
 from vrm.scheduling import make_policy
 
-# A busy machine is no failure, and what the fixtures give may be used again and again.
+# A busy machine is not a failure, and what the fixtures give may be used again and again.
 UNTIMED = settings(deadline=None, suppress_health_check=[
     HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

@@ -22,7 +22,7 @@ from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.results.places import CoreRange, PlacementText, parse_cores
 from vrm.scheduling import make_policy
 
-# A busy machine is no failure, and what the fixtures give may be used again and again.
+# A busy machine is not a failure, and what the fixtures give may be used again and again.
 UNTIMED = settings(deadline=None, suppress_health_check=[
     HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

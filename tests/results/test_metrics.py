@@ -22,7 +22,7 @@ from vrm.results.metrics import (closing_line, idle_while_waiting, idle_words, j
                                  waiting)
 from vrm.results.summary import Distribution, distribution
 
-# A busy machine is no failure.
+# A busy machine is not a failure.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -112,7 +112,7 @@ class Lives(RuleBasedStateMachine):
                 possible = not any(name == "mem" for name, _ in (*first.request.per_task, *first.request.per_node))
             except Infeasible:
                 possible = False
-            if not possible:  # on this machine, or for a line of a queue: mem is no name there
+            if not possible:  # on this machine, or for a line of a queue: mem is not a name there
                 first = Job(state.next_id, "ep.A", 1, first.estimate, submit=self.now)
             there = sorted(state.book.entries)
             on = (Dependency.on(there[after % len(there)], kind),) if there and after is not None else ()

@@ -50,7 +50,7 @@ def busy() -> State:
     (ReservationRequest(-500, 20, 1), "the begin, -500 s, is in the past: it is 0 s"),
     (ReservationRequest(200, 100, 1), "a reservation ends after it begins, and this one would begin at 200 s"),
     (ReservationRequest(10, 20, 1, name="a"), "there is a reservation a already"),
-    (ReservationRequest(10, 20, 1, name="3 x"), "`3 x` is no name"),
+    (ReservationRequest(10, 20, 1, name="3 x"), "`3 x` is not a name"),
     (ReservationRequest(10, 2000, 2, jobs=(1,)), "job 1 needs 3 nodes, and reservation r2 has 2"),
     (ReservationRequest(700, 800, 3, jobs=(1,)), "job 1 may run for 900 s, and reservation r2 lasts 100 s"),
     (ReservationRequest(10, 20, 1, jobs=(7,)), "there is no job 7"),
@@ -148,8 +148,8 @@ def test_times_as_people_write_them(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("words, said", [
     ({"end": "+1h"}, "how many nodes, or which?"), ({"number": 1}, "until when? Give --to TIME"),
-    ({"number": 1, "end": "soon"}, "--to: `soon` is no time; write 14:30"),
-    ({"number": 1, "end": "+1h", "jobs": "x"}, "--jobs: `x` is no id and no list"),
+    ({"number": 1, "end": "soon"}, "--to: `soon` is not a time; write 14:30"),
+    ({"number": 1, "end": "+1h", "jobs": "x"}, "--jobs: `x` is not an id or a list"),
     ({"nodes": "n[1", "end": "+1h"}, "--nodes: `n[1` has a bracket without its other one"),
     ({"number": 1, "list": True}, "--list and --cancel make no reservation"),
     ({"number": 1, "end": "+1h", "json": True}, "--json goes with --list")])

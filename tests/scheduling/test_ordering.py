@@ -33,7 +33,7 @@ def nodes_of(job):
 
 
 def in_plain_order(name, jobs, now):
-    """Highest first, what is no number last, then by submit time, then by id."""
+    """Highest first, what is not a number last, then by submit time, then by id."""
     def key(job):
         value = EXPRESSIONS[name](now - job.submit, job.estimate, nodes_of(job))
         return (math.inf if math.isnan(value) else -value, job.submit, job.id)

@@ -256,7 +256,7 @@ def test_tasks_are_spread(rooms: List[int], asked: Any, expected: Any) -> None:
 @pytest.mark.parametrize("asked, part", [
     ({"tasks": 2, "nodes": (3, 0)}, "2 rank.* cannot run on 3 nodes"),
     ({"tasks": 9, "nodes": (1, 2), "tasks_per_node": 4}, "9 ranks do not fit on 2 node"),
-    ({"tasks": 1, "resources": {"gpu": 0.5}}, "no whole number"),
+    ({"tasks": 1, "resources": {"gpu": 0.5}}, "not a whole number"),
     ({"tasks": 1, "licences": {"a": -1}}, "from 0 on"),
 ])
 def test_requests_that_contradict_themselves(asked: Any, part: str) -> None:

@@ -284,9 +284,9 @@ def test_functions_of_no_module(place: Path) -> None:
 
 def test_what_is_wrong_is_said_at_once(place: Path) -> None:
     with Session(**KEYS) as session:
-        for wrong, match in (({"colour": 1}, "`colour` is no field"), ({"tasks": 0}, "procs"),
+        for wrong, match in (({"colour": 1}, "`colour` is not a field"), ({"tasks": 0}, "procs"),
                              ({"walltime": "soon"}, "run time"), ({"cores": "many"}, "cores"),
-                             ({"array": "0-3"}, "`array` is no field")):
+                             ({"array": "0-3"}, "`array` is not a field")):
             with pytest.raises((ValueError, LineError), match=match):
                 session.submit("./tells", **wrong)
     with pytest.raises(TypeError, match="not both"):

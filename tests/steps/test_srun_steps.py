@@ -349,9 +349,9 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
              ("--gpus=1", "-n1"): "1 GPUs each and 0 on each node; the job has 4 on n0 and 0 GPUs, 4 on n1 and 0 GPUs",
              ("--gpus=x",): "Invalid specification", ("--gres=ssd:1",): "share what the job has of ssd",
              ("--ntask-per-node=1",): "unrecognized option",
-             ("-w", "n7"): "n7 is no node of job 7", ("-D", "/no/such"): "couldn't chdir",
+             ("-w", "n7"): "n7 is not a node of job 7", ("-D", "/no/such"): "couldn't chdir",
              ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
-             ("--cpu_bind=map_cpu:x", "-n1"): "`x` is no CPU", ("--cpu-bind=mask_cpu:0", "-n1"): "no mask of CPUs", ("--signal=USR1@5",): "does not do --signal",
+             ("--cpu_bind=map_cpu:x", "-n1"): "`x` is not a CPU", ("--cpu-bind=mask_cpu:0", "-n1"): "not a mask of CPUs", ("--signal=USR1@5",): "does not do --signal",
              ("--container=x",): "does not do --container", ("--container-image=x",): "does not do --container-image",
              ("-n1", "true", ":", "-n1"): "no heterogeneous", ("--het-group=0",): "no heterogeneous",
              ("-r", "2"): "More processors requested",
@@ -381,7 +381,7 @@ def test_each_task_runs_the_program_that_a_file_says(job: Around) -> None:
     assert done.returncode == 3 and "n1: task 4: Exited with exit code 3" in done.stderr
     assert [(step.name, step.tasks) for step in job.recorded()] == [("progs", 8)]
     for text, said in (("0 true\n", "no record for task id 1"), ("0 true\n0-1 false\n", "line 2: task 0 has a program already"),
-                       ("0\n", "line 1: it names no program"), ("a true\n", "`a` is no list of tasks")):
+                       ("0\n", "line 1: it names no program"), ("a true\n", "`a` is not a list of tasks")):
         (job.root / "progs").write_text(text)
         done = job.run("-n", "2", "--multi-prog", "progs")
         assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1, done

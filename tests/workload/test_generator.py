@@ -235,7 +235,7 @@ def test_a_manager_runs_what_a_live_generator_writes(site: Site) -> None:
     (["q", "--estimates", "class-b", "--arrival", "uniform:9-3"], "uniform:LOW-HIGH"),
     (["q", "--estimates", "class-b", "--exclusive", "2"], "from 0 to 1"),
     (["q", "--estimates", "class-b", "--margin", "1e9"], "may be longer than 1000000000 s"),
-    (["q", "--estimates", "class-b", "--jobs", "0"], "no whole number from 1 up"),
+    (["q", "--estimates", "class-b", "--jobs", "0"], "not a whole number from 1 up"),
     (["q", "--estimates", "class-b", "--live", "--resume"], "--seed"),
     (["q", "--estimates", "class-b", "--speed", "3"], "--speed is how fast a --live mix"),
     (["q", "--estimates", "class-b", "--live", "--force"], "for --live name a new one"),

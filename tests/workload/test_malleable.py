@@ -78,7 +78,7 @@ def test_a_run_says_who_borrowed_and_who_lent_and_repeats_byte_for_byte(tmp_path
         assert lent[mate] == loans * 2 * 8 * 120
     by_run = slowdowns(outcomes[0].jobs, {one.job.id: one.run for one in jobs})
     assert summary["average_slowdown_full_cores"] == pytest.approx(by_run.slowdown)
-    assert by_run.slowdown > summary["slowdown"]["mean"], "a stretched run is no merit"
+    assert by_run.slowdown > summary["slowdown"]["mean"], "a stretched run is not a merit"
 
 
 @pytest.mark.parametrize("backfill", ["easy", "sd"])

@@ -193,7 +193,7 @@ def test_a_site_under_pbs() -> None:
     ((SQUEUE.replace("|4|4|5:00|", "|four|4|5:00|"), SINFO), "squeue:1: not a value of its column"),
     ((SQUEUE.replace(date(-9), "yesterday"), SINFO), "squeue:2: not a value of its column"),
     (("3 PENDING compute\n", SINFO), "squeue:1: it has 1 of 16 columns; make the file with: squeue"),
-    (("{]", SINFO), "squeue --json: it is no list of jobs"),
+    (("{]", SINFO), "squeue --json: it is not a list of jobs"),
     ((SQUEUE, ""), "sinfo: it names no nodes"),
     ((SQUEUE, "PARTITION AVAIL\n"), "sinfo:1: not the columns of: sinfo")])
 def test_what_slurm_did_not_print(texts: Any, what: str) -> None:
@@ -204,7 +204,7 @@ def test_what_slurm_did_not_print(texts: Any, what: str) -> None:
 @pytest.mark.parametrize("texts, what", [
     ((QSTAT.replace("01:00:00", "soon"), PBSNODES), "qstat:20: job 1.login: not a value that PBS prints"),
     (("    job_state = Q\n", PBSNODES), "qstat:1: it does not begin as qstat prints"),
-    (("Job Id: 1\n    nothing\n", PBSNODES), "qstat:2: `nothing` is no `key = value`"),
+    (("Job Id: 1\n    nothing\n", PBSNODES), "qstat:2: `nothing` is not a `key = value`"),
     ((QSTAT, "n0\n     state = free\n"), "pbsnodes:1: node n0 has no ncpus, pcpus or np"),
     ((QSTAT, ""), "pbsnodes: it names no nodes")])
 def test_what_pbs_did_not_print(texts: Any, what: str) -> None:

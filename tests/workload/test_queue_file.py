@@ -632,7 +632,7 @@ class GrowingFile(RuleBasedStateMachine):
     def lines_that_are_there(self):
         wanted = []
         for number, raw in enumerate(self.written.split(b"\n")[:-1], 1):
-            try:  # what is no UTF-8 is a bad line, even in a comment
+            try:  # what is not UTF-8 is a bad line, even in a comment
                 parse_line(raw.decode("utf-8").removeprefix("\ufeff"))
             except UnicodeDecodeError:
                 pass
@@ -754,7 +754,7 @@ def test_a_writer_is_seen_while_it_lives_and_when_it_has_ended(queue):
         with pytest.raises(RuntimeError, match="is being written already"):
             WriterMarker(queue).__enter__()
     assert writer_of(queue, 0.0).state == "ended"
-    with WriterMarker(queue):  # an old marker is no hindrance
+    with WriterMarker(queue):  # an old marker is not a hindrance
         assert writer_of(queue, 0.0).state == "writing"
     assert [path.name for path in queue.parent.iterdir()] == ["queue.writer"]
 

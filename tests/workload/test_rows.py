@@ -226,12 +226,12 @@ def test_names_of_columns() -> None:
 
 
 @pytest.mark.parametrize("old, new, message", [
-    ("10,7,20", "x,7,20", "jobs:3: submit: `x` is no time; write seconds, or a date"),
-    ("1:00:00", "soon", "jobs:3: limit: `soon` is no time"),
-    ("2,32,4,", "2,-32,4,", "jobs:3: cores: `-32` is no whole number"),
-    ("2,32,4,", "2,32,-4,", "jobs:3: gpu: `-4` is no amount; write a number, 0 or more"),
-    ("mem_mib", "mem", "jobs:3: memory: `2048` is no amount; write a unit, 4G, or name the column mem_mib"),
-    ("10,7,20", "10,-7,20", "jobs:3: id: `-7` is no whole number"),
+    ("10,7,20", "x,7,20", "jobs:3: submit: `x` is not a time; write seconds, or a date"),
+    ("1:00:00", "soon", "jobs:3: limit: `soon` is not a time"),
+    ("2,32,4,", "2,-32,4,", "jobs:3: cores: `-32` is not a whole number"),
+    ("2,32,4,", "2,32,-4,", "jobs:3: gpu: `-4` is not an amount; write a number, 0 or more"),
+    ("mem_mib", "mem", "jobs:3: memory: `2048` is not an amount; write a unit, 4G, or name the column mem_mib"),
+    ("10,7,20", "10,-7,20", "jobs:3: id: `-7` is not a whole number"),
 ])
 def test_a_table_that_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "jobs"
@@ -266,7 +266,7 @@ def test_the_memory_of_a_trace_counts_where_the_machine_has_some(tmp_path: Path)
     assert [one.job.queue for one in trace] == ["3", "", "3"]
     assert all(not one.job.request.per_task for one in Trace(path))
     path.write_text("1 0 -1 10 2 -1 -1 2 10 much 1 1 1 1 3 -1 -1 -1\n")
-    with pytest.raises(TraceError, match="t.swf:1: memory `much` is no whole number of KiB"):
+    with pytest.raises(TraceError, match="t.swf:1: memory `much` is not a whole number of KiB"):
         list(Trace(path, Selection(memory=True)))
 
 

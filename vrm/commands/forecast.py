@@ -57,7 +57,7 @@ def estimate(text: str) -> Tuple[int, float]:
             return int(job_id.strip("# ")), found
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"`{text}` is no job with a time, as 7=20m or 7=1200")
+    raise argparse.ArgumentTypeError(f"`{text}` is not a job with a time, as 7=20m or 7=1200")
 
 
 def forecast(arguments: argparse.Namespace) -> int:

@@ -137,7 +137,7 @@ def look(programs: Sequence[str]) -> Found:
 def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
     """The directory of the programs, and their names."""
     if not given:
-        for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # what is no job in most directories
+        for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # what is not a job in most directories
             names = tuple(sorted(entry.name for entry in os.scandir(place) if _is_program(Path(entry.path))
                                  and not entry.name.endswith(helpers))) if place.is_dir() else ()
             if names:
@@ -146,7 +146,7 @@ def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
     paths = [Path(os.path.abspath(os.path.expanduser(name))) for name in given]
     for path in paths:
         if not (path.is_file() and os.access(path, os.X_OK)):
-            raise CannotRun(f"{path} is no executable file; build it, or chmod +x it")
+            raise CannotRun(f"{path} is not an executable file; build it, or chmod +x it")
     directories = {path.parent for path in paths}
     if len(directories) > 1:
         raise CannotRun("the programs are in several directories: "

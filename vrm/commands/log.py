@@ -53,7 +53,7 @@ class Watched:
         except FileNotFoundError:
             raise CannotRun(nothing_yet(self.run.state)) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise CannotRun(f"{self.run.state} is no state that a manager has written") from error
+            raise CannotRun(f"{self.run.state} is not a state that a manager has written") from error
 
     def row(self) -> Optional[Any]:
         """Its line in jobs.csv, once it has ended."""

@@ -51,7 +51,7 @@ def check(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     program = (Path(arguments.app) if "/" in arguments.app else settings.applications.program(arguments.app))
     if not os.access(program, os.X_OK) or not program.is_file():
-        raise CannotRun(f"{program} is no program that may be run; build it, or name its path")
+        raise CannotRun(f"{program} is not a program that may be run; build it, or name its path")
     try:
         topology = read_topology()
         launcher = make_launcher(settings.launcher, topologies={topology.host: topology})

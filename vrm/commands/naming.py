@@ -43,8 +43,8 @@ def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> List[str]:
         except ValueError:
             names = names or names_of(run_of(arguments))
             if word not in names:
-                raise CannotRun(f"`{word}` is no id, no range as 3-7, and no job has this name; `vrm queue --all` "
-                                "shows ids and names") from None
+                raise CannotRun(f"`{word}` is not an id or a range such as 3-7, and no job has this name; "
+                                "`vrm queue --all` shows ids and names") from None
             found += [fold([job_id]) for job_id in names[word]]
     return found
 
@@ -57,8 +57,8 @@ def id_for(arguments: argparse.Namespace, word: str, where: str = "") -> int:
 
     ids = names_of(run_of(arguments)).get(word, [])
     if not ids:
-        raise CannotRun(f"{where}`{word}` is no id of a job, such as 7, and no job has this name; `vrm queue --all` "
-                        "shows ids and names")
+        raise CannotRun(f"{where}`{word}` is not an id of a job, such as 7, and no job has this name; "
+                        "`vrm queue --all` shows ids and names")
     if len(ids) > 1:
         raise CannotRun(f"{where}{len(ids)} jobs are called `{word}`: {fold(ids)}; give one of these ids")
     return ids[0]

@@ -84,7 +84,7 @@ def wanted(arguments: argparse.Namespace, now: float) -> Dict[str, Any]:
         try:
             jobs = list(numbers(arguments.jobs))
         except ValueError:
-            raise CannotRun(f"--jobs: `{arguments.jobs}` is no id and no list such as 3,5-7") from None
+            raise CannotRun(f"--jobs: `{arguments.jobs}` is not an id or a list such as 3,5-7") from None
     nodes: List[str] = []
     if arguments.nodes is not None:
         try:
@@ -118,7 +118,7 @@ def moment(text: str, now: float, option: str = "") -> float:
             return time.mktime((*day, *parsed[3:6], 0, 0, -1))
         except (OverflowError, ValueError):
             break
-    raise CannotRun(f"{option}: `{text}` is no time; write {TIMES}".lstrip(": "))
+    raise CannotRun(f"{option}: `{text}` is not a time; write {TIMES}".lstrip(": "))
 
 
 def _list(arguments: argparse.Namespace) -> int:

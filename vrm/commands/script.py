@@ -184,10 +184,10 @@ def duration(text: str) -> int:
             raise ValueError(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
+            f"`{text}` is not a time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
             "to Slurm and seconds to PBS)") from None
     if seconds < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no time at all")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time at all")
     return seconds
 
 
@@ -195,7 +195,7 @@ def memory(text: str) -> int:
     """`1400`, `1400M` or `2G` in MiB."""
     found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)B?", text.upper())
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is no size as 1400M or 2G")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size as 1400M or 2G")
     return int(found[1]) * _MEMORY[found[2]]
 
 
@@ -203,13 +203,13 @@ def name(text: str) -> str:
     """A name as accounts, partitions and modules have them."""
     if not re.fullmatch(r"[A-Za-z0-9_][\w.+:/@=,-]*", text, re.ASCII):
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no name: letters, digits and _ . + : / @ = , - are allowed")
+            f"`{text}` is not a name: letters, digits and _ . + : / @ = , - are allowed")
     return text
 
 
 def directive(text: str) -> str:
     """An option of the batch system: one line that begins with a dash."""
     if not text.startswith("-") or not text.isprintable():
-        raise CannotRun(f"--directive: `{text}` is no option of a batch system; for example "
+        raise CannotRun(f"--directive: `{text}` is not an option of a batch system; for example "
                         "--directive=--qos=long")
     return text

@@ -83,7 +83,7 @@ def count(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from 1 up")
     return number
 
 
@@ -95,7 +95,7 @@ def ids_of(words: Sequence[str]) -> List[int]:
         try:
             found += numbers(text)
         except ValueError:
-            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+            raise CannotRun(f"`{text}` is not an id or a range such as 3-7") from None
     return found
 
 
@@ -117,7 +117,7 @@ def moment(text: str) -> float:
     try:
         return seconds_of(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"`{text}` is no time as 3600, 90m, 36h or 5d") from None
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time as 3600, 90m, 36h or 5d") from None
 
 
 def factor(text: str) -> float:

@@ -247,7 +247,7 @@ def reservation(text: str) -> ReservationRequest:
         return ReservationRequest(seconds_of(found.get("from", "0")), seconds_of(found["to"]), number, names,
                       found.get("name", ""), jobs)
     except ValueError as error:
-        raise ValueError(f"{here}: `{error}` is no time, no number and no list") from None
+        raise ValueError(f"{here}: `{error}` is not a time, a number or a list") from None
 
 
 def own(text: str, directory: Path, trust: str = "own") -> None:

@@ -63,7 +63,7 @@ def info(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no state that a manager has written ({error}); correct "
+            raise ValueError(f"{path} is not a state that a manager has written ({error}); correct "
                              "State or Directory in the configuration") from error
 
     if arguments.watch is not None:

@@ -18,7 +18,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     command(commands, "top", watch, "watch a run on the full screen", [shared], "vrm top",
             "Shows nodes, jobs and the queue; cancels, holds and releases jobs (q quits, ? lists "
-            "the keys). If the output is no terminal, it is printed once as text.")
+            "the keys). If the output is not a terminal, it is printed once as text.")
 
 
 def watch(arguments: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def wait(arguments: argparse.Namespace) -> int:
         arguments.ids = ids_for(arguments, arguments.ids)
         named, swept = chosen({"ids": arguments.ids or ["all"]}, ends.apps)
     except ValueError as error:
-        raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all`") from error
+        raise CannotRun(f"`{error}` is not an id, a range such as 3-7, or `all`") from error
     unknown = [job_id for job_id in named if job_id not in ends.apps]
     if unknown:
         raise CannotRun(f"there is no job {unknown[0]}; `vrm queue --all` shows all jobs")

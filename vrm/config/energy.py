@@ -101,7 +101,7 @@ def read_coefficients(path: Union[str, "os.PathLike[str]"]) -> Dict[Tuple[float,
     except UnicodeDecodeError:
         raise wrong(None, "not UTF-8 text", "name a table of coefficients (CSV)") from None
     if not lines or lines[0].strip() != COLUMNS:
-        raise wrong(1, "this is no table of coefficients", f"its first line is {COLUMNS}")
+        raise wrong(1, "this is not a table of coefficients", f"its first line is {COLUMNS}")
     found: Dict[Tuple[float, float], Coefficients] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
@@ -165,7 +165,7 @@ def read_programs(path: Union[str, "os.PathLike[str]"]) -> Programs:
 
 def write_program(path: Union[str, "os.PathLike[str]"], app: str, name: str, measured: Measured) -> None:
     """Put a measurement into a database, in the place of an earlier one; a file that is not there is
-    made. Raises ConfigError where the file is no database, OSError where it cannot be written."""
+    made. Raises ConfigError where the file is not a database, OSError where it cannot be written."""
     known: Dict[str, Dict[str, Dict[str, float]]] = {}
     if os.path.lexists(path):
         read_programs(path)
@@ -219,7 +219,7 @@ def read_cap(path: Union[str, "os.PathLike[str]"]) -> Cap:
             steps.append((_time(time.strip()), float(watts)))
             Cap(tuple(steps))
         except ValueError as error:
-            said = str(error) if " cap " in str(error) else "this is no step of a cap"
+            said = str(error) if " cap " in str(error) else "this is not a step of a cap"
             raise wrong(number, said) from None
     if not steps:
         raise wrong(None, "it has no step")
@@ -259,7 +259,7 @@ def _power_cap(value: Any, info: ValidationInfo) -> str:
         place = f"{first.file}:{first.line}" if first.line else first.file
         raise _ours(f"{place}: {first.message}", first.hint) from None
     except ValueError as error:
-        raise _ours(str(error) if " cap " in str(error) else f"`{value}` is no cap",
+        raise _ours(str(error) if " cap " in str(error) else f"`{value}` is not a cap",
                     "give watts, as 5000, or the path of a file of lines time,watts") from None
 
 

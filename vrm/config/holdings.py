@@ -36,7 +36,7 @@ def _no_keys(resources: Any) -> Any:
 def _whole_gpus(resources: Dict[str, float]) -> Dict[str, float]:
     if resources.get("gpu", 0) % 1:
         raise PydanticCustomError(OURS, "{message}", {
-            "message": f"gpu: {resources['gpu']:g} is no whole number", "hint": "write gpu: 2"})
+            "message": f"gpu: {resources['gpu']:g} is not a whole number", "hint": "write gpu: 2"})
     return resources
 
 

@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
 
 
 class NoPath(Exception):
-    """A text that is no path; `hint` says what to write."""
+    """A text that is not a path; `hint` says what to write."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ def places(path: Optional[str]) -> Optional[Places]:
             return Path(absolute(default, base))
         text = mapping[key]
         if not isinstance(text, str) or not text.strip():
-            raise NoPath(f"{key} is no path", "")
+            raise NoPath(f"{key} is not a path", "")
         return Path(absolute(expanded(text), base))
 
     try:

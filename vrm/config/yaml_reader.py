@@ -295,7 +295,7 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: List[P
         if _unusable(node.value):
             message = "contains a character that no path or argument can hold"
             complain(node, location, message, "remove it")
-        return node.value.encode(errors="replace").decode()  # half of a pair is no Unicode, and nobody can print it
+        return node.value.encode(errors="replace").decode()  # half of a pair is not Unicode, and nobody can print it
     if len(location) >= source.depth:
         return {} if isinstance(node, yaml.MappingNode) else []
     if isinstance(node, yaml.SequenceNode):

@@ -286,7 +286,7 @@ def _settings(base: Dict[str, Any], changes: Sequence[Change], document: Documen
             if not isinstance(group, dict):
                 break
         if not isinstance(group, dict):
-            problems.append(document.problem(place, f"{key} is no key of a configuration",
+            problems.append(document.problem(place, f"{key} is not a key of a configuration",
                                              "config/reference.yaml shows them all"))
             continue
         if words[0] in ("Log", "State", "Directory"):

@@ -28,7 +28,7 @@ def read_record(directory: Path) -> Optional[Dict[str, Any]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         return None
     except ValueError as error:

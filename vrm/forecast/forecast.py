@@ -98,7 +98,7 @@ SETTLED = 0.05
 """Of the distance from now that an end of a range may move by from one look to the next."""
 
 SHORT = 60.0
-"""Seconds from now below which the distance is no measure."""
+"""Seconds from now below which the distance is not a measure."""
 
 
 WORTH = 0.5

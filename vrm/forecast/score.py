@@ -2,7 +2,7 @@
 with when the job started.
 
 The file `forecasts.jsonl` has a line for each. It is only ever appended to: a line that a crash has
-left half-written is passed over, and so is whatever else is no forecast.
+left half-written is passed over, and so is whatever else is not a forecast.
 """
 
 from __future__ import annotations

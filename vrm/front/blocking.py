@@ -165,7 +165,7 @@ def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
             del left[:needed]
             if option in (*_COUNTS, *_PER_NODE):
                 if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
-                    raise MPIRUN.error(f"`{value}` is no number of ranks")
+                    raise MPIRUN.error(f"`{value}` is not a number of ranks")
                 if option in _COUNTS:
                     found = int(value)
                 else:

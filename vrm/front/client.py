@@ -349,7 +349,7 @@ def call_of_record(record: Any) -> Call:
     """The call; ValueError, TypeError or KeyError for what is none."""
     def text(value: Any) -> str:
         if type(value) is not str or "\0" in value:
-            raise TypeError("a word of the call is no text")
+            raise TypeError("a word of the call is not text")
         return value
     return Call(text(record["name"]), [text(word) for word in list(record["arguments"])], text(record["cwd"]),
                 {text(name): text(value) for name, value in dict(record["env"]).items()},

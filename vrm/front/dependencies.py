@@ -64,7 +64,7 @@ def _depended(word: str, options: Options, counter: Counter) -> Tuple[List[JobVi
     try:
         jobs, missing = words.find(counter, name)
     except ValueError as error:
-        raise options.error(f"--dependency: `{name}` is no id of a job") from error
+        raise options.error(f"--dependency: `{name}` is not an id of a job") from error
     if missing or not jobs:
         raise options.error(f"Job dependency problem: there is no job {name or word}")
     return jobs, int(minutes or 0)

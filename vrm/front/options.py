@@ -62,7 +62,7 @@ class Options:
 
     def parse(self, words: Sequence[str], mixed: bool = True) -> Tuple[Dict[str, str], List[str]]:
         """The values by their keys, the last of each option, and the other words. `mixed`: options may
-        come behind these; else the first of them ends the options. Refused for what is no option, for
+        come behind these; else the first of them ends the options. Refused for what is not an option, for
         one without its value, and for one that vrm cannot follow; Told by `--help` and `--version`."""
         values: Dict[str, str] = {}
         rest: List[str] = []

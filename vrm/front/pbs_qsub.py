@@ -107,7 +107,7 @@ def qsub(call: Call, counter: Counter) -> Reply:
         except Told:
             options, more = [], found
         if more:
-            raise Refused(f"qsub: line {number} of the script: `{more[0]}` is no option", words.USAGE)
+            raise Refused(f"qsub: line {number} of the script: `{more[0]}` is not an option", words.USAGE)
         wish.take(options)
     wish.take(typed)
     asked, joined = made(wish, call, counter, text, name, path, arguments)

@@ -298,7 +298,7 @@ def _on_hosts(found: Dict[str, Any], hosts: Sequence[str], count: int, ranks: in
     names = frozenset(hosts)
     wrong = [name for name in hosts if not HOST.fullmatch(name)]
     if wrong:
-        raise ValueError(f"select: `{wrong[0]}` is no name of a host")
+        raise ValueError(f"select: `{wrong[0]}` is not a name of a host")
     there = {hosts.count(host) for host in names}
     if len(there) > 1 or len(hosts) < count and there != {1}:
         raise ValueError("select: vrm spreads chunks evenly; ask for equally many on each host")

@@ -221,18 +221,18 @@ class Until(LaterAnswer):
 
 @lru_cache(maxsize=16)  # scripts are often equal
 def _script_options(text: bytes, path: str) -> Mapping[str, str]:
-    """The options in a script's lines of `#SBATCH`; Refused for what is no script."""
+    """The options in a script's lines of `#SBATCH`; Refused for what is not a script."""
     if not text.strip():
         raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of who reads it")
     if len(text) > LARGEST:
         raise OPTIONS.error(f"{path} is longer than {LARGEST} bytes")
     if not text.startswith(b"#!"):
-        raise OPTIONS.error(f"{path} is no batch script: its first line must begin with #!, followed by the path "
+        raise OPTIONS.error(f"{path} is not a batch script: its first line must begin with #!, followed by the path "
                             "of who reads it,\nfor instance #!/bin/sh")
     if b"\r\n" in text:
         raise OPTIONS.error(f"{path} has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)")
     if b"\0" in text:
-        raise OPTIONS.error(f"{path} is no script: it has bytes that are zero")
+        raise OPTIONS.error(f"{path} is not a script: it has bytes that are zero")
     found: Dict[str, str] = {}
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
@@ -248,7 +248,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
                 raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
             if rest:
                 raise OPTIONS.error(f"{path}:{number}: " + (
-                    NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is no option"))
+                    NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))
             found.update(values)
         elif line.strip() and not line.lstrip().startswith(b"#"):
             break

@@ -108,7 +108,7 @@ def hostnames(names: Sequence[str], call: Call) -> Answer:
     """The names of a list of nodes, one a line; without one those of the job in which this is asked."""
     text = names[0] if names else call.env.get("SLURM_JOB_NODELIST") or call.env.get("VRM_NODELIST", "")
     if not text:
-        raise OPTIONS.error("which nodes? This is no job of vrm, and no list is given")
+        raise OPTIONS.error("which nodes? This is not a job of vrm, and no list is given")
     try:
         return Answer("".join(f"{name}\n" for name in expand(text)))
     except ValueError as error:

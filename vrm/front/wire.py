@@ -72,7 +72,7 @@ def waits() -> str:
 
 
 class WireError(ValueError):
-    """What came is no call or frame."""
+    """What came is not a call or frame."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Call:
 
 def size_of(data: bytes) -> Optional[int]:
     """How many bytes the call has that begins so, with its header; None: too early to say.
-    WireError for what is no call."""
+    WireError for what is not a call."""
     if data[:4] != MAGIC[:len(data)]:
-        raise WireError("this is no call of a command")
+        raise WireError("this is not a call of a command")
     if len(data) < HEADER.size:
         return None
     length = HEADER.unpack_from(data)[1]
@@ -120,7 +120,7 @@ def call_of(data: bytes) -> Call:
         if not 0 <= count <= len(words) - 3:
             raise ValueError("its arguments are missing")
     except (IndexError, ValueError) as error:
-        raise WireError(f"this is no call of a command: {error}") from error
+        raise WireError(f"this is not a call of a command: {error}") from error
     variables = words[3 + count:]
     token = variables.pop()[len(TOKEN) + 1:] if variables and variables[-1].startswith(f"{TOKEN}=") else ""
     last = [variables.pop()] if variables and variables[-1].startswith(f"{STDIN}=") else []
@@ -142,7 +142,7 @@ def _variables(text: str) -> Mapping[str, str]:
 def signal_of(data: bytes) -> int:
     """The signal of a frame K; WireError for what is none."""
     if not (data.isdigit() and len(data) < 3 and 1 <= int(data) <= 64):
-        raise WireError("this is no signal")
+        raise WireError("this is not a signal")
     return int(data)
 
 

@@ -109,7 +109,7 @@ def split(text: str) -> List[str]:
 
 def find(counter: Counter, text: str) -> Tuple[List[JobView], List[str]]:
     """The jobs that a list of ids means: `12`, all of an array, `12_3` and `12_[1-4]` tasks of it; and the
-    ids of which there is none. ValueError for what is no id."""
+    ids of which there is none. ValueError for what is not an id."""
     found: Dict[int, JobView] = {}
     missing: List[str] = []
     for word in split(text):

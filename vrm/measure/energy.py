@@ -35,7 +35,7 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
     """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
     measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
     if not shutil.which(argv[0]):
-        raise MeasureError(f"{argv[0]}: no such file, or it is no program")
+        raise MeasureError(f"{argv[0]}: no such file, or it is not a program")
     counters, refused = _counters()
     events = usable_events(directory)
     energy_events = [] if counters or watts else [event for event in _ENERGY if event in events]

@@ -206,7 +206,7 @@ def _unpack(archive: Path, into: Path) -> None:
                 target = os.path.normpath(member.name)
                 if os.path.isabs(target) or target.split(os.sep)[0] == "..":
                     raise BuildError(f"{archive}: `{member.name}` would be written outside of the "
-                                     "archive's directory; this is no NPB archive")
+                                     "archive's directory; this is not an NPB archive")
                 if member.isdir():
                     (into / target).mkdir(parents=True, exist_ok=True)
                 elif member.isfile():

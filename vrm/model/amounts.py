@@ -31,7 +31,7 @@ def unit(name: str) -> int:
 @cache
 def base(name: str, amount: float) -> int:
     """An amount in base units; what is above 0 is at least one of them. ValueError for less than 0
-    and for what is no number."""
+    and for what is not a number."""
     if not 0 <= amount < math.inf:
         raise ValueError(f"an amount of {name} is a number from 0 on, not {amount!r}")
     return round(amount * unit(name)) or (1 if amount > 0 else 0)

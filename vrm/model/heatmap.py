@@ -87,7 +87,7 @@ class Heatmap:
                 continue
             odd = next((word for word in words if _NO_NAME.search(word)), None)
             if odd:
-                raise ValueError(f"line {number}: `{odd}` is no application; a line is an "
+                raise ValueError(f"line {number}: `{odd}` is not an application; a line is an "
                                  "application and then all from its best to its worst partner: "
                                  "`ep cg bt ep`")
             row = application_kind(words[0]).lower()

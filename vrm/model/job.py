@@ -157,7 +157,7 @@ class Request(NamedTuple):
         self._check_nodes()
         for name, amount in (*self.per_task, *self.per_node):
             if name == GPU and amount % 1000:
-                raise ValueError(f"{GPU}: {people(name, amount):g} is no whole number of them")
+                raise ValueError(f"{GPU}: {people(name, amount):g} is not a whole number of them")
         return self
 
     def _check_nodes(self) -> None:
@@ -166,7 +166,7 @@ class Request(NamedTuple):
         if least > self.tasks:
             raise ValueError(f"nodes: {self.tasks} rank(s) cannot run on {least} nodes")
         if least < 1 or most < 0 or 0 < most < least:
-            raise ValueError(f"nodes: from {least} to {most} is no range")
+            raise ValueError(f"nodes: from {least} to {most} is not a range")
         if self.tasks_per_node < 0 or most and 0 < self.tasks_per_node * most < self.tasks:
             raise ValueError(f"tasks_per_node: {self.tasks} ranks do not fit on {most} node(s) with "
                              f"{self.tasks_per_node} each")
@@ -428,7 +428,7 @@ _all_of = attrgetter(*Job.__slots__)
 def application_kind(app: str) -> str:
     """The name a heatmap knows an executable by: `ft` for `ft.B.x`, up to the first dot.
 
-    A number alone is no name: `628.pot3d_s` of SPEC's suites keeps what follows it.
+    A number alone is not a name: `628.pot3d_s` of SPEC's suites keeps what follows it.
     """
     name, _, rest = app.partition(".")
     if rest and name.isdigit():

@@ -181,7 +181,7 @@ class Rules:
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> "Rules":
         """From what a file has, of this or an older version. Raises KeyError for what is missing
-        and ValueError for what is no value of a key."""
+        and ValueError for what is not a value of a key."""
         found: Dict[str, Any] = {}
         for name, key in KEYS.items():
             word = key.record or name

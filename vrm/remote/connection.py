@@ -273,7 +273,7 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
             except OSError:
                 continue
             except (ValueError, SSHException) as error:
-                print(f"vrm: {path} is no key that can be used: {printable(str(error))}", file=sys.stderr)
+                print(f"vrm: {path} is not a key that can be used: {printable(str(error))}", file=sys.stderr)
 
     def _answers(self, transport: Any) -> Optional[List[str]]:
         def answers(title: str, text: str, prompts: Sequence[Tuple[str, bool]]) -> List[str]:

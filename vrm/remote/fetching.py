@@ -130,7 +130,7 @@ def copy(files: Any, source: str, there: Remote, target: Path, fresh: bool) -> N
             folder.mkdir()
         except FileExistsError:
             if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise NotADirectoryError(20, f"{folder} here is no directory; move it away", str(folder)) from None
+                raise NotADirectoryError(20, f"{folder} here is not a directory; move it away", str(folder)) from None
     path = folder / there.path[-1]
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(21, f"{path} here is a directory; move it away", str(path))

@@ -31,7 +31,7 @@ def target(text: str) -> Tuple[str, str]:
     """`HOST` or `HOST:DIRECTORY`, as scp has it, in its two parts. RunError."""
     found = re.fullmatch(r"((?:[\w.+-]+@)?(?:\w[\w.%-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(.*))?", text)
     if not found:
-        raise RunError(f"--on: `{text}` is no HOST, user@HOST or HOST:DIRECTORY")
+        raise RunError(f"--on: `{text}` is not HOST, user@HOST or HOST:DIRECTORY")
     return found[1].replace("[", "").replace("]", ""), found[2] or ""
 
 

@@ -28,7 +28,7 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
     for text in dict.fromkeys(directories):
         directory = Path(text)
         if not directory.is_dir():
-            raise StudyError(f"{text} is no directory; name that of a run, or of an experiment")
+            raise StudyError(f"{text} is not a directory; name that of a run, or of an experiment")
         below = [directory] if (directory / "jobs.csv").exists() else sorted(
             path.parent for path in [*directory.glob("*/jobs.csv"), *directory.glob("*/*/jobs.csv")]
             if "earlier" not in path.parts)

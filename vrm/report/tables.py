@@ -520,7 +520,7 @@ def watch(render: Callable[[], str], interval: float, stop: Optional[threading.E
 
     On a terminal the text is redrawn in place, on its alternate screen, cut to its size; what was
     there before is there again afterwards. Elsewhere the texts follow one another, with a line
-    between. When `render` raises OSError or ValueError (the file is missing, or is no snapshot)
+    between. When `render` raises OSError or ValueError (the file is missing, or is not a snapshot)
     the reason is shown above the last text, and it goes on.
 
     Returns when `stop` is set (checked after each text) or at Ctrl-C; SIGTERM leaves the terminal

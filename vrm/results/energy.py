@@ -8,7 +8,7 @@ import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 MOST = 1e30
-"""What is more is no power in watts, and no energy in joules."""
+"""What is more is not a power in watts, and no energy in joules."""
 
 
 class Drawn(NamedTuple):
@@ -31,7 +31,7 @@ def columns_of(drawn: Drawn) -> Dict[str, float]:
 
 
 def drawn_of(rows: Iterable[Any]) -> List[Drawn]:
-    """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran. What is no number there is
+    """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran. What is not a number there is
     not known."""
     return [Drawn(row.start, row.end, _known(row.power) or (
         _known(row.energy) / (row.end - row.start) if row.end > row.start else 0.0), _known(row.frequency))

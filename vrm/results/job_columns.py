@@ -178,7 +178,7 @@ def _number_column(name: str, least: int, what: str) -> Column:
     def read(text: str) -> int:
         value = _whole(text)
         if value < least:
-            raise ValueError(f"`{printable(text)}` is no {what}")
+            raise ValueError(f"`{printable(text)}` is not a {what}")
         return value
 
     def read_many(texts: Sequence[str]) -> Sequence[int]:

@@ -131,7 +131,7 @@ class JobWriter:
     The rest of a line that a crash tore is cut off first. The file is valid UTF-8 whatever bytes a program's name has.
 
     A file of an older vrm, which lacks the last columns, gets them first, by a new file in its
-    place. Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
+    place. Raises JobFileError when the file exists and is not a list of jobs, OSError as `open` does.
     """
 
     def __init__(self, path: PathLike) -> None:

@@ -47,7 +47,7 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float = THRESHOLD) -> Slowdowns:
-    """By the run times (s) that the jobs have on all their cores, so that a stretched run is no merit;
+    """By the run times (s) that the jobs have on all their cores, so that a stretched run is not a merit;
     less than a second counts as one. Zeros where no job ran."""
     found: List[Tuple[float, float, float]] = []
     for job in jobs:

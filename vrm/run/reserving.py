@@ -101,7 +101,7 @@ class Reservations(Dict[int, Reservation]):
                                    "a later one, or none to begin at once")
         name = wanted.name or f"r{self.next_id}"
         if not name_sound(name):
-            raise ReservationError(f"`{name}` is no name: give a letter and then at most 63 letters, "
+            raise ReservationError(f"`{name}` is not a name: give a letter and then at most 63 letters, "
                                    "digits, `_`, `.` and `-`")
         if any(each.name == name for each in self.values()):
             raise ReservationError(f"there is a reservation {name} already; give another name, or "

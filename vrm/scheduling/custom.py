@@ -142,7 +142,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     if placement is None:
         return "without a placement (None: it does not fit)"
     if not isinstance(placement, Placement):
-        return f"on {shortened(placement)}, which is no placement"
+        return f"on {shortened(placement)}, which is not a placement"
     shrunk = placement.lease is not None and job.malleable and placement.width <= job.cores
     if placement.procs != job.procs or placement.width != job.cores and not shrunk:
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "

@@ -101,7 +101,7 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
 
 class _Compiler:
     """Makes functions of the parts of an expression; `used` are the names that are in it. A maker gives None for a
-    part that is no arithmetic."""
+    part that is not an arithmetic."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self.text, self.names, self.used = text, list(names), set[str]()

@@ -139,7 +139,7 @@ ORDERINGS.register(ADVISED)(_Fcfs(ADVISED, lambda job, now, nodes: -job.submit, 
 
 
 def own_ordering(text: str, own: Callable[..., Any]) -> Ordering:
-    """The ordering by a user's function, named by `text`; what it raises, or gives that is no number, is
+    """The ordering by a user's function, named by `text`; what it raises, or gives that is not a number, is
     a PolicyError with its place."""
     ask = guarded(text, own)
 

@@ -214,7 +214,7 @@ class Session:
         """Give the manager a job: `tasks` ranks of a program, for at most `walltime` (seconds, or as
         "90m"; None: an hour). It starts after the jobs of `after` have completed. `fields` are those
         of a queue line: `cores=2`, `gpus_per_task=1`, `script=1`, `dir="work"`. ValueError, which
-        says what is wrong, for what is no job."""
+        says what is wrong, for what is not a job."""
         if self._closing:
             raise SessionError("the session is closed")
         app = os.path.abspath(program) if os.sep in str(program) else str(program)
@@ -229,7 +229,7 @@ class Session:
             fields["after"] = ids
         for name, value in fields.items():
             if name not in FIELDS or name in ("array", "each"):
-                raise ValueError(f"`{name}` is no field of a job; there are "
+                raise ValueError(f"`{name}` is not a field of a job; there are "
                                  f"{', '.join(sorted(set(FIELDS) - {'array'}))}")
             text = str(int(value)) if isinstance(value, bool) else str(value)
             line.append(f"{name}={shlex.quote(os.path.abspath(text) if name in _PATHS else text)}")

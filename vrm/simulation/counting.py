@@ -78,7 +78,7 @@ def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> st
     is against it, by what it is."""
     dispatcher, policy, against = scheduler.dispatcher, scheduler.policy, dict(besides)
     if not isinstance(source, Trace) or not isinstance(policy, (LanePolicy, CorePolicy)):
-        return "a workload that is no trace" if not isinstance(source, Trace) else f"the policy {policy.name}"
+        return "a workload that is not a trace" if not isinstance(source, Trace) else f"the policy {policy.name}"
     against["jobs that outrun their estimates"] = source.rules.keep_estimates
     against[f"the backfilling {dispatcher.name}"] = getattr(dispatcher, "order", None) is not None or not (
         type(dispatcher) in (NoBackfilling, Easy)

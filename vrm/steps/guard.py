@@ -93,7 +93,7 @@ def end_groups(groups: "set[int]", grace: float) -> None:
 
 
 def lives(group: int) -> bool:
-    """Whether a process group has a process that is no zombie."""
+    """Whether a process group has a process that is not a zombie."""
     if not _send(os.killpg, group, 0):
         return False
     for pid in _pids():

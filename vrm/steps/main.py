@@ -142,7 +142,7 @@ class Srun:
             wanted = hosts(options.get("nodelist"))
             unknown = [name for name in wanted if name not in names]
             if unknown:
-                raise Wrong(f"--nodelist: {unknown[0]} is no node of job {job.slurm}")
+                raise Wrong(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
             allowed = {names[name] for name in wanted}
         first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
         without = set(hosts(options.get("exclude")))

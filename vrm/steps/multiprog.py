@@ -47,7 +47,7 @@ def _tasks(text: str) -> "list[int]":
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) - int(first) > 1 << 20:
-            raise ValueError(f"`{text}` is no list of tasks")
+            raise ValueError(f"`{text}` is not a list of tasks")
         found += range(int(first), int(last or first) + 1)
     return found
 

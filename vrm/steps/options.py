@@ -221,7 +221,7 @@ _BINDINGS = _NARROW | _WIDE | {"q", "quiet", "v", "verbose", ""}
 
 def binding(text: str) -> "tuple[list[str], list[list[int]]]":
     """The words of a --cpu-bind, and the CPUs for the tasks of each node that it lists: they come again for more
-    tasks. Wrong for what is no list."""
+    tasks. Wrong for what is not a list."""
     parts = text.lower().split(",")
     at = next((at for at, part in enumerate(parts) if part.startswith(("map_cpu:", "mask_cpu:"))), len(parts))
     if at == len(parts):
@@ -237,7 +237,8 @@ def binding(text: str) -> "tuple[list[str], list[list[int]]]":
         except ValueError:
             cpus = []
         if not cpus or len(found) > 1 << 16:
-            raise Wrong(f"--cpu-bind={text}: `{part}` is no {'mask of CPUs as 0x3' if kind == 'mask_cpu' else 'CPU'}")
+            raise Wrong(f"--cpu-bind={text}: `{part}` is not a "
+                        f"{'mask of CPUs as 0x3' if kind == 'mask_cpu' else 'CPU'}")
     return parts[:at], found
 
 
@@ -262,7 +263,7 @@ def hosts(text: str) -> "list[str]":
             low, dash, high = part.partition("-")
             if not end or not low.isdigit() or (dash and not high.isdigit()) or \
                     int(high or low) - int(low) > 100_000:
-                raise Wrong(f"`{text}` is no list of nodes as n[0-3],m7")
+                raise Wrong(f"`{text}` is not a list of nodes as n[0-3],m7")
             names += [f"{stem}{number:0{len(low)}}{tail}" for number in range(int(low), int(high or low) + 1)]
     return [name for name in names if name]
 

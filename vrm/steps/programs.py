@@ -74,7 +74,7 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
             node = job.nodes[at]
             names = dict.fromkeys((node.name.partition(".")[0], node.host.partition(".")[0]))
             lines.append(f"{'|'.join(map(quoted, names))}) i={number};;")
-        lines += ["*) echo \"srun: error: $h is no node of this step\" >&2; exit 1;;", "esac"]
+        lines += ["*) echo \"srun: error: $h is not a node of this step\" >&2; exit 1;;", "esac"]
     elif len(nodes) > 1:  # emulated: one machine, where the ranks come in their order
         lines += ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
                                   f"{sum(each.node == task.node for each in tasks[:rank])};;"

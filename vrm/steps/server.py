@@ -156,7 +156,7 @@ def _become(connection: socket.socket) -> None:
 
 def _call(connection: socket.socket) -> "tuple[list[str], dict[str, str], list[int], int]":
     """The words, the environment, the files (the last is the directory), and the process that calls.
-    ValueError for what is no call."""
+    ValueError for what is not a call."""
     data, control, _, _ = connection.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
     files = [int.from_bytes(part[at:at + 4], sys.byteorder) for _, _, part in control
              for at in range(0, len(part), 4)]

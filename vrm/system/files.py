@@ -49,7 +49,7 @@ def group_name(gid: int) -> str:
 
 
 def fault(about: os.stat_result, written: bool = True) -> str:
-    """Why something is no file of this user's own, with the fix; "" when it is one. Root's files
+    """Why something is not a file of this user's own, with the fix; "" when it is one. Root's files
     count as one's own. `written`: it is to be written where it is, which would change what other
     names of it (hard links) show."""
     kind = next((name for name, test in _KINDS if test(about.st_mode)), "")

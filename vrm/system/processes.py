@@ -165,7 +165,7 @@ class Strays:
     """Finds the sessions that jobs of a run have made for themselves, as daemons do.
 
     By the environment of a process in each. Whose a session is does not change, but its first program may not have
-    been there yet when it was seen first: one that is no job's is asked again until it has been seen for a while.
+    been there yet when it was seen first: one that is not a job's is asked again until it has been seen for a while.
     (Ask `job_of` again before you act: its number may meanwhile be another's.)
     """
 

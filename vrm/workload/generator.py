@@ -66,7 +66,7 @@ def parse_arrival(text: str) -> Arrival:
             if 0 < mean < math.inf:
                 return Arrival("poisson", mean=mean)
     except ValueError:
-        pass  # told below, as any other text that is no arrival
+        pass  # told below, as any other text that is not an arrival
     raise GenerateError(f"arrival `{text}` is not understood; write {ARRIVALS} (seconds)")
 
 

@@ -190,7 +190,7 @@ def _figure(place: str, words: Dict[str, str]) -> Figure:
         try:
             value: Any = None if not word else int(word) if name in _WHOLE else float(word)
         except ValueError:
-            raise SpeedError(f"{place}: {name}: `{word}` is no number") from None
+            raise SpeedError(f"{place}: {name}: `{word}` is not a number") from None
         if value is not None and not 0 <= value < math.inf:
             raise SpeedError(f"{place}: {name}: {word} is below 0, or not finite")
         values[name] = value

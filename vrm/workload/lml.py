@@ -94,10 +94,10 @@ class Document:
         try:
             parser.Parse(content, True)
         except expat.ExpatError as error:
-            raise self.wrong(f"it is no XML ({expat.errors.messages[error.code]})", error.lineno
+            raise self.wrong(f"it is not XML ({expat.errors.messages[error.code]})", error.lineno
                              ) from None
         if self._end < 0:
-            raise self.wrong("it has no element `lgui`: it is no LML", 1)
+            raise self.wrong("it has no element `lgui`: it is not LML", 1)
 
     def wrong(self, what: str, line: int) -> SnapshotError:
         """The error that names the place."""

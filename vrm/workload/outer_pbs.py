@@ -65,7 +65,7 @@ def _blocks(text: str, name: str) -> List[Tuple[int, str, Dict[str, str]]]:
         else:
             key, equals, value = (part.strip() for part in line.partition(" = "))
             if not equals:
-                raise SnapshotError(f"{name}:{number}: `{printable(line.strip(), 60)}` is no `key = value`")
+                raise SnapshotError(f"{name}:{number}: `{printable(line.strip(), 60)}` is not a `key = value`")
             found[-1][2][key] = value
     return found
 

@@ -123,7 +123,7 @@ def _of_json(text: str) -> List[Tuple[str, Dict[str, str]]]:
             found.append((f"squeue --json: job {number}", row))
         return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SnapshotError(f"squeue --json: it is no list of jobs ({printable(str(error), 80)})"
+        raise SnapshotError(f"squeue --json: it is not a list of jobs ({printable(str(error), 80)})"
                             ) from None
 
 
@@ -195,7 +195,7 @@ def _nodes(text: str) -> Tuple[List[SiteNode], Dict[str, float]]:
         try:
             limits[partition] = _seconds(limit)
         except ValueError:
-            raise SnapshotError(f"sinfo:{number}: `{printable(limit, 30)}` is no time limit") from None
+            raise SnapshotError(f"sinfo:{number}: `{printable(limit, 30)}` is not a time limit") from None
         before = found.get(name, SiteNode(name, int(cpus), {}))
         up = not state.rstrip("*~#!%$@^-+").lower().startswith(DOWN) and "*" not in state
         found[name] = SiteNode(name, before.cores, {**(before.classes or {}), partition: before.cores},

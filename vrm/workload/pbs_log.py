@@ -98,7 +98,7 @@ _NAMES = {"mem": MEMORY, "ngpus": GPU, "gpus": GPU, "nmics": "mic", "mics": "mic
 
 
 def _amount(key: str, value: str) -> Optional[float]:
-    """The amount of a resource of a chunk; None for what is no amount."""
+    """The amount of a resource of a chunk; None for what is not an amount."""
     if key == "mem":
         return gibibytes(value)
     if key in _CORES or key in _NO_AMOUNTS and key != "ngpus":

@@ -152,7 +152,7 @@ def _number(row: Dict[str, str], numbers: Dict[str, int]) -> int:
             return int(row[name])
     text = row.get("JobIDRaw") or row["JobID"]
     if not re.match(r"\d", text):
-        raise ValueError(f"`{text[:30]}` is no job number")
+        raise ValueError(f"`{text[:30]}` is not a job number")
     return numbers.setdefault(text, (1 << 40) + len(numbers))
 
 

@@ -327,7 +327,7 @@ class Trace:
             size = int(text)
         except ValueError:
             raise TraceError(f"{self.name}:{line_number}: memory `{text.decode('ascii', 'replace')}` is "
-                             "no whole number of KiB; correct the row, or put a `;` before it") from None
+                             "not a whole number of KiB; correct the row, or put a `;` before it") from None
         return None if size <= 0 else Request.of(procs, 1, False, {MEMORY: size / (1 << 20)})
 
 

@@ -200,7 +200,7 @@ def _length(row: Dict[str, str], what: str) -> float:
     try:
         return _seconds(text)
     except ValueError:
-        raise ValueError(f"{what}: `{text[:40]}` is no time; write seconds, 90m or 1:30:00") from None
+        raise ValueError(f"{what}: `{text[:40]}` is not a time; write seconds, 90m or 1:30:00") from None
 
 
 def _time(row: Dict[str, str], what: str) -> Optional[float]:
@@ -208,7 +208,7 @@ def _time(row: Dict[str, str], what: str) -> Optional[float]:
     try:
         return moment(text)
     except ValueError:
-        raise ValueError(f"{what}: `{text[:40]}` is no time; write seconds, or a date as "
+        raise ValueError(f"{what}: `{text[:40]}` is not a time; write seconds, or a date as "
                          "2024-03-31T02:30:00") from None
 
 
@@ -219,7 +219,7 @@ def _count(row: Dict[str, str], what: str) -> int:
         if value % 1 or value < 0 and value != -1:
             raise ValueError(text)
     except ValueError:
-        raise ValueError(f"{what}: `{text[:40]}` is no whole number, 0 or more") from None
+        raise ValueError(f"{what}: `{text[:40]}` is not a whole number, 0 or more") from None
     return max(0, int(value))
 
 
@@ -236,7 +236,7 @@ def _amount(name: str, text: str, unit: str) -> float:
     except ValueError:
         wanted = ("write a unit, 4G, or name the column mem_mib" if name == MEMORY else
                   "write a number, 0 or more")
-        raise ValueError(f"{name}: `{text[:40]}` is no amount; {wanted}") from None
+        raise ValueError(f"{name}: `{text[:40]}` is not an amount; {wanted}") from None
 
 
 def _licences(text: str) -> Dict[str, float]:

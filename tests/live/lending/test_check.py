@@ -114,7 +114,7 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     done = check("serial", "--changes", "5")
     assert done.returncode == 0 and "serial: malleable by affinity alone: right after 5 changes" in done.stdout
     done = check("nothing")
-    assert done.returncode == 2 and "is no program that may be run; build it" in done.stderr
+    assert done.returncode == 2 and "is not a program that may be run; build it" in done.stderr
     done = check("kinds", "-n", "5000")
     assert done.returncode == 2 and "5000 ranks do not fit on this machine's " in done.stderr
     left = files() - before

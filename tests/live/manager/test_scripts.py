@@ -131,8 +131,8 @@ def test_what_is_no_script_is_refused_with_the_reason(anywhere: Site) -> None:
         (site.bin / name).write_text(text, newline="")
     os.mkfifo(site.bin / "pipe.sh")
     script(site.bin / "others.sh", "echo\n", 0o666)
-    wrong = {"plain.sh": "is no script: its first line must say who reads it",
-             "dos.sh": "has DOS line ends", "empty.sh": "is no script", "long.sh": "is longer than",
+    wrong = {"plain.sh": "is not a script: its first line must say who reads it",
+             "dos.sh": "has DOS line ends", "empty.sh": "is not a script", "long.sh": "is longer than",
              "pipe.sh": "is not a file", "none.sh": "does not exist", "others.sh": "may be written by everybody"}
     site.lines(*(f"{name} 1 60 script=1" for name in wrong))
     done = site.run("--once")
@@ -348,5 +348,5 @@ def test_what_is_checked_before_the_run(anywhere: Site) -> None:
     site.lines("./own.sh 1 60 script=1", "in.sh 1 60 script=1", "./own.sh 1 60", "plain 1 60 script=1",
                "./gone 1 60", end=True)
     said = command(site, "check").stdout
-    assert f"{site.root}/own.sh is not executable" in said and "is no script" in said
+    assert f"{site.root}/own.sh is not executable" in said and "is not a script" in said
     assert "gone does not exist; is the path right?" in said and "3 of 5 lines can never run" in said

@@ -141,7 +141,7 @@ class Launcher:
 
 
 def _complete(launcher: Any) -> Launcher:
-    """A user's own launcher that is no subclass, with the defaults of what it does not have."""
+    """A user's own launcher that is not a subclass, with the defaults of what it does not have."""
     if not isinstance(launcher, Launcher):
         for name, default in vars(Launcher).items():
             if not name.startswith("__") and not hasattr(launcher, name):

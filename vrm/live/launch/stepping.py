@@ -44,12 +44,12 @@ Ways = Mapping[str, Tuple[Sequence[str], bool]]
 
 _AGENT = f"""#!/bin/sh
 # Starts a command on another node of the script job around, on the job's cores there.
-. "${{{jobfile.VARIABLE}:?this is no script job of vrm}}/{NODES}"
+. "${{{jobfile.VARIABLE}:?this is not a script job of vrm}}/{NODES}"
 """
 
 _RANK = f"""#!/bin/sh
 # Starts a rank of a script's mpirun where it is bound, if that is on the job's cores.
-. "${{{jobfile.VARIABLE}:?this is no script job of vrm}}/{CORES}"
+. "${{{jobfile.VARIABLE}:?this is not a script job of vrm}}/{CORES}"
 while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || break
 done </proc/self/status
@@ -229,7 +229,7 @@ def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequen
         lines.append(f"{'|'.join(dict.fromkeys((name, short, short + '.*')))})\n"
                      f"[ \"${jobfile.NODE}\" != {shlex.quote(name)} ] || exec {own}\"${MARK}\" {bind}\"$shell\" -c \"$*\"\n"
                      f"{start};;\n")
-    lines.append("*) echo \"vrm: $host is no node of this job, which has " + " ".join(on)
+    lines.append("*) echo \"vrm: $host is not a node of this job, which has " + " ".join(on)
                  + "\" >&2; exit 1;;\nesac\n")
     return "".join(lines)
 

@@ -324,7 +324,7 @@ class LiveCounter(Part):
         booking, details = running.booking, live.state.entry(job_id).details
         job = booking.job
         if not job.payload.script:
-            raise Refused("it is no script, and has no steps")
+            raise Refused("it is not a script, and has no steps")
         nodes = (live.cluster if running.former is None else running.former).nodes
         said = {**of_submission(job, details, job.payload.directory or str(live.settings.workplace), booking.start),
                 **job.payload.variables}

@@ -218,7 +218,7 @@ class Orders(Part):
 
     def _rules(self, command: control.Command, name: str) -> control.Command:
         if not isinstance(command["reason"], str):
-            raise TypeError("the reason is no text")
+            raise TypeError("the reason is not text")
         try:
             text = changes.change(self.live, command["rules"], command["reason"],
                                   command.get("instead"), command=name)

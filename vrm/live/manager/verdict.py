@@ -11,7 +11,7 @@ that wait, since a job that failed may have been interrupted.
 | of `vrm cancel`, of `vrm stop` or a signal at vrm | the same | cancelled |
 | of the allocation's end, a lost node, `vrm requeue` | the same | it waits again |
 
-Exit status 0 after the signal is no success: a program that catches SIGTERM, writes a checkpoint
+Exit status 0 after the signal is not a success: a program that catches SIGTERM, writes a checkpoint
 and ends well has not done its work.
 """
 

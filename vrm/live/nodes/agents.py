@@ -61,7 +61,7 @@ CLOSE_SECONDS = 2.0
 
 LONGEST_LINE = 1 << 24
 MOST_NOISE = 1 << 20
-"""Bytes: of one answer, and of all that is no answer, as login scripts print."""
+"""Bytes: of one answer, and of all that is not an answer, as login scripts print."""
 
 
 @dataclass

@@ -238,7 +238,7 @@ def _by_words(found: "List[Device]", text: str, indices: "Optional[List[int]]"
               ) -> "List[Device]":
     """The devices which a variable such as CUDA_VISIBLE_DEVICES names, to be named so again.
 
-    A word that is no UUID is an index, and may have been counted anew for this job: which device
+    A word that is not a UUID is an index, and may have been counted anew for this job: which device
     it is is then known by `indices`, if there are as many of them; or where all devices are named;
     or where it is too large to be counted anew. Else the device is known by its word alone.
     """

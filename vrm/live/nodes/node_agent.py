@@ -26,7 +26,7 @@ class AgentNode:
         self.unread = bytearray()
         self.unsent: Deque[bytes] = deque()
         self.noise = 0
-        self.said = ""  # what was last said that is no answer
+        self.said = ""  # what was last said that is not an answer
         self.due = 0.0  # when to do something: connect, give up connecting, ping, give up a ping
         self.pinged = False
         self.failures = 0

@@ -240,7 +240,7 @@ def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Optional[Topology] =
 
 
 def _near(text: str) -> Cpus:
-    """The CPUs in a list of a GPU's; none for what is no list, which costs no more than nearness."""
+    """The CPUs in a list of a GPU's; none for what is not a list, which costs no more than nearness."""
     try:
         return parse_cpu_list(text)
     except ValueError:

@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 class StepServer:
-    """The server of a program with this environment, which has none if it is no script."""
+    """The server of a program with this environment, which has none if it is not a script."""
 
     def __init__(self, env: Mapping[bytes, bytes]) -> None:
         self.folder = env.get(STEPS, b"")
