@@ -283,7 +283,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         if wanted & {"site", "mpirun", "mpiexec"}:
             item.add_marker("mpi")
     if hasattr(config, "workerinput"):  # of several workers: the one that got a long test last would keep all waiting
-        items.sort(key=lambda item: not any(map(item.get_closest_marker, ("slow", "testbed", "xdist_group"))))
+        items.sort(key=lambda item: not (getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+                                         or any(map(item.get_closest_marker, ("slow", "testbed", "xdist_group")))))
 
 
 @pytest.fixture
