@@ -264,12 +264,13 @@ class Site:
             self.kill_processes()
 
 
-SHARED = {"testbed": "testbed", "real": "real", "programs": "npb", "larger_programs": "npb W",
-          "spoilt_programs": "npb spoilt", "hybrids": "hybrids", "installed": "installed"}
+SHARED = {"programs": "npb", "larger_programs": "npb_W", "spoilt_programs": "npb_spoilt", "hybrids": "hybrids",
+          "installed": "installed", "wheel": "installed", "year": "year"}
 """Fixtures that are costly to make, and the group of tests that share one: with `--dist loadgroup`
-each group stays with one worker."""
+each group stays with one worker. Not so the test clusters: their tests are many, and each worker has its own."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     """Mark what needs an mpirun or the test cluster, which the fixtures and parameters show."""
     for item in items:
@@ -277,14 +278,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         groups = {SHARED[name] for name in wanted & SHARED.keys()}
         if wanted & {"testbed", "real"}:
             item.add_marker("testbed")
-        elif item.get_closest_marker("testbed"):
-            groups.add("testbed")
         for group in groups:
             item.add_marker(pytest.mark.xdist_group(group))
         if wanted & {"site", "mpirun", "mpiexec"}:
             item.add_marker("mpi")
     if hasattr(config, "workerinput"):  # of several workers: the one that got a long test last would keep all waiting
-        items.sort(key=lambda item: not any(map(item.get_closest_marker, ("slow", "xdist_group"))))
+        items.sort(key=lambda item: not (getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+                                         or any(map(item.get_closest_marker, ("slow", "testbed", "xdist_group")))))
 
 
 @pytest.fixture

@@ -125,14 +125,15 @@ class PlainSharing:
         return sorted((max(job.expected_end, self.now), job.task.nodes - sum(job.lenders.values()))
                       for job in self.running.values())
 
-    def free_at(self, time: float) -> int:
-        """Nodes that are expected to be free at a time, if nothing else starts."""
-        return self.free + sum(nodes for end, nodes in self.frees() if end <= time)
+    def free_at(self, time: float, frees: Optional[List[Tuple[float, int]]] = None) -> int:
+        """Nodes that are expected to be free at a time, if nothing else starts; `frees` if known."""
+        return self.free + sum(nodes for end, nodes in (self.frees() if frees is None else frees) if end <= time)
 
     def shadow(self, task: Task) -> float:
         """The first time at which so many nodes are free."""
-        times = [self.now, *(end for end, _ in self.frees())]
-        return next((time for time in times if self.free_at(time) >= task.nodes), math.inf)
+        frees = self.frees()
+        times = [self.now, *(end for end, _ in frees)]
+        return next((time for time in times if self.free_at(time, frees) >= task.nodes), math.inf)
 
     def static_start(self, task: Task, head: Task) -> float:
         """The first time from which on the task fits beside the head's reservation."""
@@ -140,13 +141,11 @@ class PlainSharing:
             return self.shadow(head)
         begin = self.shadow(head)
         end = begin + head.requested
-        times = sorted({self.now, *(each for each, _ in self.frees()), begin, end})
-
-        def free(time: float) -> int:
-            return self.free_at(time) - (head.nodes if begin <= time < end else 0)
-
+        frees = self.frees()
+        times = sorted({self.now, *(each for each, _ in frees), begin, end})
+        free = {time: self.free_at(time, frees) - (head.nodes if begin <= time < end else 0) for time in times}
         for time in times:
-            if all(free(each) >= task.nodes for each in times
+            if all(free[each] >= task.nodes for each in times
                    if time <= each < time + task.requested):
                 return time
         return math.inf
@@ -170,8 +169,10 @@ class PlainSharing:
     def mates(self, task: Task, head: Task) -> Optional[Tuple[int, ...]]:
         """Who lends to a task that does not fit, or None."""
         share, requested = self.share, task.requested
+        if not task.malleable:
+            return None
         start = self.static_start(task, head) - self.price(task)
-        if not task.malleable or not start + requested > self.now + requested / share:
+        if not start + requested > self.now + requested / share:
             return None
         able: Dict[int, float] = {}
         for job_id, job in self.running.items():

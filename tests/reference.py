@@ -7,9 +7,10 @@ Also the random clusters and workloads that the property tests run on.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from fractions import Fraction
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from hypothesis import strategies as st
 
@@ -388,7 +389,22 @@ KINDS = ["bt.B.x", "cg.S.x", "ep.A.x", "ft", "zz.B.x"]
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 POLICIES = st.sampled_from(["compact", "spare", "strip", "pack"])
 ORDERINGS = st.sampled_from(sorted(UTILITIES))
-FEATURES = st.sets(st.sampled_from(["fast", "big"])).map(frozenset)
+FEATURES = st.sampled_from([frozenset(), frozenset(["fast"]), frozenset(["big"]), frozenset(["fast", "big"])])
+
+
+# Most of the time of such a test is what hypothesis takes for each single draw, and to look at a new strategy: what does
+# not depend on each other is drawn at once, and strategies are made once.
+def each_of(*choices: Sequence[Any]) -> st.SearchStrategy:
+    """One of each of some choices."""
+    return st.sampled_from(list(itertools.product(*choices)))
+
+
+def some_of(optional: Mapping[str, Sequence[Any]]) -> st.SearchStrategy:
+    """A dictionary with each of these keys or, as often, without it."""
+    absent = object()
+    chosen = itertools.product(*([absent] * len(values) + list(values) for values in optional.values()))
+    return st.sampled_from([tuple((name, value) for name, value in zip(optional, values) if value is not absent)
+                            for values in chosen]).map(dict)
 
 
 def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
@@ -400,10 +416,7 @@ def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
         lambda facts: [Node(f"n{i}", facts[0], {}, f) for i, f in enumerate(facts[1])])
 
 
-# Made once: most of the time of such a test is what hypothesis takes to look at a new strategy.
-_NODE = st.tuples(SHAPES, st.fixed_dictionaries({}, optional={
-    "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5]),
-    "memory": st.sampled_from([2, 8, 64])}), FEATURES)
+_NODE = st.tuples(SHAPES, some_of({"gpu": range(4), "mem": [4, 16.5], "memory": [2, 8, 64]}), FEATURES)
 
 
 def different_nodes(most: int = 6) -> st.SearchStrategy:
@@ -412,19 +425,17 @@ def different_nodes(most: int = 6) -> st.SearchStrategy:
         lambda facts: [Node(f"n{i}", *fact) for i, fact in enumerate(facts)])
 
 
-AMOUNTS = st.fixed_dictionaries({}, optional={
-    "gpu": st.integers(0, 2), "mem": st.sampled_from([1, 2.5, 4]),
-    "memory": st.sampled_from([0.5, 1, 3])})
+AMOUNTS = some_of({"gpu": range(3), "mem": [1, 2.5, 4], "memory": [0.5, 1, 3]})
 _WISHES = st.tuples(
-    st.sampled_from([0, 0, 0, 1, 2]), st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([0, 0, 1, 2]),
-    st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True), st.integers(0, 3),
-    AMOUNTS, st.sampled_from([frozenset(), frozenset(["fast"]), frozenset(["big"])]), st.just({}) | AMOUNTS,
-    st.sampled_from([0, 0, 1, 2]))
+    each_of([0, 0, 0, 1, 2], [1, 1, 1, 2, 3], [0, 0, 1, 2], range(4),
+            [frozenset(), frozenset(["fast"]), frozenset(["big"])], [0, 0, 1, 2]),
+    st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True),
+    AMOUNTS, st.just({}) | AMOUNTS)
 
 
 def wished(drawn: Any, procs: int, cores: int, exclusive: bool) -> Request:
     """A request for more than cores; `drawn` of _WISHES."""
-    cap, least, more, names, split, amounts, features, per_node, licences = drawn
+    (cap, least, more, split, features, licences), names, amounts, per_node = drawn
     least = min(least, procs)
     most = more and least + more - 1
     split = min(split, len(names), procs, most or procs)
@@ -436,14 +447,14 @@ def wished(drawn: Any, procs: int, cores: int, exclusive: bool) -> Request:
 @functools.lru_cache(None)
 def _jobs(plain: bool, most_procs: int) -> st.SearchStrategy:
     return st.tuples(
-        st.sampled_from(KINDS), st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
+        each_of(KINDS, [False, False, False, True], [1, 1, 1, 1, 2, 3]),
+        st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
         st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
-        st.sampled_from([False, False, False, True]), st.sampled_from([1, 1, 1, 1, 2, 3]),
         st.none() if plain else _WISHES)
 
 
 def _job(drawn: Any) -> Dict[str, Any]:
-    app, procs, estimate, exclusive, cores, wishes = drawn
+    (app, exclusive, cores), procs, estimate, wishes = drawn
     found = {"app": app, "procs": procs, "estimate": estimate, "exclusive": exclusive, "cores": cores}
     return found if wishes is None else {**found, "request": wished(wishes, procs, cores, exclusive)}
 
@@ -453,13 +464,13 @@ def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:
     return _jobs(plain, most_procs).map(_job)
 
 
-_GAPS = st.sampled_from([0, 0, 0, 1, 1, 2, 5, 0.5])
+_GAPS = [0, 0, 0, 1, 1, 2, 5, 0.5]
 
 
 @functools.lru_cache(None)
 def _tasks(plain: bool, late: bool) -> st.SearchStrategy:
-    shares = st.sampled_from([1, 1, 1, 0.5, 0, *([1.5, 3] if late else [])])
-    return st.tuples(_GAPS, _jobs(plain, 20), shares)
+    shares = [1, 1, 1, 0.5, 0, *([1.5, 3] if late else [])]
+    return st.tuples(each_of(_GAPS, shares), _jobs(plain, 20))
 
 
 @st.composite
@@ -470,7 +481,7 @@ def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False)
     """
     tasks, submit = [], 0.0
     for job_id in draw(st.permutations(range(draw(st.integers(1, most))))):
-        gap, facts, share = draw(_tasks(plain, late))
+        (gap, share), facts = draw(_tasks(plain, late))
         submit += gap
         job = Job(id=job_id, submit=submit, **_job(facts))
         runtime = math.ceil(8 * job.estimate * share) / 8

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
+import warm
 from conftest import mpirun_environment, wait_until
 
 from vrm.config.schema import load
@@ -90,17 +90,14 @@ def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None
     elsewhere = tmp_path / "started here"
     elsewhere.mkdir()
 
-    def vrm(*words: str) -> List[str]:
-        return [sys.executable, "-m", "vrm.cli", "-c", str(config), *words]
-
     with open(tmp_path / "said", "w") as said:
-        manager = subprocess.Popen(vrm(), cwd=elsewhere, env=mpirun_environment(), stdout=said,
-                                   stderr=said, stdin=subprocess.DEVNULL)
+        manager = warm.Warm([*warm.VRM, "-c", config], cwd=elsewhere, env=mpirun_environment(), stdout=said,
+                            stderr=said, stdin=subprocess.DEVNULL)
     try:
         if ended.get(8) is None and b'"event":"release"' not in b"".join(RECORDS[:number]):
-            wait_until(lambda: manager.poll() is not None or subprocess.run(
-                vrm("release", "8"), cwd=elsewhere, env=mpirun_environment(),
-                capture_output=True).returncode == 0, "job 8 is released")
+            wait_until(lambda: manager.poll() is not None or warm.run(
+                ["-c", config, "release", "8"], cwd=elsewhere, env=mpirun_environment()).returncode == 0,
+                "job 8 is released")
         manager.wait(60)
     finally:
         manager.kill()

@@ -8,7 +8,9 @@ another one from its start on (variables such as PYTHONPATH or LC_ALL, a functio
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -20,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, Dict, Optional, Sequence
 
@@ -182,11 +185,31 @@ def become(words: Sequence[str], env: Dict[str, str], caller: int, directory: in
     sys.argv[1:] = words
 
 
+def end(ended: SystemExit) -> None:
+    """End as a Python does, but do not take down all modules first: after a fork this copies, and so costs, as much as
+    a start. Returns when Python itself is to say what does not work."""
+    if ended.code is not None and not isinstance(ended.code, int):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    try:
+        for file in (sys.stdout, sys.stderr):
+            if file is not None and not file.closed:
+                file.flush()
+    except (OSError, ValueError):
+        return
+    os._exit((ended.code or 0) & 0xff)
+
+
 if __name__ == "__main__":
-    import gc
     sys.path[0] = ""
     load()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
     sys.path[0] = os.getcwd()
-    runpy.run_module("vrm.cli", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("vrm.cli", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        end(ended)
+        raise

@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,7 @@ def test_a_run_is_explained_with_and_without_its_manager(site: Site) -> None:
     wait_until(lambda: site.running() and "refused" in site.said(manager), "a job runs")
 
     def explained(*words: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), "explain",
-                               *words], env=site.env, text=True, capture_output=True, timeout=60)
+        done = site.run("explain", *words)
         assert done.returncode == status, done.stdout + done.stderr
         return done
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Callable, Dict, Tuple
 
 import pytest
+import warm
 
 from vrm.config.energy import read_programs
 from vrm.live.nodes import power
@@ -189,8 +190,7 @@ def test_the_command(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
     def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "vrm.cli", "energy", *words], cwd=tmp_path, text=True,
-                              capture_output=True, timeout=60, check=False)
+        return warm.run(["energy", *words], cwd=tmp_path, timeout=60)
 
     said = vrm("check")
     assert "energy: 3 zone(s) of powercap can be read" in said.stdout

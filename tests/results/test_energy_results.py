@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,8 +74,7 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     (tmp_path / "q").write_text("a 4 60 0\nb 4 60 0 watts=70\na 4 60 0\n")
 
     def vrm(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "vrm.cli", *words], cwd=tmp_path, text=True,
-                              capture_output=True, timeout=100, check=False)
+        done = warm.run(words, cwd=tmp_path, timeout=100)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -94,8 +92,7 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     assert "power of" in (tmp_path / "page" / "report.html").read_text()
     said = vrm("energy", "show", "eamc", "--out", "p.png")
     # A wrong name is one line.
-    done = subprocess.run([sys.executable, "-m", "vrm.cli", "energy", "show", "eamc", "--out", "p.xyz"],
-                          cwd=tmp_path, text=True, capture_output=True, timeout=100, check=False)
+    done = warm.run(["energy", "show", "eamc", "--out", "p.xyz"], cwd=tmp_path, timeout=100)
     assert (done.returncode, done.stderr) == (2, "vrm: p.xyz: the name of a picture ends in .png or .svg\n")
     assert "14,700.0  J" in said and (tmp_path / "p.png").exists()
     said = vrm("advise", *common, "--objective", "energy", "--members", "3")

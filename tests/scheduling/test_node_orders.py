@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reference import each_of, some_of
 from vrm.model import Cluster, Job, Node, bits
 from vrm.model.cluster import Pool
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -374,27 +375,24 @@ def plain_order(text: str, job: Job, window: Sequence[Job], nodes: Sequence[Node
     return [at for at in found if at in fitting]
 
 
-RESOURCES = st.fixed_dictionaries({}, optional={"gpu": st.integers(0, 3), "mic": st.integers(1, 2),
-                                                "memory": st.sampled_from([4, 8, 16.5])})
+RESOURCES = some_of({"gpu": range(4), "mic": [1, 2], "memory": [4, 8, 16.5]})
 SHAPES = st.lists(st.tuples(st.sampled_from([(4,), (2, 2), (1, 3), (8,)]), RESOURCES), min_size=1,
                   max_size=3)
 
 
 @st.composite
 def machines(draw: Any) -> List[Node]:
-    shapes = draw(SHAPES)
-    return [Node(f"n{at}", *draw(st.sampled_from(shapes)))
+    one = st.sampled_from(draw(SHAPES))
+    return [Node(f"n{at}", *draw(one))
             for at in range(draw(st.integers(1, 9)))]
 
 
 def mixed_jobs(first: int, most: int = 8) -> st.SearchStrategy[List[Job]]:
-    one = st.builds(lambda procs, cores, time, resources: (procs, cores, time, resources),
-                    st.integers(1, 6), st.integers(1, 2), st.sampled_from([1.5, 60.0, 600.25]),
-                    st.fixed_dictionaries({}, optional={"gpu": st.just(1), "mic": st.just(1),
-                                                        "memory": st.sampled_from([0.5, 2])}))
+    one = st.tuples(each_of(range(1, 7), [1, 2], [1.5, 60.0, 600.25]),
+                    some_of({"gpu": [1], "mic": [1], "memory": [0.5, 2]}))
     return st.lists(one, max_size=most).map(lambda found: [
         Job(first + at, "x", procs, time, cores=cores, resources=resources)
-        for at, (procs, cores, time, resources) in enumerate(found)])
+        for at, ((procs, cores, time), resources) in enumerate(found)])
 
 
 ORDERS = ["first-fit", "best-fit", "balanced", "weighted", "hybrid", "priority-weighted"]

@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import pytest
 
@@ -175,11 +175,13 @@ class Plain:
     def real_end(self, job_id: int) -> float:
         return self.start[job_id] + self.jobs[job_id].run
 
-    def starves(self, job_id: int, now: float) -> bool:
+    def starving(self, now: float) -> Set[int]:
+        """Who waits for longer than so many times the mean wait of those that have started."""
         if not (self.factor and self.start):
-            return False
+            return set()
         waits = [start - self.jobs[i].job.submit for i, start in self.start.items()]
-        return now - self.jobs[job_id].job.submit > self.factor * sum(waits) / len(waits)
+        longest = self.factor * sum(waits) / len(waits)
+        return {i for i in self.queue if now - self.jobs[i].job.submit > longest}
 
     def begin(self, job_id: int, now: float) -> None:
         self.queue.remove(job_id)
@@ -201,7 +203,7 @@ class Plain:
         return time, free(time) - wanted, kind
 
     def step(self, now: float) -> None:
-        old = {i for i in self.queue if self.starves(i, now)}
+        old = self.starving(now)
         while self.queue and self.jobs[self.queue[0]].job.procs <= self.free:
             self.begin(self.queue[0], now)
         if len(self.queue) < 2:
@@ -221,9 +223,10 @@ class Plain:
                                   else 0))
         for i in later:
             job = self.jobs[i].job
+            if job.procs > self.free:
+                continue
             beyond = [now + self.lasts(i, kind) > time for time, _, kind in held]
-            if job.procs > self.free or any(over and job.procs > spare
-                                            for over, (_, spare, _) in zip(beyond, held)):
+            if any(over and job.procs > spare for over, (_, spare, _) in zip(beyond, held)):
                 continue
             held = [(time, spare - job.procs * over, kind)
                     for over, (time, spare, kind) in zip(beyond, held)]

@@ -54,7 +54,7 @@ def test_a_reservation_from_its_making_to_its_end(site: Site) -> None:
     rows = wait_until(lambda: site.rows() if {1, 2} <= set(site.rows()) else None, "both have run")
     soon = site.run("reserve", "--nodes", "n1", "--from", "+1", "--to", "+1h", "--name", "soon")
     assert soon.returncode == 0, soon.stderr
-    begin = wait_until(lambda: reservations(site), "it is shown")[0]["begin"]
+    begin = wait_until(lambda: [each["begin"] for each in reservations(site) if each["name"] == "soon"], "it is shown")[0]
     for words in (["work", "2", "50m", "--reservation", "soon", "--args", "0"],  # 4
                   ["work", "4", "2h", "--nodes", "2", "--args", "0"]):  # 5: two nodes, which there are not beside it
         assert site.run("submit", *words).returncode == 0
