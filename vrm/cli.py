@@ -42,8 +42,8 @@ class Top(Parser):
         return overview(self)
 
 
-def modules_of(words: Sequence[str]) -> Sequence[str]:
-    """The modules that a command line needs: that of its command, if it is plain to see which that is."""
+def command_in(words: Sequence[str]) -> str:
+    """The command of a command line; "" where there is none."""
     left = list(words)
     while left:
         word = left.pop(0)
@@ -51,9 +51,31 @@ def modules_of(words: Sequence[str]) -> Sequence[str]:
             del left[:1]
         elif word not in ("--version", "--json", "--once", "--continue", "--wait", "--fresh", "--failed", "--changed",
                           "--strict", "--here"):
-            found = [name for name, commands in MODULES.items() if word in commands.split()]
-            return found or ([] if word in OWN else list(MODULES))
-    return []
+            return word
+    return ""
+
+
+def modules_of(words: Sequence[str]) -> Sequence[str]:
+    """The modules that a command line needs: that of its command, if it is plain to see which that is; none where an
+    extension of vrm's own has it."""
+    word = command_in(words)
+    found = [name for name, commands in MODULES.items() if word in commands.split()]
+    return found or ([] if word in ("", *OWN) or extension(word) else list(MODULES))
+
+
+def extension(word: str) -> Any:
+    """The command that an extension of vrm's own adds under a name (`vrm.system.plugins.Plugin`), if one does."""
+    from vrm.system import plugins
+    return next((plugin for plugin in plugins.own("vrm.commands") if plugin.name == word), None)
+
+
+def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add such a command to the program's."""
+    from vrm.system import plugins
+    try:
+        plugins.load(extension(word))(commands, shared)
+    except plugins.PluginError as error:
+        raise CannotRun(str(error)) from error
 
 
 def parser(words: Optional[Sequence[str]] = None) -> Parser:
@@ -114,6 +136,9 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     needed = list(MODULES) if words is None else modules_of(words)
     for name in needed:
         import_module(f"vrm.commands.{name}").add_parsers(commands, shared)
+    word = command_in(words or ())
+    if word and not needed and word not in OWN:
+        add_extension(word, commands, shared)
     if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
@@ -136,7 +161,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             from vrm.commands.completion import complete
             typed = os.environ.get("COMP_LINE", "")[:int(os.environ.get("COMP_POINT") or 0)]
             before = typed[:typed.rfind(" ") + 1].split()[1:]
-            complete(parser(before if modules_of(before) else None))
+            complete(parser(before if command_in(before) not in ("", *OWN) else None))
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
             return on(words)
