@@ -35,41 +35,41 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"conda ", "there is no conda where the tests run"),
     (r"module load ", "modules are a cluster's"),
     (r"tail -f ", "never ends"),
-    (r"vrm top$", "fills the screen: tests/report/test_top.py"),
+    (r"vrm top$", "fills the screen: tests/ext/top/test_top.py"),
     (r"vrm submit ", "needs a running manager: tests/live/manager/test_manager.py"),
     (r"vrm reserve ", "needs a running manager: tests/live/manager/test_reservations_live.py"),
     (r"vrm forecast --(site|slurm)|squeue |sinfo |vrm forecast --squeue", "needs a batch system: "
-     "tests/commands/test_site_forecast.py has one"),
+     "tests/ext/forecast/test_site_forecast.py has one"),
     (r"(qsub|qstat)( |$)", "needs a running manager: tests/live/manager/test_pbs_commands.py"),
     (r"vrm --on |ssh cluster |scp ", "needs another machine: tests/remote/test_on.py has one"),
     (r"vrm stop", "needs a running manager: tests/live/manager/test_manager.py"),
     (r"vrm$", "continues a run of before: tests/test_old_files.py"),
     (r"vrm npb build( --classes S,W --out npb/bin)?$", "minutes of compiling: tests/test_npb.py, "
-     "tests/measure/test_npb_build.py and tests/test_install.py build"),
-    (r"vrm npb build --source", "needs the official archive: tests/measure/test_npb_build.py has a small one"),
+     "tests/ext/measure/test_npb_build.py and tests/test_install.py build"),
+    (r"vrm npb build --source", "needs the official archive: tests/ext/measure/test_npb_build.py has a small one"),
     (r"python3 npb/build\.py", "minutes of compiling: tests/test_npb.py"),
     (r"mpirun -np 4 npb/bin/ep", "the program is not built here: tests/test_npb.py"),
     (r"python tests/benchmarks/", "a benchmark, minutes on an idle machine"),
-    (r"vrm experiment experiments/founding-live.yaml$", "ten minutes: tests/experiment/test_experiment.py"),
-    (r"vrm report runs/founding-live ", "reports that experiment: tests/report/test_study.py"),
+    (r"vrm experiment experiments/founding-live.yaml$", "ten minutes: tests/ext/study/test_experiment.py"),
+    (r"vrm report runs/founding-live ", "reports that experiment: tests/ext/study/test_study.py"),
     (r"python studies/founding/", "needs recorded queues that are not part of vrm: "
      "tests/test_founding.py has made-up ones"),
     (r"vrm simulate QUEUE ", "QUEUE is one of those queues"),
     (r"sacct ", "needs Slurm's accounting: tests/workload/data has a made-up dump"),
     (r"python studies/heterogeneous/run\.py", "minutes to hours: tests/test_heterogeneous.py has a short one"),
-    (r"python studies/validation/run\.py", "minutes: tests/simulation/test_validation.py has a short one"),
+    (r"python studies/validation/run\.py", "minutes: tests/ext/study/test_validation.py has a short one"),
     (r"python studies/advice/run\.py", "half an hour, with traces that are not part of vrm: "
-     "tests/forecast/test_advice_study.py has two windows"),
+     "tests/ext/forecast/test_advice_study.py has two windows"),
     (r"python studies/advice/live\.py", "half an hour on the test cluster"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
     (r"python studies/energy/", "minutes, and jobs that are not part of vrm: tests/test_energy_studies.py has short ones"),
     (r"python studies/forecast/run\.py", "minutes to half an hour, with traces that are not part of vrm: "
-     "tests/forecast/test_accuracy.py has a short one"),
+     "tests/ext/forecast/test_accuracy.py has a short one"),
     (r"python studies/forecast/snapshots\.py", "needs snapshots of a site, or such a trace: "
-     "tests/forecast/test_accuracy.py has made-up ones"),
-    (r"vrm forecast --score", "needs forecasts that have come true: tests/forecast/test_score.py"),
-    (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/measure/test_heatmap.py"),
+     "tests/ext/forecast/test_accuracy.py has made-up ones"),
+    (r"vrm forecast --score", "needs forecasts that have come true: tests/ext/forecast/test_score.py"),
+    (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/ext/measure/test_heatmap.py"),
     (r"vrm completion ", "changes the user's shell: tests/test_completion.py"),
 ]
 """The commands that are not run, and why."""

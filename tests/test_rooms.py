@@ -34,10 +34,7 @@ DIRECT = {
     "front": "run results steps",
     "live.manager": "run results live.site live.lending front",
     "simulation": "run results config",
-    "forecast": "simulation",
-    "measure": "live.site results",
     "session": "run config results",
-    "experiment": "live.manager simulation",
     "report": "results",
     "remote": "system",
 }

@@ -20,12 +20,9 @@ from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
 
 MODULES = {
     "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
-    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "forecast": "forecast",
-    "explain": "explain", "log": "log", "top": "top", "advise": "advise", "whatif": "whatif",
-    "script": "script", "simulate": "simulate", "compare": "compare", "npb": "npb",
-    "generate": "generate", "calibrate": "calibrate", "heatmap": "heatmap", "energy": "energy",
-    "malleable": "malleable", "experiment": "experiment", "report": "report", "validate": "validate",
-    "wait": "wait", "completion": "completion", "plugins": "plugins", "guide": "help"}
+    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "log": "log", "script": "script",
+    "simulate": "simulate", "generate": "generate", "malleable": "malleable", "wait": "wait",
+    "completion": "completion", "plugins": "plugins", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell", "doctor")
@@ -204,7 +201,6 @@ def look(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
-    from vrm.forecast.asked import start_of
     from vrm.live.manager.manager import Manager
     from vrm.live.site.setup import describe, prepare
     from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
@@ -230,7 +226,7 @@ def run(arguments: argparse.Namespace) -> int:
     site = prepare(settings)
     client = client_of(arguments, settings, directory)
     manager = Manager(settings, site, directory, narrate, wait=arguments.wait, changed=arguments.changed,
-                      feeder=client.name if client else "", start_of=start_of, further=[client] if client else [])
+                      feeder=client.name if client else "", further=[client] if client else [])
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "

@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev, quantiles
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from vrm.forecast.site import forecast_site
+from vrm.ext.forecast.site import forecast_site
 from vrm.model import Cluster
 from vrm.model.rules import Rules
 from vrm.scheduling.compose import compose

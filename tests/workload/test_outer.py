@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.forecast.site import forecast_site
+from vrm.ext.forecast.site import forecast_site
 from vrm.workload import outer_pbs, outer_slurm
 from vrm.workload.outer import output_of
 from vrm.workload.snapshot import Snapshot, SnapshotError

@@ -18,6 +18,10 @@ BOUND = 10.0
 `vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
 
+MISSING = "of vrm's extensions, which are not in this installation (vrm/ext); install vrm whole: pip install vrm"
+"""What is said of a part of vrm that is not there."""
+
+
 class CannotRun(Exception):
     """A command that cannot be carried out; the text says why and what to do."""
 
@@ -55,6 +59,18 @@ def _config_of(arguments: argparse.Namespace) -> Optional[str]:
         if reason:
             raise CannotRun(reason)
     return config
+
+
+def of_extension(name: str) -> Any:
+    """What an extension does at an option of vrm. CannotRun where none does, or it cannot be had."""
+    from vrm.system import plugins
+    try:
+        found = plugins.find("vrm.options", name)
+        if found is not None:
+            return plugins.load(found)
+    except plugins.PluginError as error:
+        raise CannotRun(str(error)) from error
+    raise CannotRun(f"--{name} is an option {MISSING}")
 
 
 def nothing_yet(state: Path) -> str:
