@@ -22,10 +22,11 @@ from vrm.system import plugins
 
 HOUSE = Path(vrm.__file__).parent
 
-EXCEPTIONS: Dict[Tuple[str, str], str] = {}
+EXCEPTIONS: Dict[Tuple[str, str], str] = {
+    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"forecast": "study", "measure": "study", "study": "", "top": ""}
+USES = {"forecast": "study", "measure": "study", "remote": "", "session": "", "study": "", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -185,4 +186,6 @@ def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_p
     for name in ("report", "top"):
         assert (f"vrm: `{name}` is a command of vrm's extensions, which are not in this installation (vrm/ext); install vrm "
                 "whole: pip install vrm") in typed(core, name, tmp_path, 2)
+    assert "vrm: --on is an option of vrm's extensions, which are not in this installation" in typed(
+        core, "--on somewhere queue", tmp_path, 2)
     assert ".SS vrm queue\n" in typed(core, "help --man", tmp_path)

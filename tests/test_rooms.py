@@ -34,9 +34,7 @@ DIRECT = {
     "front": "run results steps",
     "live.manager": "run results live.site live.lending front",
     "simulation": "run results config",
-    "session": "run config results",
     "report": "results",
-    "remote": "system",
 }
 """A room, and the rooms below it. Each may import also what those may."""
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from vrm import __version__
-from vrm.commands.on import OPTION as ON, is_remote, on
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
+from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
 
 MODULES = {
     "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
@@ -37,6 +36,11 @@ class Top(Parser):
     def format_help(self) -> str:
         from vrm.commands.guide import overview
         return overview(self)
+
+
+def is_remote(words: Sequence[str]) -> bool:
+    """Whether the command line is for another machine."""
+    return words[:1] == [ON] or bool(words) and words[0].startswith(f"{ON}=")
 
 
 def command_in(words: Sequence[str]) -> str:
@@ -161,7 +165,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             complete(parser(before if command_in(before) not in ("", *OWN) else None))
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
-            return on(words)
+            return int(of_extension("on")(words))
         mine = words[:words.index("--")] if "--" in words else words
         if ON in mine and words[0] != "slurm":  # whose commands take words for programs
             raise CannotRun(f"{ON} HOST comes before all other words")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from vrm.run.rundir import RunDirectory
 
 
+ON = "--on"
+"""The option that comes first where a command line is for another machine."""
+
 BOUND = 10.0
 """Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
 `vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""

@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any, Iterator, List, Sequence
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, tell
-
-OPTION = "--on"
+from vrm.commands.shared import ON, CannotRun, tell
 
 TEXT = ("vrm --on HOST COMMAND runs a command of vrm on another machine, such as the login node of a cluster. HOST is "
         "a name that `ssh HOST` knows, also user@HOST; HOST:DIRECTORY runs it in a directory there (else in the home "
         "directory). Without COMMAND it reads commands, a line each, and runs all of them on one connection.")
-
-
-def is_remote(words: Sequence[str]) -> bool:
-    """Whether the command line is for another machine."""
-    return words[:1] == [OPTION] or bool(words) and words[0].startswith(f"{OPTION}=")
 
 
 def on(words: List[str]) -> int:
@@ -28,12 +21,12 @@ def on(words: List[str]) -> int:
     name = words[0].partition("=")[2] if "=" in words[0] else (words[1:2] or [""])[0]
     rest = words[1:] if "=" in words[0] else words[2:]
     if name in ("", "-h", "--help"):
-        print(own(f"vrm {OPTION} HOST").format_help(), end="")
+        print(own(f"vrm {ON} HOST").format_help(), end="")
         return 0 if name else 2
-    from vrm.remote.host import Host, target
+    from vrm.ext.remote.host import Host, target
 
     host, directory = target(name)
-    parser = own(f"vrm {OPTION} {name}")
+    parser = own(f"vrm {ON} {name}")
     arguments = parser.parse_all(rest) if rest[:1] and rest[0] in parser.commands() else None
     there = Host(host, directory)
     try:
@@ -110,14 +103,14 @@ def lines(prompt: str) -> Iterator[str]:
 
 
 def _setup(arguments: argparse.Namespace) -> int:
-    from vrm.remote.installing import setup
+    from vrm.ext.remote.installing import setup
 
     setup(arguments.host, arguments.wheelhouse, arguments.python, tell)
     return 0
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from vrm.remote.fetching import fetch
+    from vrm.ext.remote.fetching import fetch
 
     host = arguments.host
     name = arguments.run.rstrip("/").rpartition("/")[2]

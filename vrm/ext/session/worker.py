@@ -1,6 +1,6 @@
 """A worker of `Session.map`: calls a function on one part of the items after the other.
 
-`python -m vrm.session.worker DIRECTORY`. The parts are files in `todo`; who renames one to `taken` has
+`python -m vrm.ext.session.worker DIRECTORY`. The parts are files in `todo`; who renames one to `taken` has
 it, and writes what came of it to `done`. There may be workers on many nodes: only files are between
 them. It ends when there is a file `end` and nothing to do.
 """

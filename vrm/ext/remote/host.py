@@ -14,7 +14,7 @@ import tty
 from contextlib import contextmanager, nullcontext
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
-from vrm.remote.connection import SSHException, Trouble, connect
+from vrm.ext.remote.connection import SSHException, Trouble, connect
 from vrm.system.errors import RunError
 
 HOME = "${XDG_DATA_HOME:-$HOME/.local/share}/vrm"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Sequence, Tuple
 
 import vrm
-from vrm.remote.host import HOME, Host
+from vrm.ext.remote.host import HOME, Host
 from vrm.system.errors import RunError
 
 SOURCES = ("README.md", "build.py", "*.c", "common/*.[ch]")

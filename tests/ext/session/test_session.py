@@ -17,7 +17,7 @@ from conftest import LIMIT, Site, wait_until
 from vrm import Session
 from vrm.config.problems import ConfigError
 from vrm.results.jobs import read_jobs
-from vrm.session import JobFailed, SessionError
+from vrm.ext.session import JobFailed, SessionError
 from vrm.workload.grammar import LineError
 
 KEYS: Dict[str, Any] = {"Nodes": 2, "Sockets": 1, "Cores": 2, "Emulate": True,
@@ -115,7 +115,7 @@ def test_a_manager_that_is_killed_is_started_again(place: Path) -> None:
 
 
 def test_restarts_count_since_the_last_progress(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vrm.session.RESTARTS", 1)
+    monkeypatch.setattr("vrm.ext.session.RESTARTS", 1)
     with Session(**KEYS) as session:
         for number in range(1, 4):
             job = session.submit("./waits")
@@ -130,7 +130,7 @@ def test_restarts_count_since_the_last_progress(place: Path, monkeypatch: pytest
 
 def test_what_a_session_has_given_up_does_not_run_later(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for what had started: that is said, and the next session has its end."""
-    monkeypatch.setattr("vrm.session.RESTARTS", 0)
+    monkeypatch.setattr("vrm.ext.session.RESTARTS", 0)
     with Session(**KEYS) as session:
         runs = session.submit("./waits", exclusive=True)
         waits = session.submit("./waits", 2, nodes="2-2")

@@ -26,10 +26,10 @@ import paramiko  # noqa: E402
 
 from conftest import LIMIT, mpirun_environment, wait_until  # noqa: E402
 from testbed import Testbed, missing  # noqa: E402
-from vrm.commands import on  # noqa: E402
-from vrm.remote import installing  # noqa: E402
-from vrm.remote.fetching import fetch  # noqa: E402
-from vrm.remote.host import place, target  # noqa: E402
+from vrm import cli  # noqa: E402
+from vrm.ext.remote import installing  # noqa: E402
+from vrm.ext.remote.fetching import fetch  # noqa: E402
+from vrm.ext.remote.host import place, target  # noqa: E402
 from vrm.system.errors import RunError  # noqa: E402
 
 CLI = [sys.executable, "-m", "vrm.cli", "--on"]
@@ -553,6 +553,6 @@ def test_on_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["-c", "f", "--on", "x", "queue"]) == 2
     assert "before all other words" in capsys.readouterr().err
-    assert on.is_remote(["--on=x"]) and not on.is_remote(["run", "--on"])
+    assert cli.is_remote(["--on=x"]) and not cli.is_remote(["run", "--on"])
     assert main(["--on", "--help"]) == 0
     assert "HOST" in capsys.readouterr().out

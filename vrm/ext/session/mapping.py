@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Sequence, Tuple, Union
 
 from vrm.results import state
-from vrm.session.worker import Outcome, write
+from vrm.ext.session.worker import Outcome, write
 from vrm.system.files import read_own
 
 if TYPE_CHECKING:
-    from vrm.session import JobFuture, Session
+    from vrm.ext.session import JobFuture, Session
 
 PARTS = 16
 """Parts of the items for each worker: the last ones to end wait for no more than one of these."""
@@ -74,7 +74,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
         there = os.pathsep.join(path for path in sys.path if path)
 
         def worker() -> JobFuture:
-            return session.submit(sys.executable, 1, walltime, args=["-m", "vrm.session.worker", directory],
+            return session.submit(sys.executable, 1, walltime, args=["-m", "vrm.ext.session.worker", directory],
                                   cores=cores, dir=os.getcwd(), env={"PYTHONPATH": there})
 
         jobs += [worker() for _ in range(min(workers, len(parts)))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Tuple
 
-from vrm.remote.connection import SSHException
+from vrm.ext.remote.connection import SSHException
 from vrm.system.errors import RunError
 from vrm.system.files import naming
 from vrm.system.text import printable

@@ -250,7 +250,7 @@ class Session:
         run); each takes `chunksize` items at a time (0: a part of all that suits). Functions of a
         notebook, and lambdas, need the package cloudpickle here and on the nodes.
         """
-        from vrm.session.mapping import mapped
+        from vrm.ext.session.mapping import mapped
         return mapped(self, function, list(zip(*items)), workers, cores, walltime, chunksize)
 
     # What becomes of them.
