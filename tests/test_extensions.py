@@ -26,7 +26,7 @@ EXCEPTIONS: Dict[Tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"forecast": "study", "measure": "study", "remote": "", "session": "", "study": "", "top": ""}
+USES = {"energy": "", "forecast": "study", "lending": "", "measure": "study", "planning": "", "remote": "", "session": "", "study": "", "top": ""}
 """The extensions, and which others each uses."""
 
 

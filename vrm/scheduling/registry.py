@@ -24,6 +24,14 @@ Readers = Mapping[str, Tuple[Callable[[str], Any], str]]
 """What reads the value of each parameter (ValueError for a wrong one), and what it wants."""
 
 
+def reads(readers: Readers) -> Callable[[Any], Any]:
+    """Decorator: how the parameters of a policy are read that may stand behind its name."""
+    def enter(policy: Any) -> Any:
+        policy.readers = readers
+        return policy
+    return enter
+
+
 class PolicyError(ValueError):
     """A policy that is named wrongly or cannot be loaded; the text says why and what to do."""
 
@@ -58,7 +66,8 @@ class Registry:
     def knows(self, text: str) -> bool:
         """Whether there is a policy of that name."""
         name = text.strip().lower()
-        return name in self._known or name in map(str.lower, (*self.names, *self.added))
+        return (name in self._known or plugins.find_own(self.group, name) is not None
+                or name in map(str.lower, self.added))
 
     def get(self, text: str) -> Any:
         """vrm's own policy of that name, or None when there is none. PolicyError when it cannot be had."""
@@ -93,11 +102,12 @@ class Registry:
         refuse_file(text)
         raise PolicyError(self.unknown(text))
 
-    def make(self, text: str, readers: Readers, *arguments: Any) -> Any:
+    def make(self, text: str, *arguments: Any) -> Any:
         """What the policy of a name gives, called with the arguments and with the parameters behind
-        the name, as in `weighted window=50`; `readers` are those of the parameters. PolicyError."""
+        the name, as in `weighted window=50`, which it `reads`. PolicyError."""
         name, *given = text.split() or [text]
         make = self.find(name)
+        readers: Readers = getattr(make, "readers", {})
         known = [each for each in inspect.signature(make).parameters if each in readers]
         values: Dict[str, Any] = {}
         for word in given:

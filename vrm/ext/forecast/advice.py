@@ -33,7 +33,6 @@ from vrm.results.metrics import bounded_slowdown
 from vrm.results.names import policy_name
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.planning import Planning
 
 MEMBERS = 50
 """Draws, unless another number is asked for."""
@@ -340,7 +339,7 @@ def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = Non
                   ) -> Tuple[Frozen, Rules]:
     """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
     times would take hours. Another run is given as it is."""
-    if not isinstance(frozen.run.scheduler.dispatcher, Planning):
+    if not frozen.run.scheduler.dispatcher.searches:
         return frozen, rules
     instead = replace(rules, backfill="easy")
     return frozen.under(partial(compose, instead, heatmap=heatmap)), instead

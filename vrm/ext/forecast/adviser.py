@@ -25,7 +25,6 @@ from vrm.model.rules import Rules
 from vrm.run import control
 from vrm.scheduling import PolicyError
 from vrm.scheduling.ordering import ADVISED
-from vrm.scheduling.planning import Planning
 from vrm.system.errors import RunError
 
 GAIN = 0.05
@@ -74,7 +73,7 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
     if told.phase != "running":
         return
     frozen = files.frozen(told)
-    if len(frozen.waiting()) < FEWEST or isinstance(frozen.run.scheduler.dispatcher, Planning):
+    if len(frozen.waiting()) < FEWEST or frozen.run.scheduler.dispatcher.searches:
         return
     in_force = files.rules
     today = (replace(in_force, algorithm="FCFS") if in_force.algorithm.lower() == ADVISED

@@ -19,7 +19,6 @@ from vrm.model.rules import CHANGEABLE, KEYS, Rules
 from vrm.run.past import Past
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.planning import Planning
 from vrm.workload.grammar import show
 
 class Refused(ValueError):
@@ -66,8 +65,8 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
     try:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
-        if isinstance(scheduler.dispatcher, Planning):
-            raise Refused("the backfilling cp needs a process that a manager starts in the beginning; "
+        if scheduler.dispatcher.searches:
+            raise Refused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:
             raise Refused(

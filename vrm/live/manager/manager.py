@@ -49,7 +49,6 @@ from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
 from vrm.live.manager.part_packages import of_packages
-from vrm.live.manager.planner import planning_aside
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.manager.records import Tell
 from vrm.live.manager.showing import Showing
@@ -125,8 +124,7 @@ class Manager:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
             live.spawner.hold = (lock,)
-            with (live.spawner, self.stopping.woken_by_signals(), planning_aside(live.scheduler),
-                  self.programs):
+            with live.spawner, self.stopping.woken_by_signals(), self.programs:
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     for part in self.parts:

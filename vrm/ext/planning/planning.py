@@ -1,7 +1,7 @@
 """Planning by constraint programming: which of the first waiting jobs start now is what a plan for
 all of them says, and plans are made again whenever something changes.
 
-The plan knows totals, no nodes (`vrm.scheduling.plan`), so the placement policy may refuse a job
+The plan knows totals, no nodes (`vrm.ext.planning.plan`), so the placement policy may refuse a job
 that is to start now: it waits on, and the others start.
 """
 
@@ -18,7 +18,7 @@ from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
 from vrm.scheduling.backfilling import Easy, backfill
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.plan import Amounts, Effort, PlanningProblem, PlanningTask, latest_end, solve
+from vrm.ext.planning.plan import Amounts, Effort, PlanningProblem, PlanningTask, latest_end, solve
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 
@@ -125,6 +125,7 @@ class Planning(Dispatcher):
 
     name = "cp"
     heads_first = False
+    searches = True
 
     def __init__(self, jobs: int = JOBS, effort: Effort = EFFORT,
                  solver: Optional[Solver] = None) -> None:

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Tuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.scheduling.mates import (Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays, penalty,
+from vrm.ext.lending.mates import (Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays, penalty,
                                   stretched)
 
 

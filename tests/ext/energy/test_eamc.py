@@ -11,7 +11,7 @@ from vrm.model import Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.dispatchers import make_backfilling
-from vrm.scheduling.eamc import GOALS
+from vrm.ext.energy.eamc import GOALS
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, simulate
 from vrm.simulation.arguments import by_name

@@ -16,12 +16,12 @@ from vrm.model.policies import PlacementPolicy
 from vrm.model.speedups import Speedups
 from vrm.scheduling.dispatchers import make_backfilling
 from vrm.scheduling.dispatcher import Starts
-from vrm.scheduling.lending import Terms
+from vrm.ext.lending.lending import Terms
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.shadow import Shadow
-from vrm.scheduling.slowdown import SlowdownDriven
-from vrm.scheduling.slowdown_all import SlowdownAll
+from vrm.ext.lending.slowdown import SlowdownDriven
+from vrm.ext.lending.slowdown_all import SlowdownAll
 from vrm.api import Machine, Measurements, Rules, Watcher, simulate
 from vrm.simulation.arguments import by_name
 from vrm.workload.submission import Submission

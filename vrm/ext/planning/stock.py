@@ -2,7 +2,7 @@
 
 Policies that look at what a node still has ask again and again, and between two questions little
 changes: only nodes on which something differs from the last question are looked at. The answer is
-that of a walk over all nodes (tests/scheduling/test_node_orders.py compares them).
+that of a walk over all nodes (tests/ext/planning/test_node_orders.py compares them).
 """
 
 from __future__ import annotations

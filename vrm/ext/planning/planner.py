@@ -11,13 +11,10 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Iterator, List, Optional
+from typing import List, Optional
 
-from vrm.scheduling import Scheduler
-from vrm.scheduling.plan import Effort, PlanningProblem, solve
-from vrm.scheduling.planning import Planning
+from vrm.ext.planning.plan import Effort, PlanningProblem, solve
 
 LONGEST = 0.7
 """Seconds that a search takes at most; with reading, rules of thumb and writing a decision takes one."""
@@ -27,7 +24,7 @@ PATIENCE = 10.0
 
 
 class Planner:
-    """Asks for one plan at a time; see `vrm.scheduling.planning.BackgroundPlanner`. `process` makes it."""
+    """Asks for one plan at a time; see `vrm.ext.planning.planning.BackgroundPlanner`. `process` makes it."""
 
     def __init__(self) -> None:
         self.process: Optional[subprocess.Popen[bytes]] = None
@@ -40,7 +37,7 @@ class Planner:
         if process is None or process.poll() is not None:
             self.close()
             process = self.process = subprocess.Popen(
-                [sys.executable, "-m", "vrm.live.manager.planner"], stdin=subprocess.PIPE,
+                [sys.executable, "-m", "vrm.ext.planning.planner"], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
             assert process.stdout is not None
             os.set_blocking(process.stdout.fileno(), False)
@@ -83,22 +80,6 @@ class Planner:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
-
-
-@contextmanager
-def planning_aside(scheduler: Scheduler) -> Iterator[None]:
-    """While it lasts, a scheduler that plans does so in another process."""
-    dispatcher = scheduler.dispatcher
-    if not isinstance(dispatcher, Planning):
-        yield
-        return
-    planner = dispatcher.aside = Planner()
-    try:
-        planner.start()
-        yield
-    finally:
-        dispatcher.aside = None
-        planner.close()
 
 
 def main() -> None:

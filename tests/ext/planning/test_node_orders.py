@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Job, Node, bits
 from vrm.model.cluster import Pool
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.node_orders import Order, Weighted, make_node_order
+from vrm.ext.planning.node_orders import Weighted
+from vrm.scheduling.node_orders import Order, make_node_order
 from vrm.scheduling.registry import PolicyError
-from vrm.scheduling.stock import Stock
+from vrm.ext.planning.stock import Stock
 
 Amounts = Mapping[str, float]
 

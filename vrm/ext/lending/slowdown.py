@@ -1,6 +1,6 @@
 """SD-policy: EASY, in which a job that would wait too long starts malleable, on cores that running jobs lend.
 
-M. D'Amico, A. Jokanovic and J. Corbalan, ICPP 2019 (see `vrm.scheduling.mates`, which has the numbers). In
+M. D'Amico, A. Jokanovic and J. Corbalan, ICPP 2019 (see `vrm.ext.lending.mates`, which has the numbers). In
 the order of the queue each job is tried as under EASY: it starts if it fits and puts off the head no
 further. Else, if it is malleable and would end earlier on a share of its cores now than on all of them
 from its static start on, mates are looked for whose slowdown stays below a limit; they lend it the share
@@ -26,8 +26,8 @@ from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.backfilling import backfill, fitting, start_of
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.lending import Able, Lenders, Terms
-from vrm.scheduling.mates import MOST, Carriers, Reach
+from vrm.ext.lending.lending import Able, Lenders, Terms
+from vrm.ext.lending.mates import MOST, Carriers, Reach
 from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.shadow import Shadow
@@ -43,7 +43,7 @@ class _Seen(NamedTuple):
 
 
 class SlowdownDriven(Dispatcher):
-    """The policy, on these terms (see `vrm.scheduling.lending.Terms`).
+    """The policy, on these terms (see `vrm.ext.lending.lending.Terms`).
 
     After a look in which nobody could start, most of what happens lets nobody borrow who could not then: time
     passes, jobs come, and jobs end before the head's reservation. Then only who came since is asked whether it

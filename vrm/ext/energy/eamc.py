@@ -50,6 +50,7 @@ class Eamc(Dispatcher):
     """EASY backfilling over jobs and classes of nodes."""
 
     heads_first = False
+    by_energy = True
 
     def __init__(self, variant: str = "priority-inc-v", weight: float = 1.0, threshold: float = 0.35
                  ) -> None:

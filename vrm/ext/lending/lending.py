@@ -1,5 +1,5 @@
 """Who could lend cores to a waiting job, and where it would be on them: what the dispatchers of SD-policy
-have in common (`vrm.scheduling.slowdown`, `vrm.scheduling.slowdown_all`).
+have in common (`vrm.ext.lending.slowdown`, `vrm.ext.lending.slowdown_all`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.placement import Placement
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
+from vrm.ext.lending.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
                                   penalty)
 from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
 from vrm.scheduling.spread import admits
@@ -24,7 +24,7 @@ _CLOSE = 1 + 1e-9
 
 class Able(NamedTuple):
     """A running job that could lend: its booking, its nodes, the cores of each rank that it would lend, and
-    how long the jobs may take that it could bear (see `vrm.scheduling.mates.bearable`)."""
+    how long the jobs may take that it could bear (see `vrm.ext.lending.mates.bearable`)."""
 
     booking: Booking
     nodes: int

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Job, Node
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.plan import (Effort, PlanningProblem, PlanningTask, broken, easy_plan, first_plan, latest_end,
+from vrm.ext.planning.plan import (Effort, PlanningProblem, PlanningTask, broken, easy_plan, first_plan, latest_end,
                                  shifted, solve)
-from vrm.scheduling.planning import Planning, problem_of
+from vrm.ext.planning.planning import Planning, problem_of
 from vrm.api import Machine, Rules, simulate
 from vrm.workload.submission import Submission
 
@@ -378,7 +378,7 @@ def test_what_cp_does_not_take_is_one_line(text: str, message: str) -> None:
 
 
 def test_nobody_who_does_not_plan_loads_or_tools() -> None:
-    program = ("import sys, vrm.scheduling.planning, vrm.scheduling as s\n"
+    program = ("import sys, vrm.ext.planning.planning, vrm.scheduling as s\n"
                "s.make_backfilling('easy'); print('ortools' in sys.modules)")
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -1,5 +1,5 @@
 """SD-policy in which nobody's reservation begins later for a lend: conservative backfilling, where a job with
-a reservation may start earlier on cores that running jobs lend (see `vrm.scheduling.slowdown`).
+a reservation may start earlier on cores that running jobs lend (see `vrm.ext.lending.slowdown`).
 
 The *static start* of a job is its reservation. A lend is made where all other reservations can stay where they
 are while its mates run longer. When a loan ends, or its lender, the plan is made again in the order of its
@@ -16,7 +16,7 @@ from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.dispatcher import Starts
-from vrm.scheduling.lending import Able, Lenders, Terms
+from vrm.ext.lending.lending import Able, Lenders, Terms
 from vrm.scheduling.profile import CountProfile
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.reservations import Reserving

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from conftest import Site, descendants, wait_until
 
-from vrm.live.manager.planner import LONGEST, PATIENCE, Planner
-from vrm.scheduling.plan import Effort, PlanningProblem, PlanningTask, solve
+from vrm.ext.planning.planner import LONGEST, PATIENCE, Planner
+from vrm.ext.planning.plan import Effort, PlanningProblem, PlanningTask, solve
 
 pytest.importorskip("ortools")
 
@@ -64,7 +64,7 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
 
 
 def planners(manager: int) -> List[psutil.Process]:
-    return descendants(manager, "vrm.live.manager.planner")
+    return descendants(manager, "vrm.ext.planning.planner")
 
 
 @pytest.mark.slow
