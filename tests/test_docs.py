@@ -59,7 +59,7 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"python studies/heterogeneous/run\.py", "minutes to hours: tests/test_heterogeneous.py has a short one"),
     (r"python studies/validation/run\.py", "minutes: tests/ext/study/test_validation.py has a short one"),
     (r"python studies/advice/run\.py", "half an hour, with traces that are not part of vrm: "
-     "tests/ext/forecast/test_advice_study.py has two windows"),
+     "tests/ext/advice/test_advice_study.py has two windows"),
     (r"python studies/advice/live\.py", "half an hour on the test cluster"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),

@@ -26,7 +26,7 @@ EXCEPTIONS: Dict[Tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"energy": "", "forecast": "study", "lending": "", "measure": "study", "planning": "", "remote": "", "session": "", "study": "", "top": ""}
+USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "planning": "", "remote": "", "session": "", "study": "", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -177,6 +177,17 @@ def test_without_extensions_a_queue_is_run(core: Path, tmp_path: Path) -> None:
     assert "2 completed" in typed(core, "run --here", tmp_path)
     assert (tmp_path / "logs" / "hello.0.o").read_text() == "hello\n"
     assert "hello" in typed(core, "queue --all", tmp_path)
+
+
+def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: Path) -> None:
+    (tmp_path / "queue").write_text("a 6 100 0\nend\n")
+    machine = "simulate queue --nodes 2 --sockets 1 --cores 4"
+    assert "unknown backfilling `sd`; known: none, easy, list, conservative, " in typed(
+        core, f"{machine} --backfill sd", tmp_path, 2)
+    assert "unknown node order `weighted`; known: number, first-fit, heatmap " in typed(
+        core, f"{machine} --node-order weighted", tmp_path, 2)
+    assert "unknown estimator `accasim`; known: requested, last-two, " in typed(
+        core, f"{machine} --estimates accasim", tmp_path, 2)
 
 
 def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from vrm.ext.forecast.advice import (CLOSE, CONFIDENT, OBJECTIVES, advise, against, combinations, replayed,
+from vrm.ext.advice.advice import (CLOSE, CONFIDENT, OBJECTIVES, advise, against, combinations, replayed,
                                  rules_name, under_rules)
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen, of_jobs

@@ -12,7 +12,7 @@ import os
 import resource
 import time
 
-from vrm.ext.forecast.advice import advise, combinations
+from vrm.ext.advice.advice import advise, combinations
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import of_jobs
 from vrm.model import Cluster

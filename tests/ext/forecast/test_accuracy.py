@@ -14,7 +14,7 @@ from typing import Dict, List
 import pytest
 
 from vrm.model import Job
-from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
 
 STUDIES = Path(__file__).resolve().parents[3] / "studies" / "forecast"

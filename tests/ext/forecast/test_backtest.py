@@ -7,7 +7,7 @@ from typing import List, Tuple
 
 import pytest
 
-from vrm.ext.forecast.advice import CALIBRATED, advise, combinations
+from vrm.ext.advice.advice import CALIBRATED, advise, combinations
 from vrm.ext.forecast.backtest import LONGEST, needed, of_queues
 from vrm.ext.forecast.draws import Draws, History
 from vrm.ext.forecast.frozen import of_jobs

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.ext.forecast.sharing import shared_out
-from vrm.ext.forecast.site import SiteForecast, _ByNode, forecast_lml, forecast_site
+from vrm.ext.forecast.site.forecast import SiteForecast, _ByNode, forecast_lml, forecast_site
 from vrm.model import Job
 from vrm.api import Machine, Recording, Rules, Submission, simulate
-from vrm.workload.lml import Lml
-from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
+from vrm.ext.forecast.site.lml import Lml
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<lml:lgui xmlns:lml="http://eclipse.org/ptp/lml">\n'
 EPOCH = "07/12/12-15:00:00"
@@ -156,7 +156,7 @@ def test_processes_that_share_the_parts_of_a_site_find_the_same(monkeypatch: pyt
         shared.append(processes)
         return shared_out(work, processes)
 
-    monkeypatch.setattr("vrm.ext.forecast.site.shared_out", noted)
+    monkeypatch.setattr("vrm.ext.forecast.site.forecast.shared_out", noted)
     assert forecast_site(site, processes=4) == forecast_site(site) and shared == [3, 1]
     wrong = replace(site, shared=True, jobs=[*jobs, *(SiteJob(
         key, 50.0, cores=2, queue="c", start=-1.0, places=((2, frozenset({0, 1})),)) for key in ("one", "two"))])

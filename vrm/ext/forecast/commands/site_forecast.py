@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 from vrm.commands.shared import CannotRun, count, seconds
 
 if TYPE_CHECKING:
-    from vrm.ext.forecast.site import SiteForecast
-    from vrm.workload.snapshot import Snapshot
+    from vrm.ext.forecast.site.forecast import SiteForecast
+    from vrm.ext.forecast.site.snapshot import Snapshot
 
 FILES = (("squeue", "sinfo"), ("qstat", "pbsnodes"))
 MANY = 500
@@ -59,8 +59,8 @@ def wanted(arguments: argparse.Namespace) -> bool:
 def run(arguments: argparse.Namespace) -> int:
     """Print the forecast of a site; 0."""
     from vrm.ext.forecast.sharing import available
-    from vrm.ext.forecast.site import forecast_lml, forecast_site
-    from vrm.workload.snapshot import SnapshotError
+    from vrm.ext.forecast.site.forecast import forecast_lml, forecast_site
+    from vrm.ext.forecast.site.snapshot import SnapshotError
 
     sources = [name for name in ("site", "slurm", "pbs", "lml", "squeue", "qstat")
                if getattr(arguments, name)]
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         return available() if len(site.jobs) >= MANY else 1
     try:
         if arguments.lml:
-            from vrm.workload.lml import read
+            from vrm.ext.forecast.site.lml import read
             lml = read(arguments.lml)
             found, written = forecast_lml(lml, *limits, processes(lml.snapshot))
             if arguments.out:
@@ -124,7 +124,7 @@ def _write(where: str, content: bytes) -> None:
 
 def _asked(arguments: argparse.Namespace, source: str) -> Tuple[str, Snapshot]:
     """A site, and what it is called."""
-    from vrm.workload import outer_pbs, outer_slurm
+    from vrm.ext.forecast.site import outer_pbs, outer_slurm
     if source == "site":
         source = next((system for system, program in (("slurm", "squeue"), ("pbs", "qstat"))
                        if shutil.which(program)), "")

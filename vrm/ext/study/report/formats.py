@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from vrm.results.names import Unit, unit_of
-from vrm.results.statistics import Interval
+from vrm.ext.study.report.statistics import Interval
 
 PAGE = 40  # rows of a LaTeX table
 

@@ -22,7 +22,7 @@ from vrm.ext.study.report.job_table import JobTable
 from vrm.results.energy import Drawn
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
-from vrm.results.statistics import Interval, interval
+from vrm.ext.study.report.statistics import Interval, interval
 from vrm.results.summary import Columns, mean
 
 Choices = Tuple[Optional[str], Optional[str], Optional[str]]

@@ -6,7 +6,7 @@ from typing import (Any, Dict, Iterator, List, Optional, Tuple)
 
 from vrm.ext.study.report.study import MAIN, Scenario, Study, applications
 from vrm.results.names import policy_name, time_text
-from vrm.results.statistics import interval
+from vrm.ext.study.report.statistics import interval
 
 
 def findings(study: Study) -> List[str]:

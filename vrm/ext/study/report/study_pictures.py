@@ -14,7 +14,7 @@ from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, 
 from vrm.ext.study.report.plotting import label_of
 from vrm.ext.study.report.study import FIGURES, MAIN, Scenario, Study, pooled
 from vrm.results.names import Unit, time_text, unit_of
-from vrm.results.statistics import CONFIDENCE
+from vrm.ext.study.report.statistics import CONFIDENCE
 from vrm.results.summary import Columns
 
 CURVES = 10  # that a picture of distributions holds

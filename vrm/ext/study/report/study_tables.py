@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from vrm.ext.study.report.formats import Column, Table, Value
 from vrm.ext.study.report.study import FIGURES, MAIN, MEASURED, Study, applications
 from vrm.results.energy import energy_of
-from vrm.results.statistics import CONFIDENCE
+from vrm.ext.study.report.statistics import CONFIDENCE
 
 
 def tables(study: Study) -> List[Table]:

@@ -11,8 +11,8 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from vrm.model.times import seconds_of
 from vrm.system.text import printable
-from vrm.workload.outer import UNKNOWN, Nodes, local_epoch, output_of
-from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
+from vrm.ext.forecast.site.outer import UNKNOWN, Nodes, local_epoch, output_of
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 
 QSTAT = ("qstat", "-f")
 PBSNODES = ("pbsnodes", "-a")

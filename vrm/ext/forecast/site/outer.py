@@ -10,7 +10,7 @@ import time
 from typing import Dict, List, Sequence, Tuple
 
 from vrm.system.text import printable
-from vrm.workload.snapshot import Place, SnapshotError
+from vrm.ext.forecast.site.snapshot import Place, SnapshotError
 
 SECONDS = 30.0
 """That a program of the batch system may take."""

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.ext.forecast.advice import MEMBERS, Spread, ranges_of, said_of, spread
-from vrm.ext.forecast.assumed import draws as draws_of, told
+from vrm.ext.advice.advice import MEMBERS, Spread, ranges_of, said_of, spread
+from vrm.ext.advice.assumed import draws as draws_of, told
 from vrm.ext.forecast.calibration import Ranges
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, replay

@@ -1,6 +1,6 @@
 """When the jobs of a whole site start: a snapshot of its batch system, run on in virtual time.
 
-The site's jobs are those of a `vrm.workload.snapshot.Snapshot`. They are scheduled by vrm's own
+The site's jobs are those of a `vrm.ext.forecast.site.snapshot.Snapshot`. They are scheduled by vrm's own
 dispatchers as the snapshot says, every job taking as long as its limit lets it: what a site's scheduler
 knows, too. Nobody comes later, nothing fails.
 """
@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from vrm.ext.forecast import amounts
+from vrm.ext.forecast.site import amounts
 from vrm.ext.forecast.sharing import Part, shared_out
 from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
 from vrm.model.cluster import Watcher
@@ -29,8 +29,8 @@ from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Recorder, Simulator
-from vrm.workload.lml import Lml
-from vrm.workload.snapshot import Place, SiteJob, Snapshot, SnapshotError
+from vrm.ext.forecast.site.lml import Lml
+from vrm.ext.forecast.site.snapshot import Place, SiteJob, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
 
 LATE = 1.0

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import List, NamedTuple, Optional, Union
 
-from vrm.ext.forecast.alone import works
+from vrm.ext.advice.alone import works
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.model.heatmap import Heatmap

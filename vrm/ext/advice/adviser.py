@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional
 
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, of_line
-from vrm.ext.forecast.advice import Advice, Choice, advise, combinations, reason
+from vrm.ext.advice.advice import Advice, Choice, advise, combinations, reason
 from vrm.ext.forecast.beside import yield_to_others
 from vrm.ext.forecast.files import RunFiles
 from vrm.model.rules import Rules

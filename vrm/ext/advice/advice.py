@@ -17,7 +17,7 @@ from functools import partial
 from statistics import geometric_mean
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.ext.forecast.assumed import draws as draws_of, told
+from vrm.ext.advice.assumed import draws as draws_of, told
 from vrm.ext.forecast.backtest import SHARES, needed, of_queues
 from vrm.ext.forecast.calibration import Ranges
 from vrm.ext.forecast.frozen import Frozen

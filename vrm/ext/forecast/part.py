@@ -1,21 +1,15 @@
-"""The parts that forecasts add to a manager: each looks after a process that follows the run, and the loop waits for
-neither."""
+"""The part that forecasts add to a manager: it looks after the process that makes them, and the loop does not wait for
+it."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import selectors
-import subprocess
-import sys
-from typing import Optional
 
-from vrm.config.schema import to_line
 from vrm.ext.forecast.asked import start_of
 from vrm.ext.forecast.forecaster import Forecaster
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part, Shown
-from vrm.scheduling.ordering import ADVISED
 
 
 class Forecasts(Part):
@@ -49,34 +43,3 @@ class Forecasts(Part):
     def leave(self) -> None:
         """End the process."""
         self.forecaster.close()
-
-
-class Advised(Part):
-    """While the manager runs, and if the algorithm is `advised`, a process looks for better rules: see
-    `vrm.ext.forecast.adviser`. It ends with its manager, however that ends."""
-
-    def __init__(self, live: LiveRun) -> None:
-        self.live = live
-        self._process: Optional[subprocess.Popen[bytes]] = None
-
-    def begin(self, selector: selectors.BaseSelector) -> None:
-        """Start the process."""
-        if self.live.settings.rules.algorithm.lower() != ADVISED:
-            return
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "vrm.ext.forecast.adviser"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            start_new_session=True, cwd="/")
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: nobody advises
-            process.stdin.write(f"{to_line(self.live.settings)}\n".encode())
-            process.stdin.flush()
-
-    def leave(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            with contextlib.suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.close()

@@ -13,7 +13,7 @@ from vrm.commands.shared import CannotRun, count, counts, default_config, second
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.frozen import Frozen
-    from vrm.ext.forecast.whatif import WhatIf
+    from vrm.ext.advice.whatif import WhatIf
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -44,10 +44,10 @@ def _add_arguments(parser: Parser) -> None:
 
 def whatif(arguments: argparse.Namespace) -> int:
     """Print what each size does; 0."""
-    from vrm.ext.forecast import advice
+    from vrm.ext.advice import advice
     from vrm.ext.forecast.sharing import processes_for
-    from vrm.ext.forecast.commands.advise import take_queue
-    from vrm.ext.forecast.whatif import what_if
+    from vrm.ext.advice.commands.advise import take_queue
+    from vrm.ext.advice.whatif import what_if
 
     take_queue(arguments)
     if not isinstance(arguments.nodes, tuple):
@@ -81,8 +81,8 @@ def _around(arguments: argparse.Namespace) -> Tuple[int, ...]:
 
 def _queues(arguments: argparse.Namespace) -> List[Frozen]:
     """The queue on machines of each size."""
-    from vrm.ext.forecast.commands.advise import made
-    from vrm.ext.forecast.planned import plan
+    from vrm.ext.advice.commands.advise import made
+    from vrm.ext.advice.planned import plan
 
     sizes, arguments.nodes = arguments.nodes, None
     if arguments.machine is not None:
@@ -97,7 +97,7 @@ def _queues(arguments: argparse.Namespace) -> List[Frozen]:
 
 def _waiting(arguments: argparse.Namespace) -> List[Frozen]:
     """The jobs that wait, on nodes as those of the run, in a new allocation."""
-    from vrm.ext.forecast.commands.advise import running
+    from vrm.ext.advice.commands.advise import running
     from vrm.ext.forecast.frozen import of_jobs
     from vrm.model.cluster import Cluster
     from vrm.scheduling.compose import compose
@@ -124,7 +124,7 @@ def text(found: WhatIf) -> str:
     """The sizes for people."""
     from prettytable import PrettyTable
 
-    from vrm.ext.forecast.commands.advise import spread_text
+    from vrm.ext.advice.commands.advise import spread_text
     from vrm.results.names import digits, time_text
 
     limited = found.walltime is not None

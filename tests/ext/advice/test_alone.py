@@ -9,8 +9,8 @@ from typing import List
 
 import pytest
 
-from vrm.ext.forecast.alone import works
-from vrm.ext.forecast.planned import plan
+from vrm.ext.advice.alone import works
+from vrm.ext.advice.planned import plan
 from vrm.ext.forecast.replay import replay
 from vrm.ext.forecast.draws import likely
 from vrm.model import Heatmap, Job, Node

@@ -11,7 +11,7 @@ import heapq
 import math
 from typing import Dict, List, Optional, Tuple
 
-from vrm.workload.snapshot import SiteJob, SiteReservation, Snapshot
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteReservation, Snapshot
 
 
 class Steps:

@@ -15,7 +15,7 @@ from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, run_of, seconds, settings_of, tell, words
 
 if TYPE_CHECKING:
-    from vrm.ext.forecast.advice import Advice, Choice
+    from vrm.ext.advice.advice import Advice, Choice
     from vrm.ext.forecast.frozen import Frozen
     from vrm.model.heatmap import Heatmap
     from vrm.model.rules import Rules
@@ -77,7 +77,7 @@ class Case:
 
 def advise(arguments: argparse.Namespace) -> int:
     """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
-    from vrm.ext.forecast import advice
+    from vrm.ext.advice import advice
     from vrm.ext.forecast.sharing import processes_for
     from vrm.scheduling.registry import PolicyError
 
@@ -195,7 +195,7 @@ def _shape(file: Path) -> Tuple[Optional[int], Optional[int], Optional[int]]:
 
 def planned(arguments: argparse.Namespace) -> Case:
     """A queue that has not begun."""
-    from vrm.ext.forecast.planned import plan
+    from vrm.ext.advice.planned import plan
     found = made(arguments, plan)
     return Case(found.frozen, found.rules, found.heatmap)
 
@@ -251,7 +251,7 @@ def as_it_is(rules: Rules) -> Rules:
 def apply(arguments: argparse.Namespace, found: Advice) -> int:
     """Change the rules of the running manager; 0 done, 1 not."""
     from vrm.commands.job import ask
-    from vrm.ext.forecast.advice import reason
+    from vrm.ext.advice.advice import reason
 
     wish = arguments.apply or settings_of(arguments).scheduling.objective
     if wish.isdigit():
@@ -276,7 +276,7 @@ def text(found: Advice, every: bool) -> str:
     """Advice for people."""
     from prettytable import PrettyTable
 
-    from vrm.ext.forecast.advice import OBJECTIVES
+    from vrm.ext.advice.advice import OBJECTIVES
 
     table = PrettyTable(["for", "no.", "best rules", "P50 (P10 to P90)", "sure", "today's rules"],
                         align="l")
@@ -307,7 +307,7 @@ def _head(found: Advice) -> str:
 
 def spread_text(objective: str, spread: Any) -> str:
     """P50 and range, with the unit."""
-    from vrm.ext.forecast.advice import OBJECTIVES
+    from vrm.ext.advice.advice import OBJECTIVES
     from vrm.results.names import digits, unit_of
 
     unit = OBJECTIVES[objective].unit
@@ -337,7 +337,7 @@ def _today(choice: Choice) -> str:
 
 def changes(price: Dict[str, float]) -> List[str]:
     """What becomes of objectives: `makespan +9 %`."""
-    from vrm.ext.forecast.advice import OBJECTIVES
+    from vrm.ext.advice.advice import OBJECTIVES
     said: List[Tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
     return [f"{words} {'more than 0' if value == math.inf else change(value)}" for words, value in said]
 
@@ -350,7 +350,7 @@ def change(value: float) -> str:
 
 def _price(found: Advice, choice: Choice) -> str:
     """What the best for an objective costs."""
-    from vrm.ext.forecast.advice import OBJECTIVES
+    from vrm.ext.advice.advice import OBJECTIVES
     if not choice.change:
         return ""
     name = found.combinations[choice.best].name
@@ -361,6 +361,6 @@ def _price(found: Advice, choice: Choice) -> str:
 
 def against_today(found: Advice, choice: Choice) -> float:
     """What the best gives of its own objective, against today's rules."""
-    from vrm.ext.forecast.advice import against
+    from vrm.ext.advice.advice import against
     best, today = (found.combinations[at].gives[choice.objective].mean for at in (choice.best, 0))
     return against(best, today)

@@ -40,7 +40,7 @@ from xml.sax.saxutils import quoteattr
 from vrm.model.times import seconds_of
 from vrm.system.files import read_regular
 from vrm.system.text import printable
-from vrm.workload.snapshot import (ALGORITHMS, MANAGERS, Formula, Place, SiteJob, SiteNode, SiteQueue,
+from vrm.ext.forecast.site.snapshot import (ALGORITHMS, MANAGERS, Formula, Place, SiteJob, SiteNode, SiteQueue,
                                    SiteReservation, Snapshot, SnapshotError)
 
 FORECAST = "forecast"

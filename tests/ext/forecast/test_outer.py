@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.ext.forecast.site import forecast_site
-from vrm.workload import outer_pbs, outer_slurm
-from vrm.workload.outer import output_of
-from vrm.workload.snapshot import Snapshot, SnapshotError
+from vrm.ext.forecast.site.forecast import forecast_site
+from vrm.ext.forecast.site import outer_pbs, outer_slurm
+from vrm.ext.forecast.site.outer import output_of
+from vrm.ext.forecast.site.snapshot import Snapshot, SnapshotError
 
 NOON = "2026-11-22T12:00:00"
 NOW = time.mktime(time.strptime(NOON, "%Y-%m-%dT%H:%M:%S"))

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from vrm.model.hosts import expand
 from vrm.model.times import of_slurm
 from vrm.system.text import printable
-from vrm.workload.outer import UNKNOWN, Nodes, local_epoch, output_of
-from vrm.workload.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
+from vrm.ext.forecast.site.outer import UNKNOWN, Nodes, local_epoch, output_of
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
 
 FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
           "%j")

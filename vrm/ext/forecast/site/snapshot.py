@@ -1,7 +1,7 @@
 """What a site's batch system says at one moment: nodes, jobs, reservations, and how it schedules.
 
-Readers of several forms make one (`vrm.workload.lml`, `outer_slurm`, `outer_pbs`);
-`vrm.ext.forecast.site` says what becomes of its jobs. Times are seconds from the snapshot's own moment:
+Readers of several forms make one (`vrm.ext.forecast.site.lml`, `outer_slurm`, `outer_pbs`);
+`vrm.ext.forecast.site.forecast` says what becomes of its jobs. Times are seconds from the snapshot's own moment:
 what was before it is negative.
 """
 

@@ -150,7 +150,7 @@ def test_advised_changes_the_rules_by_itself_and_its_process_ends_with_its_manag
     asked = site.run("simulate", str(site.queue), "-c", str(site.config_file))
     assert asked.returncode == 2 and "advised chooses in a live run" in asked.stderr
 
-    adviser, = descendants(process.pid, "vrm.ext.forecast.adviser")
+    adviser, = descendants(process.pid, "vrm.ext.advice.adviser")
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not adviser.is_running(), "the process ends with its manager")

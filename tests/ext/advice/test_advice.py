@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm import cli
-from vrm.ext.forecast import adviser
-from vrm.ext.forecast.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
+from vrm.ext.advice import adviser
+from vrm.ext.advice.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
                                  choose, close, combinations, reason, rules_name, spread, without_plans)
-from vrm.ext.forecast.assumed import draws, told
+from vrm.ext.advice.assumed import draws, told
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen, of_jobs
-from vrm.ext.forecast.planned import MOST_JOBS, plan
+from vrm.ext.advice.planned import MOST_JOBS, plan
 from vrm.ext.forecast.replay import limits, replay
 from vrm.ext.forecast.sharing import shared_out
-from vrm.ext.forecast.whatif import Size, recommend, what_if
+from vrm.ext.advice.whatif import Size, recommend, what_if
 from vrm.model import Cluster, Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.heatmap import Heatmap
