@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vrm.scheduling.placement import combine
     from vrm.scheduling.registry import PolicyError
     from vrm.scheduling.scheduler import Scheduler
-    from vrm.session import JobFailed, JobFuture, Result, Session, SessionError
+    from vrm.ext.session import JobFailed, JobFuture, Result, Session, SessionError
     from vrm.simulation.arguments import Measurements, Recording, Timetable
     from vrm.simulation.engine import Outage
     from vrm.simulation.library import simulate
@@ -50,7 +50,7 @@ _PLACES = {
     "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
     "scheduling.dispatcher": ("Dispatcher",), "scheduling.placement": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
-    "session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
+    "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
     "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),
     "simulation.library": ("simulate",), "simulation.outcome": ("Outcome",), "workload.submission": ("Submission",),
     "workload.swf": ("Selection",)}

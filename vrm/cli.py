@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from vrm import __version__
-from vrm.commands.on import OPTION as ON, is_remote, on
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
+from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
 
 MODULES = {
     "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
-    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "forecast": "forecast",
-    "explain": "explain", "log": "log", "top": "top", "advise": "advise", "whatif": "whatif",
-    "script": "script", "simulate": "simulate", "compare": "compare", "npb": "npb",
-    "generate": "generate", "calibrate": "calibrate", "heatmap": "heatmap", "energy": "energy",
-    "malleable": "malleable", "experiment": "experiment", "report": "report", "validate": "validate",
-    "wait": "wait", "completion": "completion", "plugins": "plugins", "guide": "help"}
+    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "log": "log", "script": "script",
+    "simulate": "simulate", "generate": "generate", "malleable": "malleable", "wait": "wait",
+    "completion": "completion", "plugins": "plugins", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell", "doctor")
@@ -42,8 +38,13 @@ class Top(Parser):
         return overview(self)
 
 
-def modules_of(words: Sequence[str]) -> Sequence[str]:
-    """The modules that a command line needs: that of its command, if it is plain to see which that is."""
+def is_remote(words: Sequence[str]) -> bool:
+    """Whether the command line is for another machine."""
+    return words[:1] == [ON] or bool(words) and words[0].startswith(f"{ON}=")
+
+
+def command_in(words: Sequence[str]) -> str:
+    """The command of a command line; "" where there is none."""
     left = list(words)
     while left:
         word = left.pop(0)
@@ -51,9 +52,31 @@ def modules_of(words: Sequence[str]) -> Sequence[str]:
             del left[:1]
         elif word not in ("--version", "--json", "--once", "--continue", "--wait", "--fresh", "--failed", "--changed",
                           "--strict", "--here"):
-            found = [name for name, commands in MODULES.items() if word in commands.split()]
-            return found or ([] if word in OWN else list(MODULES))
-    return []
+            return word
+    return ""
+
+
+def modules_of(words: Sequence[str]) -> Sequence[str]:
+    """The modules that a command line needs: that of its command, if it is plain to see which that is; none where an
+    extension of vrm's own has it."""
+    word = command_in(words)
+    found = [name for name, commands in MODULES.items() if word in commands.split()]
+    return found or ([] if word in ("", *OWN) or extension(word) else list(MODULES))
+
+
+def extension(word: str) -> Any:
+    """The command that an extension of vrm's own adds under a name (`vrm.system.plugins.Plugin`), if one does."""
+    from vrm.system import plugins
+    return next((plugin for plugin in plugins.own("vrm.commands") if plugin.name == word), None)
+
+
+def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add such a command to the program's."""
+    from vrm.system import plugins
+    try:
+        plugins.load(extension(word))(commands, shared)
+    except plugins.PluginError as error:
+        raise CannotRun(str(error)) from error
 
 
 def parser(words: Optional[Sequence[str]] = None) -> Parser:
@@ -114,6 +137,9 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     needed = list(MODULES) if words is None else modules_of(words)
     for name in needed:
         import_module(f"vrm.commands.{name}").add_parsers(commands, shared)
+    word = command_in(words or ())
+    if word and not needed and word not in OWN:
+        add_extension(word, commands, shared)
     if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
@@ -136,10 +162,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             from vrm.commands.completion import complete
             typed = os.environ.get("COMP_LINE", "")[:int(os.environ.get("COMP_POINT") or 0)]
             before = typed[:typed.rfind(" ") + 1].split()[1:]
-            complete(parser(before if modules_of(before) else None))
+            complete(parser(before if command_in(before) not in ("", *OWN) else None))
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
-            return on(words)
+            return int(of_extension("on")(words))
         mine = words[:words.index("--")] if "--" in words else words
         if ON in mine and words[0] != "slurm":  # whose commands take words for programs
             raise CannotRun(f"{ON} HOST comes before all other words")
@@ -179,7 +205,6 @@ def look(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
-    from vrm.forecast.asked import start_of
     from vrm.live.manager.manager import Manager
     from vrm.live.site.setup import describe, prepare
     from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
@@ -205,7 +230,7 @@ def run(arguments: argparse.Namespace) -> int:
     site = prepare(settings)
     client = client_of(arguments, settings, directory)
     manager = Manager(settings, site, directory, narrate, wait=arguments.wait, changed=arguments.changed,
-                      feeder=client.name if client else "", start_of=start_of, further=[client] if client else [])
+                      feeder=client.name if client else "", further=[client] if client else [])
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "

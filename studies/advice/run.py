@@ -29,11 +29,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from vrm.forecast.advice import (CLOSE, CONFIDENT, OBJECTIVES, advise, against, combinations, replayed,
+from vrm.ext.advice.advice import (CLOSE, CONFIDENT, OBJECTIVES, advise, against, combinations, replayed,
                                  rules_name, under_rules)
-from vrm.forecast.draws import History
-from vrm.forecast.frozen import Frozen, of_jobs
-from vrm.forecast.replay import limits
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.replay import limits
 from vrm.model import Cluster
 from vrm.model.rules import Rules
 from vrm.scheduling.compose import compose

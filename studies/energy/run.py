@@ -25,8 +25,8 @@ import system_a
 from vrm.model import Job, Node
 from vrm.model.energy import ENERGY
 from vrm.model.power import MARK
-from vrm.report.plotting import PictureError, picture
-from vrm.report.power import draw_power
+from vrm.ext.study.report.plotting import PictureError, picture
+from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import power_over_time
 from vrm.api import Machine, Measurements, Recording, Rules, simulate
 from vrm.workload.lublin import Lublin

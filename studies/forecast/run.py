@@ -33,15 +33,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from vrm.forecast.calibration import Calibration
-from vrm.forecast.draws import History
-from vrm.forecast.forecast import Ensemble, forecast
-from vrm.forecast.frozen import of_simulator
-from vrm.forecast.replay import OVERDUE, replay
-from vrm.forecast.score import Known, Made, Score, learn
+from vrm.ext.forecast.calibration import Calibration
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.forecast import Ensemble, forecast
+from vrm.ext.forecast.frozen import of_simulator
+from vrm.ext.forecast.replay import OVERDUE, replay
+from vrm.ext.forecast.score import Known, Made, Score, learn
 from vrm.model import Cluster, Job
 from vrm.model.rules import Rules
-from vrm.report.forecast_score import Compared, draw
+from vrm.ext.forecast.report.forecast_score import Compared, draw
 from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler
 from vrm.scheduling.compose import compose

@@ -31,14 +31,14 @@ from pathlib import Path
 from statistics import fmean, median, pstdev, quantiles
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from vrm.forecast.site import forecast_site
+from vrm.ext.forecast.site.forecast import forecast_site
 from vrm.model import Cluster
 from vrm.model.rules import Rules
 from vrm.scheduling.compose import compose
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import ERRORS, open_workload, processors_of
-from vrm.workload import lml
-from vrm.workload.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
+from vrm.ext.forecast.site import lml
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
 
 LEAST = 1.0

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Heatmap, Job, Placement, bits
 from vrm.model.speedups import SpeedError, Speedups, load_name
-from vrm.report.compare import COLOURS
+from vrm.ext.study.report.compare import COLOURS
 from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
 from vrm.simulation.corun import unmatched_said
 from vrm.simulation.inputs import QueueWorkload

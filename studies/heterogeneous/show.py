@@ -12,7 +12,7 @@ import numpy as np
 from cells import ESTIMATES, ORDERS, REAL, SCHEDULERS
 
 from vrm.config.machine import read_machine
-from vrm.report.plotting import picture
+from vrm.ext.study.report.plotting import picture
 
 SHORT = {"first-fit": "first-fit (Simple)", "best-fit": "best-fit (Consolidate)"}
 COLOURS = ("#56B4E9", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#0072B2")

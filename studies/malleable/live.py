@@ -40,8 +40,8 @@ from typing import Callable, Dict, List, Optional, Tuple
 from bench import Bench, Failure, LiveRun, Table, put_into
 
 from vrm.live.nodes import lending
-from vrm.report.compare import COLOURS
-from vrm.results.statistics import Interval, interval
+from vrm.ext.study.report.compare import COLOURS
+from vrm.ext.study.report.statistics import Interval, interval
 
 WAYS = ("serial", "together", "lend")
 CHANGES = 20

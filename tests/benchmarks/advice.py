@@ -12,9 +12,9 @@ import os
 import resource
 import time
 
-from vrm.forecast.advice import advise, combinations
-from vrm.forecast.draws import History
-from vrm.forecast.frozen import of_jobs
+from vrm.ext.advice.advice import advise, combinations
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.frozen import of_jobs
 from vrm.model import Cluster
 from vrm.model.rules import Rules
 from vrm.scheduling.compose import compose

@@ -18,10 +18,10 @@ import statistics
 import time
 from typing import Optional
 
-from vrm.forecast.draws import History
-from vrm.forecast.forecast import Ensemble, forecast
-from vrm.forecast.frozen import Frozen
-from vrm.forecast.sharing import available
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.forecast import Ensemble, forecast
+from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.sharing import available
 from vrm.model import Cluster, Job
 from vrm.run.run import Run
 from vrm.run.state import State

@@ -534,8 +534,8 @@ def test_many_bad_lines_are_counted(site: Site) -> None:
 
 
 def test_building_counts_programs_and_time(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vrm.commands import npb
-    from vrm.measure.npb_build import BUILT, FAILED, Built
+    from vrm.ext.measure.commands import npb
+    from vrm.ext.measure.npb_build import BUILT, FAILED, Built
 
     clock = iter([100.0, 110.0, 120.0, 130.0])
     monkeypatch.setattr(npb.time, "monotonic", lambda: next(clock))

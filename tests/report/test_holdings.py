@@ -10,8 +10,8 @@ import pytest
 
 from vrm.report import holdings
 from vrm.report.tables import state_json, state_table
-from vrm.report.cells import ASCII, plain_text
-from vrm.report.top import render
+from vrm.ext.top.cells import ASCII, plain_text
+from vrm.ext.top.top import render
 from vrm.results.job_columns import HEADER
 from vrm.results.jobs import JobRow
 from vrm.results.state import parsed
@@ -108,8 +108,8 @@ def test_a_state_file_with_nonsense_is_none(key: str, value: Any) -> None:
 
 
 def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
-    from vrm.report.study_files import read_study
-    from vrm.report.study_timelines import _places
+    from vrm.ext.study.report.study_files import read_study
+    from vrm.ext.study.report.study_timelines import _places
     pytest.importorskip("matplotlib")
     (tmp_path / "jobs.csv").write_text(HEADER + "".join(
         JobRow(number, "a", 1, 0, start, end, 60, "completed", nodes="n0", cores=cores,
@@ -127,9 +127,9 @@ def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
 
 
 def test_timelines_show_who_had_a_lent_core_when(tmp_path: Path) -> None:
-    from vrm.report.density import density
-    from vrm.report.study_files import read_study
-    from vrm.report.study_timelines import _held, _parts, _places, _stretches
+    from vrm.ext.study.report.density import density
+    from vrm.ext.study.report.study_files import read_study
+    from vrm.ext.study.report.study_timelines import _held, _parts, _places, _stretches
     from vrm.results.summary import Moments
     pytest.importorskip("matplotlib")
     (tmp_path / "jobs.csv").write_text(HEADER + "".join(

@@ -9,8 +9,8 @@ import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.report.plotting import PictureError
-from vrm.report.power import draw_power
+from vrm.ext.study.report.plotting import PictureError
+from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import Drawn, columns_of, drawn_of, energy_of, power_over_time
 from vrm.results.jobs import JobRow
 

@@ -10,7 +10,8 @@ import pytest
 
 from vrm.model.job import Job
 from vrm.scheduling.estimators import (CORRECTIONS, ESTIMATORS, LEAST, MEMORY, QUANTILE, STEPS,
-                                       make_correction, make_estimator, prefix)
+                                       make_correction, make_estimator)
+from vrm.ext.planning.estimators import prefix
 from vrm.scheduling.registry import PolicyError
 
 Ended = List[Tuple[Job, float]]

@@ -15,7 +15,7 @@ from vrm.api import (Machine, Measurements, Outage, Recording, Rules, Selection,
                             simulate)
 from vrm.simulation.arguments import FIELDS, by_name
 from vrm.simulation.inputs import WorkloadError
-from vrm.simulation.matrix import Cell, run_cell
+from vrm.ext.study.experiment.matrix import Cell, run_cell
 
 JOBS = [Submission(Job(at, "cg", 1 + at % 3, 90.0 - at, at * 5.0), 40.0 + at % 7) for at in range(40)]
 MACHINE = Machine.of(4, sockets=2, cores=2)

@@ -16,8 +16,8 @@ from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
-from vrm.report.compare import read_runs
-from vrm.report.study_files import read_study
+from vrm.ext.study.report.compare import read_runs
+from vrm.ext.study.report.study_files import read_study
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.scheduling import make_policy
 from vrm.api import Machine, Measurements, Rules, Submission, simulate

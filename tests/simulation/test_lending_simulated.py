@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.forecast.frozen import of_simulator
-from vrm.forecast.replay import replay
+from vrm.ext.forecast.frozen import of_simulator
+from vrm.ext.forecast.replay import replay
 from vrm.model import Booking, Cluster, Job, bits
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling import Easy
@@ -260,10 +260,10 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
     """A live run of two jobs, of which the first lent half of its cores to the second for 40 s: its replay
     has the same starts and ends, and the machine was full all the time."""
     from vrm.model.rules import Rules
-    from vrm.report.job_table import JobTable
+    from vrm.ext.study.report.job_table import JobTable
     from vrm.results.jobs import JobRow
     from vrm.simulation.recorded_lends import AskedLend
-    from vrm.simulation.validation import validate
+    from vrm.ext.study.validation.validate import validate
 
     cluster = Cluster.regular(2, 2, 4)
     rows = [JobRow(1, "ep.A", 4, 100.0, 100.0, 220.0, 600.0, "completed", cores="n0:0/0-3+1/0-3;n1:0/0-3+1/0-3",
@@ -284,7 +284,7 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     from vrm.model.rules import Rules
     from vrm.results.jobs import JobRow
     from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes
-    from vrm.simulation.validation import validate
+    from vrm.ext.study.validation.validate import validate
 
     records: List[Dict[str, Any]] = [
         {"event": "start", "id": 1, "time": 0.0},
@@ -315,11 +315,11 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
     """Job 0 lends 4 of its 8 cores to job 2 and 2 to job 3, which go on; job 2 holds what was left, and runs on it
     when job 3 has gone, not before. No core is counted twice."""
     from vrm.model.rules import Rules
-    from vrm.report.job_table import JobTable
-    from vrm.report.study import StudyRun
+    from vrm.ext.study.report.job_table import JobTable
+    from vrm.ext.study.report.study import StudyRun
     from vrm.results.jobs import JobRow
     from vrm.simulation.recorded_lends import AskedLend
-    from vrm.simulation.validation import validate
+    from vrm.ext.study.validation.validate import validate
 
     rows = [JobRow(0, "a", 1, 0.0, 0.0, 20.0, 600.0, "completed", cores="n0:0/0-7", nodes="n0", cores_per_task=8,
                    malleable=True, mates="2,3", lent=4 * 16.0 + 2 * 12.0, changes=2),

@@ -15,8 +15,8 @@ import yaml
 
 from conftest import Site
 from vrm.config.schema import load
-from vrm.forecast import replay as forecasts
-from vrm.forecast.files import RunFiles
+from vrm.ext.forecast import replay as forecasts
+from vrm.ext.forecast.files import RunFiles
 from vrm.model import Cluster, Dependency, Job
 from vrm.results.forecast import Told
 from vrm.results.jobs import read_jobs

@@ -116,7 +116,7 @@ def manual(parser: Parser) -> str:
         lines.append(".SH COMMANDS")
         order = [each for _, names in GROUPS for each in names] if parser.prog == "vrm" else list(below)
         for each in order:
-            lines += _section(below[each])
+            lines += _section(below[each]) if each in below else []
     return "\n".join(lines) + "\n"
 
 

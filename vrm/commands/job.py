@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, programs, run_of, settings_of
+from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, settings_of
 
 if TYPE_CHECKING:
     from vrm.model.fields import Field, Option
@@ -109,10 +109,9 @@ def submit(arguments: argparse.Namespace) -> int:
     except LineError as error:
         raise CannotRun(str(error)) from error
     if arguments.test_only:
-        from vrm.commands.forecast import test_only
         if arguments.wait:
             raise CannotRun("--test-only submits nothing to wait for: leave out --wait")
-        return test_only(arguments, line)
+        return int(of_extension("test-only")(arguments, line))
     if arguments.json:
         raise CannotRun("--json goes with --test-only")
     status, name = asked(arguments, {"do": "submit", "line": line})

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -118,10 +118,19 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             if self.prog == "vrm" and value in HINTS:
                 self.error(f"there is no command `{value}`; {HINTS[value]}")
+            if self.prog == "vrm" and value in _of_vrm():
+                from vrm.commands.shared import MISSING
+                self.error(f"`{value}` is a command {MISSING}")
             close = meant(value, action.choices)
             self.error(f"there is no command `{value}`"
                        + (close or f"; the commands are {', '.join(action.choices)}"))
         super()._check_value(action, value)
+
+
+def _of_vrm() -> Set[str]:
+    """The commands of a vrm with all its extensions."""
+    from vrm.commands.guide import GROUPS
+    return {name for _, names in GROUPS for name in names}
 
 
 def meant(word: str, known: Iterable[str]) -> str:

@@ -29,15 +29,18 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def names_of_vrm(group: str) -> List[str]:
-    """The names of vrm's own in a group."""
+    """The names of vrm's own in a group, with those of its extensions."""
+    from vrm.system.plugins import own
+
+    added = [plugin.name for plugin in own(group)]
     if group == "vrm.commands":
         from vrm import cli
-        return sorted((*cli.OWN, *" ".join(cli.MODULES.values()).split()))
+        return sorted((*cli.OWN, *" ".join(cli.MODULES.values()).split(), *added))
     if group == "vrm.batch_systems":
         from vrm.live.batch.base import systems
         return [name for name, system in systems().items() if type(system).__module__.startswith("vrm.")]
     if group not in OWN:
-        return []
+        return added
     module, _, name = OWN[group].partition(":")
     return list(getattr(import_module(module), name).names)
 

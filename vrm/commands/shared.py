@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from vrm.run.rundir import RunDirectory
 
 
+ON = "--on"
+"""The option that comes first where a command line is for another machine."""
+
 BOUND = 10.0
 """Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
 `vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
+
+
+MISSING = "of vrm's extensions, which are not in this installation (vrm/ext); install vrm whole: pip install vrm"
+"""What is said of a part of vrm that is not there."""
 
 
 class CannotRun(Exception):
@@ -55,6 +62,18 @@ def _config_of(arguments: argparse.Namespace) -> Optional[str]:
         if reason:
             raise CannotRun(reason)
     return config
+
+
+def of_extension(name: str) -> Any:
+    """What an extension does at an option of vrm. CannotRun where none does, or it cannot be had."""
+    from vrm.system import plugins
+    try:
+        found = plugins.find("vrm.options", name)
+        if found is not None:
+            return plugins.load(found)
+    except plugins.PluginError as error:
+        raise CannotRun(str(error)) from error
+    raise CannotRun(f"--{name} is an option {MISSING}")
 
 
 def nothing_yet(state: Path) -> str:

@@ -1,19 +1,16 @@
-"""Backfillings by their names, with their parameters, and the dispatcher that a text of a user's means.
-
-What needs a library, or is seldom used, is imported when it is named.
-"""
+"""Backfillings by their names, and the dispatcher that a text of a user's means. More are in `vrm.ext`, of energy,
+lending and planning."""
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from typing import Optional, Union
+from typing import Union
 
 from vrm.scheduling.backfilling import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
 from vrm.scheduling.custom import dispatcher_of
 from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.ordering import make_ordering
-from vrm.scheduling.registry import PolicyError, Readers, above_0, guarded, whole
+from vrm.scheduling.registry import PolicyError, guarded
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.starvation import GuardedEasy
 
@@ -34,90 +31,6 @@ def conservative_recomputed() -> Reserving:
 def easy_kept() -> Reserving:
     """One reservation, which its job keeps until it starts, whoever is first by then."""
     return Reserving(1, kept=True)
-
-
-@BACKFILLINGS.register("cp")
-def cp(jobs: int = 100, budget: Fraction = Fraction("0.1"), start: str = "easy") -> Dispatcher:
-    """The starts of a plan for the first waiting jobs, by constraint programming."""
-    from vrm.scheduling.plan import Effort
-    from vrm.scheduling.planning import Planning
-    return Planning(jobs, Effort(float(budget), max(16.0, float(budget)), start == "easy"))
-
-
-@BACKFILLINGS.register("eamc")
-def eamc(variant: str = "priority-inc-v", weight: Fraction = Fraction(1),
-         threshold: Fraction = Fraction("0.35")) -> Dispatcher:
-    """The best class of nodes and frequency for each job, by time and energy."""
-    from vrm.scheduling.eamc import Eamc
-    return Eamc(variant, float(weight), float(threshold))
-
-
-def _variant(text: str) -> str:
-    from vrm.scheduling.eamc import GOALS
-    if text not in GOALS:
-        raise ValueError(text)
-    return text
-
-
-@BACKFILLINGS.register("sd")
-def sd(max_slowdown: Optional[float] = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
-       when: str = "earlier", reservations: str = "head") -> Dispatcher:
-    """EASY, or conservative backfilling, in which jobs that would wait too long start on cores that running
-    jobs lend."""
-    if reservations == "all":
-        from vrm.scheduling.lending import Terms
-        from vrm.scheduling.slowdown_all import SlowdownAll
-        return SlowdownAll(Terms(max_slowdown, float(share), mates, when == "always", when == "gain"))
-    from vrm.scheduling.slowdown import SlowdownDriven
-    return SlowdownDriven(max_slowdown, float(share), mates, when == "always", when == "gain")
-
-
-def _max_slowdown(text: str) -> Optional[float]:
-    if text == "dynamic":
-        return None
-    if not float(text) > 1:
-        raise ValueError(text)
-    return float(text)
-
-
-def _below_1(text: str) -> Fraction:
-    if above_0(text) >= 1:
-        raise ValueError(text)
-    return above_0(text)
-
-
-def _when(text: str) -> str:
-    if text not in ("earlier", "always", "gain"):
-        raise ValueError(text)
-    return text
-
-
-def _reservations(text: str) -> str:
-    if text not in ("head", "all"):
-        raise ValueError(text)
-    return text
-
-
-def _start(text: str) -> str:
-    if text not in ("easy", "nothing"):
-        raise ValueError(text)
-    return text
-
-
-_READERS: Readers = {
-    "jobs": (whole, "a number of waiting jobs from 1 on, as jobs=100"),
-    "budget": (above_0, "seconds of the solver's deterministic clock, as budget=0.1"),
-    "max_slowdown": (_max_slowdown, "a number above 1, inf or dynamic, as max_slowdown=10"),
-    "share": (_below_1, "a share of a job's cores above 0 and below 1, as share=0.5"),
-    "mates": (whole, "a number of jobs that lend to one, as mates=2"),
-    "when": (_when, "when=earlier, when=always or when=gain: whether a job must end earlier than by waiting, and "
-             "if so by more than its mates lose"),
-    "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend puts off"),
-    "start": (_start, "start=easy or start=nothing: with which plan the search begins"),
-    "variant": (_variant, "variant=reorder, priority-inc, priority-inc-v, base, min-runtime or min-energy"),
-    "weight": (above_0, "how much more time counts than energy, as weight=1.5"),
-    "threshold": (above_0, "from which share above the best a class is tried last, as threshold=0.35"),
-}
 
 
 _DEPTH = re.compile(r"(\d{1,18})(-per-queue)?(-kept)?", re.ASCII)
@@ -160,7 +73,7 @@ def _backfilling(text: Union[str, int]) -> Dispatcher:
     if depth is None:
         own = BACKFILLINGS.own(str(text))
         return dispatcher_of(str(text), guarded(str(text), own)() if own is not None
-                             else BACKFILLINGS.make(str(text), _READERS))
+                             else BACKFILLINGS.make(str(text)))
     number, per_queue, kept = int(depth.group(1)), bool(depth.group(2)), bool(depth.group(3))
     if number == 0:
         return NoBackfilling()

@@ -3,7 +3,7 @@
 With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
 WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t c and t c with the
 c cores of all ranks (the smallest and the largest area first). Ties: submit time, then id. ADVISED is
-FCFS until the process beside a live manager has found better rules (`vrm.forecast.adviser`).
+FCFS until the process beside a live manager has found better rules (`vrm.ext.advice.adviser`).
 
 PRB (A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems",
 University of Bologna, 2017) looks at queues: who has waited longest, measured by what jobs of its

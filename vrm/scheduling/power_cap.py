@@ -16,6 +16,7 @@ from vrm.model.job import Infeasible, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.model.power import Budget, Cap, added, idle_power
+from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.wrapping import Wrapped
 
@@ -45,11 +46,9 @@ def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementP
     return UnderCap(policy, cluster, budget)
 
 
-def check_energy(dispatcher: object, cluster: Cluster, declared: Iterable[str] = ()) -> None:
+def check_energy(dispatcher: Optional[Dispatcher], cluster: Cluster, declared: Iterable[str] = ()) -> None:
     """Raise PolicyError where what was measured of programs is of other classes than the cluster has (or those
     that are `declared`, of nodes that may be elsewhere), or a dispatcher that goes by it has nothing to go by."""
-    from vrm.scheduling.eamc import Eamc
-
     here = sorted({*declared, *(one.node.power.name for one in cluster.classes if one.node.power is not None)})
     programs = cluster.programs
     if programs and not programs.classes & set(here):
@@ -59,9 +58,9 @@ def check_energy(dispatcher: object, cluster: Cluster, declared: Iterable[str] =
             "Name in the Energy of the node classes, or measure there (vrm energy measure)" if here else
             f"Energy: no node has a class, the database has {there}: write Energy: {{Name: ...}} into the "
             "classes of the machine file, or into NodeClasses")
-    if isinstance(dispatcher, Eamc) and not programs:
-        raise PolicyError("backfilling eamc goes by what was measured of programs: name the database (Energy: "
-                          "{Database: FILE}, or --energy FILE; docs/energy.md)")
+    if dispatcher is not None and dispatcher.by_energy and not programs:
+        raise PolicyError(f"backfilling {dispatcher.name.split()[0]} goes by what was measured of programs: name the "
+                          "database (Energy: {Database: FILE}, or --energy FILE; docs/energy.md)")
 
 
 class UnderCap(Wrapped):

@@ -1,5 +1,5 @@
-"""Names to policies: registered ones, those of installed packages (`vrm.system.plugins`), and a user's own by dotted
-path (`my_policies:mine`)."""
+"""Names to policies: registered ones, those of extensions (`vrm.system.plugins`), and a user's own by dotted path
+(`my_policies:mine`)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,21 @@ Readers = Mapping[str, Tuple[Callable[[str], Any], str]]
 """What reads the value of each parameter (ValueError for a wrong one), and what it wants."""
 
 
+def reads(readers: Readers) -> Callable[[Any], Any]:
+    """Decorator: how the parameters of a policy are read that may stand behind its name."""
+    def enter(policy: Any) -> Any:
+        policy.readers = readers
+        return policy
+    return enter
+
+
 class PolicyError(ValueError):
     """A policy that is named wrongly or cannot be loaded; the text says why and what to do."""
 
 
 class Registry:
     """Policies of one sort by lower-case name; `what` names the sort in messages, and `group` the entry points of
-    packages that add some, if packages can."""
+    extensions that add some, if they can."""
 
     def __init__(self, what: str, group: str = "") -> None:
         self.what, self.group = what, group
@@ -47,8 +55,8 @@ class Registry:
 
     @property
     def names(self) -> List[str]:
-        """The registered names."""
-        return list(self._known)
+        """vrm's own names: the registered ones, then those of its extensions."""
+        return [*self._known, *(plugin.name for plugin in plugins.own(self.group))]
 
     @property
     def added(self) -> List[str]:
@@ -58,11 +66,16 @@ class Registry:
     def knows(self, text: str) -> bool:
         """Whether there is a policy of that name."""
         name = text.strip().lower()
-        return name in self._known or name in map(str.lower, self.added)
+        return (name in self._known or plugins.find_own(self.group, name) is not None
+                or name in map(str.lower, self.added))
 
     def get(self, text: str) -> Any:
-        """The policy of that name, or None when no such name is registered."""
-        return self._known.get(text.strip().lower())
+        """vrm's own policy of that name, or None when there is none. PolicyError when it cannot be had."""
+        name = text.strip().lower()
+        if name in self._known:
+            return self._known[name]
+        plugin = plugins.find_own(self.group, name)
+        return None if plugin is None else _loaded(plugin)
 
     def own(self, text: str) -> Any:
         """The user's function or class of that dotted path, or that of an installed package by its name; None where
@@ -70,13 +83,14 @@ class Registry:
         text = text.strip()
         if is_dotted(text):
             return load_dotted(text)
-        if not self.group or text.lower() in self._known or not _NAME.match(text):
+        if (not self.group or text.lower() in self._known or not _NAME.match(text)
+                or plugins.find_own(self.group, text) is not None):
             return None
         try:
             plugin = plugins.find(self.group, text)
-            return None if plugin is None else plugins.load(plugin)
         except plugins.PluginError as error:
             raise PolicyError(str(error)) from error
+        return None if plugin is None else _loaded(plugin)
 
     def find(self, text: str) -> Any:
         """The policy of that name or dotted path; PolicyError when there is none."""
@@ -88,11 +102,12 @@ class Registry:
         refuse_file(text)
         raise PolicyError(self.unknown(text))
 
-    def make(self, text: str, readers: Readers, *arguments: Any) -> Any:
+    def make(self, text: str, *arguments: Any) -> Any:
         """What the policy of a name gives, called with the arguments and with the parameters behind
-        the name, as in `weighted window=50`; `readers` are those of the parameters. PolicyError."""
+        the name, as in `weighted window=50`, which it `reads`. PolicyError."""
         name, *given = text.split() or [text]
         make = self.find(name)
+        readers: Readers = getattr(make, "readers", {})
         known = [each for each in inspect.signature(make).parameters if each in readers]
         values: Dict[str, Any] = {}
         for word in given:
@@ -112,10 +127,18 @@ class Registry:
 
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
-        known = [*self._known, *self.added]
+        known = [*self.names, *self.added]
         close = difflib.get_close_matches(text.strip().lower(), known, 1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
+
+
+def _loaded(plugin: plugins.Plugin) -> Any:
+    """What an extension adds; PolicyError when it cannot be had."""
+    try:
+        return plugins.load(plugin)
+    except plugins.PluginError as error:
+        raise PolicyError(str(error)) from error
 
 
 def whole(text: str) -> int:

@@ -1,9 +1,11 @@
-"""What installed packages add to vrm: entry points of the groups in GROUPS.
+"""What extensions add to vrm, installed packages and vrm's own: entry points of the groups in GROUPS.
 
 A package names what it adds in its metadata, as in pyproject.toml:
 
     [project.entry-points."vrm.orderings"]
     widest = "my_policies:widest"
+
+vrm's own extensions do so in a file of the same form, `vrm/ext/entry_points.ini`.
 
 Only these names are read; a module is imported when what it adds is used. vrm's own names come first, and no package
 takes the place of one. A package that lies where others may write is refused, unless vrm itself lies there.
@@ -18,14 +20,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Container, Dict, NamedTuple, Optional, Tuple
 
+from vrm import __version__
 from vrm.system.trust import distrust
 
 GROUPS: Dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
-    "vrm.formats": "workload format", "vrm.commands": "command", "vrm.parts": "part of the manager"}
+    "vrm.formats": "workload format", "vrm.commands": "command", "vrm.options": "option",
+    "vrm.parts": "part of the manager"}
 """The groups of entry points, and what one of each is."""
+
+DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"
+"""What vrm's own extensions add. A vrm without the file, or without the folder, works and has none of it."""
 
 
 class PluginError(ValueError):
@@ -33,7 +40,8 @@ class PluginError(ValueError):
 
 
 class Plugin(NamedTuple):
-    """A name that a package adds to a group, and the `module:object` that it stands for."""
+    """A name that an extension adds to a group, and the `module:object` that it stands for. The `package` of vrm's own
+    extensions is vrm."""
 
     group: str
     name: str
@@ -48,6 +56,28 @@ class Plugin(NamedTuple):
 
 
 @functools.cache
+def _declared(file: Path) -> Dict[str, Tuple[Plugin, ...]]:
+    """What a file as DECLARED adds, by group, in its order; nothing where there is no such file."""
+    from configparser import ConfigParser
+
+    found = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read(file, encoding="utf-8")
+    return {group: tuple(Plugin(group, name, path, "vrm", __version__) for name, path in found[group].items())
+            for group in found.sections()}
+
+
+def own(group: str) -> Tuple[Plugin, ...]:
+    """What vrm's own extensions add to a group, in the order of their file."""
+    return _declared(DECLARED).get(group, ())
+
+
+def find_own(group: str, name: str) -> Optional[Plugin]:
+    """What vrm's own extensions add to a group under a name, in either case; None where none does."""
+    return next((plugin for plugin in own(group) if plugin.name.lower() == name.lower()), None)
+
+
+@functools.cache
 def installed(group: str) -> Tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
     from importlib.metadata import entry_points  # takes longer than most commands
@@ -57,7 +87,11 @@ def installed(group: str) -> Tuple[Plugin, ...]:
 
 
 def find(group: str, name: str) -> Optional[Plugin]:
-    """What a package adds to a group under a name, in either case; None where none does. PluginError where two do."""
+    """What an extension adds to a group under a name, in either case; None where none does. vrm's own come first.
+    PluginError where two packages do."""
+    mine = find_own(group, name)
+    if mine is not None:
+        return mine
     found = [plugin for plugin in installed(group) if plugin.name.lower() == name.lower()]
     if len(found) > 1:
         raise PluginError(f"the {GROUPS[group]} `{name}` is in two packages, {found[0].origin} and {found[1].origin}; "
@@ -81,9 +115,9 @@ def load(plugin: Plugin) -> Any:
 
 
 def use(group: str, taken: Container[str], enter: Callable[[Any], object]) -> None:
-    """Load and `enter` all that packages add to a group, but what has one of the names that are `taken`. Of what
-    cannot be used, a line is printed on standard error."""
-    for plugin in installed(group):
+    """Load and `enter` all that extensions add to a group, vrm's own first, but what has one of the names that are
+    `taken`. Of what cannot be used, a line is printed on standard error."""
+    for plugin in (*own(group), *installed(group)):
         try:
             trouble = clash(plugin, taken)
             if trouble:
@@ -99,7 +133,7 @@ def use(group: str, taken: Container[str], enter: Callable[[Any], object]) -> No
 
 def clash(plugin: Plugin, taken: Container[str]) -> str:
     """Why a name cannot be used: vrm, or another package, has it, too. "" where neither does."""
-    if plugin.name.lower() in taken:
+    if plugin.name.lower() in taken or find_own(plugin.group, plugin.name) not in (None, plugin):
         return (f"{plugin.origin} adds the {GROUPS[plugin.group]} `{plugin.name}`, and vrm has one of that name, which "
                 "is used; the package must give it another name")
     try:

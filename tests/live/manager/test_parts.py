@@ -17,7 +17,7 @@ from vrm.front.counter import Asked
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
 from vrm.live.manager.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
-from vrm.live.manager.part import Closed, Obey, Part, Stopped
+from vrm.live.manager.part import Closed, Obey, Part, Shown, Stopped
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.nodewatch import Bound, Unsure, Up
 from vrm.live.nodes.outcomes import MemoryUse
@@ -71,7 +71,7 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     greeter = Greeter()
     managed = Managed(root, "ok.x 1 9 0", further=[greeter])
     managed.turn(1.0)
-    assert greeter.calls == [("look", 1.0, False), "act", "tidy"] and list(managed.live.running) == [0]
+    assert greeter.calls == [("look", 1.0, False), "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
     assert asked(managed, 2.0, do="greet", whom="you")["text"] == "hello you"
     assert "there is no command wave" in asked(managed, 2.0, do="wave")["text"]
     greeter.calls.clear()
@@ -208,6 +208,7 @@ def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     counter.hold(2)
     with pytest.raises(Refused, match="job 0"):
         counter.hold(0)
+    managed.live.start_of = None  # in a vrm without forecasts
     with pytest.raises(Refused, match="makes no forecasts"):
         counter.foresee(Asked({"app": "ok.x", "procs": 1, "walltime": 9.0}))
     managed.close()

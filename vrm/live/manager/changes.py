@@ -8,15 +8,10 @@ with it, unless its configuration says other rules than it did then.
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping
 
 from vrm.config.policies import load_all
-from vrm.config.schema import to_line
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.site.setup import judges
 from vrm.model.job import Infeasible
@@ -24,8 +19,6 @@ from vrm.model.rules import CHANGEABLE, KEYS, Rules
 from vrm.run.past import Past
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.ordering import ADVISED
-from vrm.scheduling.planning import Planning
 from vrm.workload.grammar import show
 
 class Refused(ValueError):
@@ -72,8 +65,8 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
     try:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
-        if isinstance(scheduler.dispatcher, Planning):
-            raise Refused("the backfilling cp needs a process that a manager starts in the beginning; "
+        if scheduler.dispatcher.searches:
+            raise Refused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:
             raise Refused(
@@ -121,25 +114,3 @@ def go_on(live: LiveRun, past: Past) -> None:
                              "those of the configuration count")
         return
     live.tell("note", f"{told(live.rules)}, as changed before ({show(past.rules['reason'], 300)})")
-
-
-@contextmanager
-def advised_aside(live: LiveRun) -> Iterator[None]:
-    """While it lasts, and if the algorithm is `advised`, a process looks for better rules: see
-    `vrm.forecast.adviser`. It ends with its manager, however that ends."""
-    if live.settings.rules.algorithm.lower() != ADVISED:
-        yield
-        return
-    process = subprocess.Popen([sys.executable, "-m", "vrm.forecast.adviser"], stdin=subprocess.PIPE,
-                               stdout=subprocess.DEVNULL, start_new_session=True, cwd="/")
-    assert process.stdin is not None
-    try:
-        with contextlib.suppress(OSError):  # it has ended: nobody advises
-            process.stdin.write(f"{to_line(live.settings)}\n".encode())
-            process.stdin.flush()
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        with contextlib.suppress(OSError):
-            process.stdin.close()

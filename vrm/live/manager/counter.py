@@ -38,25 +38,15 @@ from vrm.steps import jobfile
 from vrm.system.files import group_name, read_own, user_name
 
 
-StartOf = Callable[..., Optional[Booking]]
-"""When a job would start (`vrm.forecast.asked.start_of`)."""
-
-
-def nobody_knows(*_: object) -> Optional[Booking]:
-    raise Refused("this manager makes no forecasts")
-
-
 class LiveCounter(Part):
     """Answers with what the parts of a manager know, and does by them what is asked. `known` are the jobs that were
     made of a command, by an earlier manager or for a client that asks again and again."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, control: JobControl,
-                 start_of: StartOf = nobody_knows) -> None:
+    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, control: JobControl) -> None:
         self.live = live
         self._intake = intake
         self._ends = ends
         self._control = control
-        self._start_of = start_of
         self.known: Dict[str, List[int]] = {}
         self._site_at = -math.inf
         self._site: front.Site
@@ -293,8 +283,10 @@ class LiveCounter(Part):
             values, state.next_id if live.ids.kept else max(state.next_id, live.ids.first))
         if reason:
             raise Refused(reason)
+        if live.start_of is None:
+            raise Refused("this manager makes no forecasts")
         try:
-            booking = self._start_of(job, details, live.subject, live.now, closing, live.settings.walltime == "kill",
+            booking = live.start_of(job, details, live.subject, live.now, closing, live.settings.walltime == "kill",
                                     live.settings.end.fit)
         except (Infeasible, LifeError) as never:
             raise Refused(str(never)) from never

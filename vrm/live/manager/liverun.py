@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
@@ -20,7 +20,7 @@ from vrm.live.spawn.spawner import Spawner
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.ids import Ids
-from vrm.model import Job
+from vrm.model import Booking, Job
 from vrm.model.shapes import number
 from vrm.run.journal import START, Journal, Mark
 from vrm.run.past import Past
@@ -28,6 +28,10 @@ from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.system.errors import RunError
+
+StartOf = Callable[..., Optional[Booking]]
+"""When a job would start that joined the run: the job, its details, the run, now, when nothing may start any more, and
+whether walltimes and ends of allocations are kept. None where it would not start; Infeasible, LifeError."""
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
@@ -86,7 +90,7 @@ class LiveRun:
     ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
     `rules` are those in force, which `vrm.live.manager.changes` may have changed. `spawner` starts jobs, `watch` asks
     the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
-    this order.
+    this order. `start_of` says when a job would start, where a part can forecast that.
     """
 
     journal: Journal
@@ -115,6 +119,7 @@ class LiveRun:
         self.begin(self.new_state())
         self.running: Dict[int, Running] = {}
         self.parts: Sequence[Part] = ()
+        self.start_of: Optional[StartOf] = None
         self.clock = Clock()
         self.start_time = self.now = self.clock()
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace, self.start_time, site.end)

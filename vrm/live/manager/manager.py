@@ -17,7 +17,7 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Launches` | decisions become processes |
 | `Adopting` | jobs belong to the batch job |
 | `Checks` | bindings and memory of running jobs |
-| `Showing` | the state file, and forecasts |
+| `Showing` | the state file |
 
 All work on one `vrm.live.manager.liverun.LiveRun`, and have the hooks of `vrm.live.manager.part.Part`.
 """
@@ -37,11 +37,10 @@ from vrm.live.manager.adopting import Adopting
 from vrm.live.manager.checks import Checks
 from vrm.live.manager.continuing import Continuing
 from vrm.live.manager.copies import Copies
-from vrm.live.manager.counter import LiveCounter, StartOf, nobody_knows
+from vrm.live.manager.counter import LiveCounter
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.door import Door
 from vrm.live.manager.ends import LINGER, Ends
-from vrm.live.manager.forecaster import Forecaster
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
 from vrm.live.manager.launches import Launches
@@ -50,7 +49,6 @@ from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
 from vrm.live.manager.part_packages import of_packages
-from vrm.live.manager.planner import planning_aside
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.manager.records import Tell
 from vrm.live.manager.showing import Showing
@@ -75,14 +73,13 @@ class Manager:
     is the `vrm.run.run.Driver` of its run."""
 
     def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Tell,
-                 wait: bool = False, changed: bool = False, feeder: str = "", start_of: StartOf = nobody_knows,
+                 wait: bool = False, changed: bool = False, feeder: str = "",
                  further: Sequence[Part] = ()) -> None:
         """`wait`: for more lines of the queue file when all jobs have ended; `changed`: changed lines whose jobs have
-        run are new jobs. `feeder` names the program behind `vrm run --`, `start_of` forecasts the start of a job
-        (`vrm.forecast.asked.start_of`); `further` are parts of a manager besides its own."""
+        run are new jobs. `feeder` names the program behind `vrm run --`; `further` are parts of a manager besides its
+        own and those of extensions."""
         self.live = live = LiveRun(settings, site, run, tell)
         copies = Copies()
-        self.forecaster = Forecaster(settings, run, math.inf, lambda text: tell("warning", text))
         self.ends = Ends(live)
         self.nodes = Nodes(live, self.ends)
         self.stopping = Stopping(live, self.ends)
@@ -91,11 +88,11 @@ class Manager:
         self.lending = Lending(live, self.ends, self.launches)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends, self.lending)
-        self.counter = LiveCounter(live, self.intake, self.ends, jobs, start_of)
+        self.counter = LiveCounter(live, self.intake, self.ends, jobs)
         self.orders = Orders(live, self.stopping, self.counter, copies)
         self.continuing = Continuing(live, self.intake, self.ends, self.lending, site)
         self.door = Door(live, self.counter, copies)
-        self.showing = Showing(live, site.emulated, self.forecaster)
+        self.showing = Showing(live, site.emulated)
         live.parts = self.parts = (
             self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs, self.counter, self.door,
             RecordWriting(live, self.door), self.lending, self.launches, Adopting(live, site),
@@ -127,8 +124,7 @@ class Manager:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
             live.spawner.hold = (lock,)
-            with (live.spawner, self.stopping.woken_by_signals(), planning_aside(live.scheduler),
-                  changes.advised_aside(live), self.programs, self.forecaster.lasting(live.now)):
+            with live.spawner, self.stopping.woken_by_signals(), self.programs:
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     for part in self.parts:
@@ -142,6 +138,8 @@ class Manager:
                 finally:
                     live.records.close()
                     live.watch.close(sweep=False)
+                    for part in self.parts:
+                        part.leave()
         counts, intake = self.live.state.counts, self.intake
         wrong = sum(counts.values()) - counts[JobState.COMPLETED.value]
         return not (wrong or intake.bad_lines or self.live.state.waiting or intake.unclear or intake.follower.trouble)

@@ -60,8 +60,11 @@ class Part:
         return {}
 
     def observe(self, event: object) -> None:
-        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed` or
-        `Stopped`."""
+        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed`, `Stopped` or
+        `Shown`."""
+
+    def leave(self) -> None:
+        """The manager ends, however it does: leave nothing behind."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,10 @@ class Closed:
 @dataclass(frozen=True)
 class Stopped:
     """Nothing starts in this run any more."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What people see of the run is as it is at this time."""
+
+    time: float

@@ -1,4 +1,4 @@
-"""Parts of the manager that installed packages add (`vrm.system.plugins`, group `vrm.parts`)."""
+"""Parts of the manager that extensions add, vrm's own and installed packages (`vrm.system.plugins`, group `vrm.parts`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOOKS = tuple(name for name in vars(Part) if not name.startswith("_"))
 
 
 def of_packages(live: LiveRun) -> List[Part]:
-    """The parts that installed packages add, made for a run."""
+    """The parts that extensions add, made for a run."""
     found: List[Part] = []
 
     def enter(make: Callable[[LiveRun], Part]) -> None:

@@ -8,9 +8,8 @@ import os
 from functools import partial
 
 from vrm.live.manager import copies
-from vrm.live.manager.forecaster import Forecaster
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part
+from vrm.live.manager.part import Part, Shown
 from vrm.live.manager.snapshot import snapshot
 from vrm.system.files import write_atomically
 
@@ -28,12 +27,11 @@ REST = 20
 
 
 class Showing(Part):
-    """Writes the state file, and lets the forecaster know what happens."""
+    """Writes the state file, and lets other parts know that it is written."""
 
-    def __init__(self, live: LiveRun, emulated: bool, forecaster: Forecaster) -> None:
+    def __init__(self, live: LiveRun, emulated: bool) -> None:
         self.live = live
         self._emulated = emulated
-        self._forecaster = forecaster
         self._latest = 0.0      # when it is due even if nothing has changed
         self._copies = copies.Copies(1)
         self._earliest = 0.0
@@ -41,18 +39,15 @@ class Showing(Part):
         self._failed = False
 
     def tidy(self, now: float) -> None:
-        """Bring the state file up to date, and what the forecasts know."""
+        """Bring the state file up to date, and what other parts know."""
         if not self.due(now):
             return
-        live, forecaster = self.live, self._forecaster
+        live = self.live
         news = live.clock.news()
         if news:
             live.tell("warning", news)
         self.write(now)
-        if forecaster.awake(live.state, now):
-            live.journal.show()
-            forecaster.tell(live.state, live.phase, live.end.end, now)
-        self._latest = min(self._latest, forecaster.first(live.clock()))
+        live.notify(Shown(now))
 
     def due(self, now: float) -> bool:
         """Whether the state is to be written now."""

@@ -1,0 +1,1 @@
+"""Which rules, and which allocation, would serve the jobs better."""

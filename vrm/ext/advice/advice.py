@@ -1,0 +1,437 @@
+"""Which rules would serve the jobs of a run better: orders, dispatchers and placements, each replayed
+under the same draws of how long the jobs take.
+
+Who decides in a replay sees what users say or estimators expect, as in the run; when jobs end comes
+from the draws alone. Of users' limits in their place the ranking is often right, and the times are
+far too long.
+
+What is promised is as honest as the draws: of jobs that nobody has submitted yet, and of nodes that
+fail, they know nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import geometric_mean
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.ext.advice.assumed import draws as draws_of, told
+from vrm.ext.forecast.backtest import SHARES, needed, of_queues
+from vrm.ext.forecast.calibration import Ranges
+from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.replay import Durations, Planned, replay
+from vrm.ext.forecast.sharing import shared_out
+from vrm.model import Job
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible
+from vrm.model.power import draw
+from vrm.model.quantile import quantile
+from vrm.model.rules import DEFAULTS, Rules
+from vrm.results.metrics import bounded_slowdown
+from vrm.results.names import policy_name
+from vrm.scheduling import PolicyError
+from vrm.scheduling.compose import compose
+
+MEMBERS = 50
+"""Draws, unless another number is asked for."""
+
+MOST = 12
+"""Combinations, unless more are asked for."""
+
+CLOSE = 0.02
+"""Rules whose result is worse by at most this share are as good."""
+
+EQUAL = 0.005
+"""Rules whose mean is worse by at most this share are equal: of these today's are taken, else those
+with the least mean wait (of those for the mean wait, with the least makespan)."""
+
+CONFIDENT = 0.8
+"""The share of draws in which rules must be the best, or as good, to be the winner."""
+
+CALIBRATED = "The ranges of times are calibrated by how much work as many earlier jobs were."
+UNCALIBRATED = ("The ranges are those of the draws, not calibrated: for that {needed} jobs must have ended (--history "
+                "names earlier runs).")
+"""What is said of ranges."""
+
+
+class Objective(NamedTuple):
+    """What can be wished for: in words, in which unit (s: seconds), and whether more is better. Where it
+    is a `ratio` (of at least 1), which in a few draws is many times as large as in the others, the best
+    rules are those of the least geometric mean over the draws, else those of the least mean."""
+
+    words: str
+    unit: str = ""
+    more: bool = False
+    ratio: bool = False
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    "wait": Objective("mean wait", "s"),
+    "makespan": Objective("makespan", "s"),
+    "slowdown": Objective("mean bounded slowdown", ratio=True),
+    "longest": Objective("longest wait", "s"),
+    "fits": Objective("jobs done before the end", "jobs", True),
+    "energy": Objective("energy of the jobs", "kJ"),
+}
+"""By name. The makespan is the time from now until the last job has ended; the bounded slowdown of a
+job is max(1, (wait + run) / max(run, 10 s)). A job that does not start in this allocation counts as
+if it started at its end. `fits` is asked only where the allocation ends, `energy` only where
+something was measured of the energy of programs (docs/energy.md)."""
+
+
+class Spread(NamedTuple):
+    """What the draws give: the mean, and what 10, 50 and 90 % of them are below; the first and the last are calibrated,
+    where that is possible."""
+
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+
+
+class Combination(NamedTuple):
+    """Rules, and what they give by the name of the objective; `name` is for people."""
+
+    name: str
+    rules: Rules
+    gives: Mapping[str, Spread]
+
+
+class Choice(NamedTuple):
+    """The best rules for one objective: those with the best mean over the draws, or one EQUAL to it.
+
+    `best` is a place in `Advice.combinations`. `confidence`: the share of draws in which they are the
+    best or within CLOSE of it. `regret`: by how much today's rules are worse (0.1: 10 %). `price`:
+    what becomes of the other objectives, as a share of what today's rules give (0.4: 40 % more);
+    infinity for more than nothing.
+    """
+
+    objective: str
+    best: int
+    confidence: float
+    regret: float
+    price: Mapping[str, float]
+
+    @property
+    def clear(self) -> bool:
+        """Whether there is a winner."""
+        return self.confidence >= CONFIDENT
+
+    @property
+    def change(self) -> bool:
+        """Whether another rule than today's is worth while."""
+        return self.clear and self.best != 0 and self.regret > CLOSE
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is best for which objective. The first of the `combinations` are today's rules; `left_out`
+    says by name why others were not tried. `jobs` run or wait at `time`, in seconds. `ranges` says whether those
+    of times are calibrated."""
+
+    time: float
+    position: int
+    members: int
+    drawn: str
+    jobs: int
+    combinations: Tuple[Combination, ...]
+    choices: Tuple[Choice, ...]
+    left_out: Mapping[str, str]
+    ranges: str = UNCALIBRATED
+
+    def choice(self, objective: str) -> Choice:
+        """The choice for an objective; KeyError where it was not asked."""
+        return {each.objective: each for each in self.choices}[objective]
+
+    def record(self) -> Dict[str, Any]:
+        """It as JSON values; None stands for infinity."""
+        return {
+            "format": 1, "time": self.time, "position": self.position, "members": self.members,
+            "drawn": self.drawn, "jobs": self.jobs, "ranges": self.ranges,
+            "combinations": [{"name": each.name, "rules": each.rules.record(),
+                              "gives": {key: spread._asdict() for key, spread in each.gives.items()}}
+                             for each in self.combinations],
+            "choices": [{"objective": each.objective, "best": each.best,
+                         "name": self.combinations[each.best].name,
+                         "confidence": each.confidence, "clear": each.clear,
+                         "change": each.change, "regret": _plain(each.regret),
+                         "price": {key: _plain(value) for key, value in each.price.items()}}
+                        for each in self.choices],
+            "left_out": dict(self.left_out)}
+
+
+def _plain(value: float) -> Optional[float]:
+    return value if math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------- which rules are tried
+
+ORDERS: Sequence[Tuple[str, str]] = (
+    ("FCFS", "queue"), ("SAF", "queue"), ("LJF", "queue"), ("SJF", "queue"), ("LAF", "queue"),
+    ("WFP3", "queue"), ("LJF", "LAF"), ("FCFS", "SAF"), ("LJF", "SAF"), ("LAF", "LJF"),
+    ("SJF", "SAF"), ("FCFS", "LJF"))
+"""Orders with those in which EASY backfills, the most useful first. They were chosen by static queues of
+KTH, CTC and HPC2N (20, 24 and 10 windows, real run times): there the smallest area first was mostly the best
+for the mean wait, and the longest first for the makespan. Without backfilling some were as good in single
+windows and far worse in the mean; conservative backfilling was seldom the best and takes ten times as
+long to replay. Both are tried where they are named, or today's."""
+
+
+ENERGY = ("eamc variant=priority-inc-v weight=1", "eamc variant=priority-inc-v weight=1.5",
+          "eamc variant=min-energy", "eamc variant=min-runtime")
+"""Dispatchers that choose classes of nodes and frequencies, where programs were measured."""
+
+
+def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool = False,
+                 orders: Sequence[str] = (), dispatchers: Sequence[str] = (),
+                 placements: Sequence[str] = (), most: int = MOST, energy: bool = False) -> List[Rules]:
+    """The rules that are compared, today's first: `orders` x `dispatchers` x `placements`, at most so
+    many. A dispatcher may be followed by the order in which it backfills (`easy/SAF`), a placement by
+    the node order (`pack/best-fit`).
+
+    What is not named is chosen: the orders of ORDERS under EASY. Other placements than today's only
+    with a `heatmap` of `measured` speed-ups, and then compact and strip: without, nobody knows how
+    fast jobs run beside others. With `energy` those of ENERGY, too.
+    """
+    where = [_pair(each) for each in placements] or [(today.policy, today.node_order)]
+    if not placements and heatmap is not None and measured:
+        where += [each for each in (("compact", "auto"), ("strip", "auto")) if each not in where]
+    if orders or dispatchers:
+        how = [(order, dispatcher, by) for order in orders or (today.algorithm,)
+               for dispatcher, by in ([_pair(each, "queue") for each in dispatchers]
+                                      or [("easy", "queue")])]
+    else:
+        how = [(today.algorithm, each, "queue") for each in ENERGY * energy]
+        how += [(order, "easy", by) for order, by in ORDERS]
+    found = [today]
+    for order, dispatcher, by in how:
+        for policy, nodes in where:
+            easy = dispatcher.strip().lower() in ("easy", "1")
+            rules = replace(today, algorithm=order, backfill=dispatcher, backfill_order=by,
+                            policy=policy, node_order=nodes,
+                            starvation=today.starvation if easy else DEFAULTS["starvation"])
+            if not any(_same(rules, each) for each in found):
+                found.append(rules)
+    return found[:max(most, 1)]
+
+
+def _pair(text: str, other: str = "auto") -> Tuple[str, str]:
+    """`easy/SAF` as its two parts."""
+    word, _, more = text.partition("/")
+    return word.strip(), more.strip() or other
+
+
+def _same(one: Rules, other: Rules) -> bool:
+    def told(rules: Rules) -> Tuple[Any, ...]:
+        by = rules.backfill_order
+        if by.lower() == str(rules.algorithm).lower():
+            by = "queue"  # an order that never changes backfills in itself
+        return (str(rules.algorithm).lower(), str(rules.backfill).lower(), by.lower(),
+                str(rules.policy).lower(), str(rules.node_order).lower())
+    return told(one) == told(other)
+
+
+def rules_name(rules: Rules, placed: bool = False) -> str:
+    """Rules for people: `LJF + EASY (SAF backfilled first)`, with the placement if `placed`."""
+    by = f" ({rules.backfill_order} backfilled first)" if rules.backfill_order != "queue" else ""
+    nodes = f"/{rules.node_order}" if rules.node_order != "auto" else ""
+    where = f", {rules.policy}{nodes}" if placed else ""
+    return f"{policy_name(str(rules.algorithm), str(rules.backfill))}{by}{where}"
+
+
+# ----------------------------------------------------------------------------------- the replays
+
+Values = Tuple[float, ...]
+"""What a replay gives, in the order of OBJECTIVES."""
+
+
+class _Job(NamedTuple):
+    """What is asked of a job that waits: its submission, in seconds."""
+
+    job: Job
+    submit: float
+
+
+class Measure:
+    """What a replay of a run gives. Held jobs, which nobody can say the start of, do not count; all
+    others that wait or are known to come do, and of those that run their ends."""
+
+    def __init__(self, frozen: Frozen) -> None:
+        entries = frozen.state.book.entries
+        self.cluster = frozen.state.cluster
+        self.now, self.end = frozen.now, frozen.end
+        self.jobs = [_Job(job, job.submit) for job in frozen.waiting()
+                     if not (job.id in entries and entries[job.id].held)]
+        self.jobs += [_Job(one.job, one.job.submit) for one in frozen.later
+                      if not (one.held or one.refused)]
+
+    def values(self, planned: Mapping[int, Planned], durations: Durations) -> Values:
+        """Mean wait, makespan, mean bounded slowdown, longest wait (s), the jobs done before the
+        allocation ends, and the energy of those that start in it and of which it is known (kJ)."""
+        closing = self.end
+        total = slowdown = longest = 0.0
+        number = done = 0
+        last = max((found.end for found in planned.values()), default=self.now)
+        for job, submit in self.jobs:
+            found = planned.get(job.id)
+            if found is not None:
+                start, end = found.start, found.end
+            elif closing < math.inf:
+                start = closing
+                end = start + durations(job, 0.0)
+                last = max(last, end)
+            else:
+                continue  # it waits for a job that is held
+            wait, run = start - submit, end - start
+            total += wait
+            longest = max(longest, wait)
+            slowdown += bounded_slowdown(wait + run, run)
+            number += 1
+        if closing < math.inf:
+            done = sum(found.end <= closing for found in planned.values())
+        number = number or 1
+        return (total / number, last - self.now, slowdown / number, longest, float(done),
+                self._energy(planned))
+
+    def _energy(self, planned: Mapping[int, Planned]) -> float:
+        cluster = self.cluster
+        if not cluster.programs:
+            return 0.0
+        joules = 0.0
+        for job, _ in self.jobs:
+            found = planned.get(job.id)
+            if found is not None:
+                watts = draw(job, found.placement, cluster.nodes, cluster.programs)
+                joules += (watts or 0.0) * (found.end - found.start)
+        return joules / 1000
+
+
+def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: Tuple[int, int] = (0, 1),
+             draws: Callable[[Frozen, int], Iterable[Durations]] = draws_of) -> List[List[Values]]:
+    """What each of the candidates, which are this run under other rules, gives under each of so many
+    draws: a list of the draws, each with the values of all candidates. Of the draws every second
+    from the first on, for the `part` (0, 2)."""
+    measure = Measure(frozen)
+    first, step = part
+    found = []
+    for number, durations in enumerate(draws(frozen, members)):
+        if number % step == first:
+            found.append([measure.values(replay(each, durations), durations) for each in candidates])
+    return found
+
+
+def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Optional[Heatmap] = None
+                ) -> Tuple[List[Tuple[Rules, Frozen]], Dict[str, str]]:
+    """The run under each of these rules; and those under which it cannot go on, by name, with the
+    reason."""
+    found, wrong = [], {}
+    for each in rules:
+        try:
+            found.append((each, frozen.under(partial(compose, each, heatmap=heatmap))))
+        except (Infeasible, PolicyError) as error:
+            wrong[rules_name(each, True)] = str(error)
+    return found, wrong
+
+
+def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = None
+                  ) -> Tuple[Frozen, Rules]:
+    """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
+    times would take hours. Another run is given as it is."""
+    if not frozen.run.scheduler.dispatcher.searches:
+        return frozen, rules
+    instead = replace(rules, backfill="easy")
+    return frozen.under(partial(compose, instead, heatmap=heatmap)), instead
+
+
+def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Optional[Heatmap] = None,
+           members: int = MEMBERS, processes: int = 1, calibrate: bool = True) -> Advice:
+    """Compare rules, of which the first are those that the run has, on so many draws. The same state
+    gives the same advice, on any number of processes. Raises PolicyError where the first cannot be. Whoever needs no
+    ranges saves the time to `calibrate` them."""
+    tried, wrong = under_rules(frozen, rules[1:], heatmap)
+    candidates = [frozen, *(each for _, each in tried)]
+    known = [rules[0], *(each for each, _ in tried)]
+    values = shared_out(lambda part: replayed(frozen, candidates, members, part), processes)
+    placed = len({(each.policy, each.node_order) for each in known}) > 1
+    ranges = ranges_of(frozen, len(Measure(frozen).jobs), members) if calibrate else None
+    return judged(frozen, [rules_name(each, placed) for each in known], known, values, wrong, ranges)
+
+
+def ranges_of(frozen: Frozen, jobs: int, members: int) -> Ranges:
+    """The calibration of a queue of so many jobs, by those that have ended."""
+    return of_queues(list(frozen.past.ended), jobs, frozen.state.cluster.cores, members)
+
+
+def said_of(ranges: Ranges, jobs: int) -> str:
+    """Whether the ranges of a queue of so many jobs are calibrated, for people."""
+    return CALIBRATED if ranges.ready else UNCALIBRATED.format(needed=needed(jobs))
+
+
+def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules], values: Sequence[Sequence[Values]],
+           left_out: Optional[Mapping[str, str]] = None, ranges: Optional[Ranges] = None) -> Advice:
+    """The advice that follows from the values of the draws."""
+    ranges, jobs = ranges or Ranges(), len(Measure(frozen).jobs)
+    there = {"fits": frozen.end < math.inf, "energy": bool(frozen.state.cluster.programs)}
+    asked = [name for name in OBJECTIVES if there.get(name, True)]
+    places = list(OBJECTIVES)
+    found = tuple(
+        Combination(name, each, {objective: spread(
+            [draw[at][places.index(objective)] for draw in values],
+            ranges if OBJECTIVES[objective].unit == "s" else None) for objective in asked})
+        for at, (name, each) in enumerate(zip(names, rules)))
+    return Advice(frozen.now, frozen.position, len(values), told(frozen), jobs
+                  + len(frozen.state.cluster.bookings), found,
+                  tuple(choose(objective, found, [[each[places.index(objective)] for each in draw]
+                                                  for draw in values]) for objective in asked),
+                  dict(left_out or {}), said_of(ranges, jobs))
+
+
+def choose(objective: str, found: Sequence[Combination], draws: Sequence[Sequence[float]]) -> Choice:
+    """The choice for an objective, of which each of the draws has the values of all rules."""
+    sign = -1.0 if OBJECTIVES[objective].more else 1.0
+    means = [geometric_mean(max(1.0, draw[at]) for draw in draws) if OBJECTIVES[objective].ratio else
+             each.gives[objective].mean for at, each in enumerate(found)]
+    least = min(sign * mean for mean in means)
+    equal = [at for at, mean in enumerate(means) if sign * mean - least <= EQUAL * abs(least)]
+    second = "makespan" if objective == "wait" else "wait"
+    best = 0 if 0 in equal else min(equal, key=lambda at: found[at].gives[second].mean)
+    near = sum(close(draw[best], draw, sign) for draw in draws)
+    return Choice(objective, best, near / len(draws), abs(against(means[0], means[best])), {
+        other: against(found[best].gives[other].mean, found[0].gives[other].mean)
+        for other in found[best].gives if other != objective})
+
+
+def close(value: float, values: Sequence[float], sign: float = 1.0) -> bool:
+    """Whether a value is the best of these, or within CLOSE of it; with the `sign` -1 the largest
+    is."""
+    best = min(values, key=lambda each: sign * each)
+    return sign * (value - best) <= CLOSE * abs(best)
+
+
+def against(value: float, other: float) -> float:
+    """By which share a value is more than another; infinity for more than nothing."""
+    if value == other:
+        return 0.0
+    return value / other - 1 if other else math.inf
+
+
+def reason(advice: Advice, choice: Choice) -> str:
+    """Why rules are chosen for an objective, or why not, in a sentence."""
+    words, name = OBJECTIVES[choice.objective].words, advice.combinations[choice.best].name
+    sure = f"{name} is the best for the {words}, or within 2 % of it, in {100 * choice.confidence:.0f} %"
+    if not choice.clear:
+        return f"there is no clear winner for the {words}: {sure} of {advice.members} draws"
+    if not choice.change:
+        return f"today's rules are the best for the {words}, or as good"
+    worse = ("worse" if choice.regret == math.inf else f"{100 * choice.regret:.0f} % worse" if
+             choice.regret < 2 else f"{choice.regret + 1:.1f} times as much")
+    return f"{sure} of {advice.members} draws; the rules until now are {worse}"
+
+
+def spread(values: Iterable[float], ranges: Optional[Ranges] = None) -> Spread:
+    """Mean and percentiles, between neighbours in proportion; the range of a time by that calibration."""
+    ranked = sorted(values)
+    found = [quantile(ranked, share) for share in SHARES]
+    return Spread(math.fsum(ranked) / len(ranked), *(ranges.widened(0.0, *found) if ranges is not None else found))

@@ -1,0 +1,64 @@
+"""How long the jobs of earlier runs would have taken without neighbours: where speeds beside others are
+measured, and draws apply them, what a run time owes to its own neighbours must not count a second time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, List, Sequence, Tuple
+
+from vrm.model import Cluster
+from vrm.model.cluster import Booking
+from vrm.model.node import HALF
+from vrm.model.placement import Placement
+from vrm.model.speedups import Speedups
+from vrm.results.jobs import JobRow, submitted
+from vrm.results.places import unfold_nodes
+from vrm.simulation.corun import CoRunning
+from vrm.ext.study.validation.validate import ValidationError, read_rules
+
+HALVES = ("strip", "spare")
+"""Placements under which jobs have half of each socket (exclusive ones, too, and the other half stays
+free), which is what speeds are measured for."""
+
+
+def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> Dict[int, float]:
+    """The work of the rows (by their place) of the jobs.csv of a run, in seconds of time alone on full
+    nodes: how long each ran at which speed, by who was on its nodes then. Empty where the state file
+    next to it, which says how jobs were placed, is not there or says that none ran on halves."""
+    try:
+        rules, nodes = read_rules(file.parent / "state")
+    except ValidationError:
+        return {}
+    if rules.policy not in HALVES:
+        return {}
+    number = {node.name: at for at, node in enumerate(nodes)}
+    cluster = Cluster(nodes)
+    speeds = CoRunning(cluster, speedups)
+    most = max(1.0, *(value for row in speedups.pairs.values() for value in row.values()),
+               *speedups.spare.values())
+    bookings: Dict[int, Booking] = {}
+    moments: List[Tuple[float, bool, int]] = []
+    for at, row in enumerate(rows):
+        if row.start is None or row.end is None or not row.start < row.end or not row.nodes:
+            continue
+        there = unfold_nodes(row.nodes)
+        if all(name in number for name in there):
+            mask = sum(1 << number[name] for name in there)
+            try:
+                job = submitted(row, row.submit)[0].but(id=at)
+            except ValueError:  # what no job can have
+                continue
+            bookings[at] = Booking(job, Placement(HALF, (mask, 0), (mask,), row.procs), row.start, row.end)
+            moments += [(row.start, True, at), (row.end, False, at)]
+    found = {}
+    for now, starts, at in sorted(moments):  # ends come first
+        booking = bookings[at]
+        work = (booking.expected_end - booking.start) * most  # more than it can do
+        if starts:
+            cluster.bookings[at] = booking
+            speeds.started(booking, work, now)
+        else:
+            found[at] = work - speeds.remaining(at, now)
+            speeds.ended(cluster.bookings.pop(at), now)
+    return found

@@ -1,0 +1,43 @@
+"""The draws of advice: those of the jobs that have ended, and while these are too few an assumption.
+
+From one job alone every draw would be the same, and advice as sure as it is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Iterator
+
+from vrm.ext.forecast.draws import ENOUGH, OVERDUE, members
+from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.replay import Durations
+from vrm.model import Job
+
+RATIOS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+"""Run times over requests that are assumed, each as likely: users say far too much, and how much too much
+differs from job to job."""
+
+
+def draws(frozen: Frozen, number: int) -> Iterator[Durations]:
+    """So many draws of how long jobs take; the same under any policy."""
+    if len(frozen.past) >= ENOUGH:
+        return members(frozen, number)
+    return (_assumed(f"{frozen.position} {member}") for member in range(number))
+
+
+def _assumed(seed: str) -> Durations:
+    def seconds(job: Job, ran: float) -> float:
+        able = [ratio for ratio in RATIOS if ratio * job.walltime > ran] or [1.0]
+        ratio = able[int(random.Random(f"{seed} {job.id}").random() * len(able))]
+        return max(ratio * job.walltime, ran + OVERDUE)
+    return seconds
+
+
+def told(frozen: Frozen) -> str:
+    """Where the draws come from, for people."""
+    number = len(frozen.past)
+    if number >= ENOUGH:
+        return f"from {number} jobs that have ended"
+    low, high = (round(100 * ratio) for ratio in (RATIOS[0], RATIOS[-1]))
+    return (f"from an assumption, that jobs take {low} to {high} % of their limits: only {number} have ended "
+            "(--history names earlier runs)")

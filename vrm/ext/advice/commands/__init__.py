@@ -1,0 +1,1 @@
+"""Commands that advise, a file each."""

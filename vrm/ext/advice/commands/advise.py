@@ -1,0 +1,366 @@
+"""`vrm advise`: which rules would serve the jobs better."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from vrm.commands.parsing import Parser, command
+from vrm.commands.shared import CannotRun, count, default_config, run_of, seconds, settings_of, tell, words
+
+if TYPE_CHECKING:
+    from vrm.ext.advice.advice import Advice, Choice
+    from vrm.ext.forecast.frozen import Frozen
+    from vrm.model.heatmap import Heatmap
+    from vrm.model.rules import Rules
+
+REPLY_SECONDS = 10.0
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "advise", advise, "say which rules would serve the jobs better", [],
+        "vrm advise\nvrm advise my.queue --nodes 8 --sockets 2 --cores 4 --history runs/before\n"
+        "vrm advise --apply makespan",
+        "Without a QUEUE: of the run of the configuration, as it is now. With one: before it is run, with "
+        "the options of `vrm simulate`. Each combination of an order, a backfilling and a placement is "
+        "replayed under the same draws of how long the jobs take, from jobs that have ended.",
+        usage="%(prog)s [QUEUE] [options]")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    from vrm.commands.simulate import add_choices
+
+    parser.add_argument("queue", metavar="QUEUE", nargs="?",
+                        help="a queue file, or any other workload of `vrm simulate`")
+    compared = parser.add_argument_group("what is compared")
+    add = compared.add_argument
+    add("--orders", metavar="A,B", type=words, default=(),
+        help="these orders (default: FCFS, SAF, LJF, SJF, LAF, WFP3)")
+    add("--dispatchers", metavar="A,B", type=words, default=(),
+        help="these backfillings, such as none,conservative,easy/SAF (SAF: backfilled first)")
+    add("--placements", metavar="A,B", type=words, default=(),
+        help="these placements, such as compact,strip,pack/best-fit (default: today's; with measured "
+             "speed-ups compact and strip, too)")
+    add("--most", metavar="N", type=count, help="at most N combinations (default: 12)")
+    add("--members", metavar="N", type=count, help="draws (default: 50)")
+    add("--walltime", metavar="TIME", type=seconds,
+        help="with a QUEUE: the allocation ends after this time")
+    shown = parser.add_argument_group("results")
+    add = shown.add_argument
+    add("--all", action="store_true", help="also print what each combination gives")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--objective", metavar="NAME", help="print the advice for one objective alone: makespan, wait, slowdown, "
+        "longest, fits, or energy (where programs were measured: docs/energy.md)")
+    add("--apply", metavar="N|OBJECTIVE", nargs="?", const="",
+        help="change the rules of the running manager: to combination N, or to the best for makespan, "
+             "wait, slowdown, longest, fits or energy (default: Scheduling.Objective)")
+    add_choices(parser)
+
+
+class Case:
+    """What advice is about: a run, its rules, the heatmap, and whether speed-ups were measured."""
+
+    def __init__(self, frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap]) -> None:
+        self.frozen = frozen
+        self.rules = rules
+        self.heatmap = heatmap
+
+
+def advise(arguments: argparse.Namespace) -> int:
+    """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
+    from vrm.ext.advice import advice
+    from vrm.ext.forecast.sharing import processes_for
+    from vrm.scheduling.registry import PolicyError
+
+    take_queue(arguments)
+    wish = arguments.apply
+    if wish is not None and arguments.queue is not None:
+        raise CannotRun("--apply is about a running manager, and no QUEUE: start one with `vrm run`")
+    if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
+        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
+                        f"{', '.join(advice.OBJECTIVES)}")
+    if arguments.objective is not None and arguments.objective not in advice.OBJECTIVES:
+        raise CannotRun(f"--objective {arguments.objective}: give one of {', '.join(advice.OBJECTIVES)}")
+    case = planned(arguments) if arguments.queue is not None else running(arguments)
+    frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
+    if today != case.rules:
+        tell("note: the plans of cp cannot be replayed so often; easy takes their place")
+    load_named(arguments)
+    rules = advice.combinations(
+        today, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
+        arguments.placements, arguments.most or advice.MOST,
+        bool(frozen.state.cluster.programs))
+    members = arguments.members or advice.MEMBERS
+    jobs = len(frozen.later) + len(frozen.waiting())
+    if not jobs:
+        raise CannotRun("no job waits: there is nothing to advise")
+    try:
+        found = advice.advise(frozen, rules, case.heatmap, members,
+                              processes_for(len(rules) * members * jobs))
+    except PolicyError as error:
+        raise CannotRun(str(error)) from error
+    if arguments.objective is not None:
+        shown = tuple(each for each in found.choices if each.objective == arguments.objective)
+        if not shown:
+            raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
+                            "{Database: FILE}, or --energy FILE)" if arguments.objective == "energy" else
+                            "the allocation has no end that is known")
+        found = replace(found, choices=shown)
+    if arguments.json:
+        print(json.dumps(found.record()))
+    else:
+        print(text(found, arguments.all))
+    return 0 if arguments.apply is None else apply(arguments, found)
+
+
+# --------------------------------------------------------------------------------- what it is about
+
+_OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "energy", "walltime")
+"""Options that only a QUEUE has a use for, besides the keys of `Rules`."""
+
+
+def load_named(arguments: argparse.Namespace) -> None:
+    """Load the files of the user's own policies that are to be compared: from this directory, or about a
+    run from that of its configuration. CannotRun for orders and backfillings that there are not."""
+    from vrm.commands.simulate import own
+    from vrm.scheduling import PolicyError, make_backfilling, make_ordering
+
+    named = [part for text in (*arguments.orders, *arguments.dispatchers, *arguments.placements)
+             for part in text.split("/")]
+    directory, trust = Path.cwd(), "own"
+    if arguments.queue is None:
+        settings = settings_of(arguments)
+        directory, trust = settings.base, settings.trust
+    try:
+        for text in named:
+            own(text, directory, trust)
+        for text in arguments.orders:
+            make_ordering(text)
+        for text in arguments.dispatchers:
+            dispatcher, _, by = text.partition("/")
+            make_backfilling(dispatcher, by or "queue")
+    except PolicyError as error:
+        raise CannotRun(str(error)) from error
+
+
+def take_queue(arguments: argparse.Namespace) -> None:
+    """Before the first run of a configuration and when a run is finished: its queue file, if no other is named."""
+    from vrm.run.rundir import RunDirectory
+
+    config = getattr(arguments, "config", default_config())
+    if arguments.queue is not None or config is None:
+        return
+    settings = settings_of(arguments)
+    queue, journal = settings.applications.queue, RunDirectory.of(settings).journal
+    if queue.is_file() and (not journal.exists() or _finished(journal)):
+        arguments.queue, arguments.config = str(queue), config
+        if settings.nodes == "auto" and not (arguments.nodes or arguments.machine):
+            arguments.nodes, arguments.sockets, arguments.cores = _shape(RunDirectory.of(settings).state)
+
+
+def _finished(journal: Path) -> bool:
+    """Whether the run that wrote this journal has ended."""
+    from vrm.run import journal as journals
+    from vrm.run.past import replay
+
+    try:
+        return replay(journals.records(journal)).finished
+    except ValueError:
+        return False  # the manager says what is wrong with it
+
+
+def _shape(file: Path) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+    """Nodes, sockets and cores of the finished run of a state file, else of this machine; None where nodes differ."""
+    from vrm.live.nodes.topology import TopologyError, read_topology
+    from vrm.results.state import read
+
+    try:
+        shapes = [[len(socket) for socket in node["sockets"]] for node in read(file)["nodes"]] if file.exists() else [
+            list(read_topology().node.sockets)]
+    except (ValueError, TopologyError):
+        return None, None, None
+    if {tuple(shape) for shape in shapes} != {(shapes[0][0],) * len(shapes[0])}:
+        return None, None, None
+    return len(shapes), len(shapes[0]), shapes[0][0]
+
+
+def planned(arguments: argparse.Namespace) -> Case:
+    """A queue that has not begun."""
+    from vrm.ext.advice.planned import plan
+    found = made(arguments, plan)
+    return Case(found.frozen, found.rules, found.heatmap)
+
+
+def made(arguments: argparse.Namespace, make: Any) -> Any:
+    """Make something of the choices of the command line; CannotRun for what is wrong with them."""
+    from vrm.commands.simulate import choices
+
+    try:
+        chosen = choices(arguments)
+        if not chosen["measured"].history:
+            chosen["measured"] = replace(chosen["measured"], history=earlier(arguments))
+        return make(arguments.queue, end=arguments.walltime or math.inf, **chosen)
+    except OSError as error:
+        raise CannotRun(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+
+
+def earlier(arguments: argparse.Namespace) -> List[Path]:
+    """The jobs.csv that the run of a configuration has left, where one is named."""
+    if getattr(arguments, "config", None) is None:
+        return []
+    file = run_of(arguments).jobs
+    return [file] if file.exists() else []
+
+
+def running(arguments: argparse.Namespace) -> Case:
+    """The run of the configuration, with or without a manager."""
+    from vrm.ext.forecast.files import RunFiles
+    from vrm.model.rules import KEYS
+
+    for name in (*KEYS, *_OF_A_QUEUE):
+        if getattr(arguments, name, None):
+            raise CannotRun(f"--{name.replace('_', '-')} is for a QUEUE; the run of the configuration has "
+                            "its own. Name its queue file to try something else")
+    settings = settings_of(arguments)
+    files = RunFiles(settings)
+    files.read_new()
+    os.nice(10)  # jobs may run on these cores
+    frozen = files.frozen(files.told())
+    return Case(frozen, as_it_is(files.rules), frozen.run.scheduler.policy.heatmap)
+
+
+def as_it_is(rules: Rules) -> Rules:
+    """The rules by which jobs are started: `advised` that has not chosen yet is FCFS."""
+    from vrm.scheduling.ordering import ADVISED
+    return replace(rules, algorithm="FCFS") if rules.algorithm.lower() == ADVISED else rules
+
+
+# ------------------------------------------------------------------------------------------- apply
+
+def apply(arguments: argparse.Namespace, found: Advice) -> int:
+    """Change the rules of the running manager; 0 done, 1 not."""
+    from vrm.commands.job import ask
+    from vrm.ext.advice.advice import reason
+
+    wish = arguments.apply or settings_of(arguments).scheduling.objective
+    if wish.isdigit():
+        number = int(wish)
+        if number >= len(found.combinations):
+            raise CannotRun(f"--apply {number}: the combinations are 0 to {len(found.combinations) - 1}")
+        chosen, why = found.combinations[number], "asked for by its number"
+    elif wish not in {each.objective for each in found.choices}:
+        raise CannotRun(f"--apply {wish}: the allocation has no end that is known")
+    else:
+        choice = found.choice(wish)
+        chosen, why = found.combinations[choice.best], reason(found, choice)
+        if not choice.change:
+            print(f"not applied: {why}")
+            return 1
+    return ask(settings_of(arguments), {"do": "rules", "rules": chosen.rules.changes(), "reason": why})
+
+
+# -------------------------------------------------------------------------------------------- text
+
+def text(found: Advice, every: bool) -> str:
+    """Advice for people."""
+    from prettytable import PrettyTable
+
+    from vrm.ext.advice.advice import OBJECTIVES
+
+    table = PrettyTable(["for", "no.", "best rules", "P50 (P10 to P90)", "sure", "today's rules"],
+                        align="l")
+    for choice in found.choices:
+        best = found.combinations[choice.best]
+        table.add_row([OBJECTIVES[choice.objective].words, choice.best,
+                       best.name if choice.clear else f"no clear winner ({best.name})",
+                       spread_text(choice.objective, best.gives[choice.objective]),
+                       f"{100 * choice.confidence:.0f} %", _today(choice)])
+    lines = [_head(found), "", str(table)]
+    lines += [line for line in (_price(found, choice) for choice in found.choices) if line]
+    if every:
+        wide = PrettyTable(["no.", "rules", *(OBJECTIVES[each.objective].words
+                                              for each in found.choices)], align="l")
+        for number, each in enumerate(found.combinations):
+            wide.add_row([number, each.name, *(spread_text(choice.objective, each.gives[choice.objective])
+                                               for choice in found.choices)])
+        lines += ["", str(wide)]
+    lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
+    lines.append(found.ranges)
+    return "\n".join(lines)
+
+
+def _head(found: Advice) -> str:
+    return (f"{found.jobs} jobs, now under {found.combinations[0].name}; {found.members} draws "
+            f"{found.drawn}. Sure: in so many of them the rules are the best, or within 2 % of it.")
+
+
+def spread_text(objective: str, spread: Any) -> str:
+    """P50 and range, with the unit."""
+    from vrm.ext.advice.advice import OBJECTIVES
+    from vrm.results.names import digits, unit_of
+
+    unit = OBJECTIVES[objective].unit
+    if unit == "s":
+        scale = unit_of([spread.p50])
+        return (f"{scale.text(spread.p50)} {scale.name} ({scale.text(spread.p10)} to "
+                f"{scale.text(spread.p90)})")
+    if unit == "kJ":
+        size, name = next((each for each in ((1e6, "GJ"), (1e3, "MJ")) if spread.p50 >= each[0]), (1.0, unit))
+        return f"{spread.p50 / size:.3g} {name} ({spread.p10 / size:.3g} to {spread.p90 / size:.3g})"
+    if unit:
+        return f"{spread.p50:.0f} ({spread.p10:.0f} to {spread.p90:.0f})"
+    return f"{digits(spread.p50)} ({digits(spread.p10)} to {digits(spread.p90)})"
+
+
+def _today(choice: Choice) -> str:
+    """How today's rules are against the best."""
+    if choice.best == 0:
+        return "are these"
+    if choice.regret <= 0.02:
+        return "as good"
+    if choice.regret == math.inf:
+        return "worse"
+    return (f"{100 * choice.regret:.0f} % worse" if choice.regret < 2 else
+            f"{choice.regret + 1:.1f} times as much")
+
+
+def changes(price: Dict[str, float]) -> List[str]:
+    """What becomes of objectives: `makespan +9 %`."""
+    from vrm.ext.advice.advice import OBJECTIVES
+    said: List[Tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
+    return [f"{words} {'more than 0' if value == math.inf else change(value)}" for words, value in said]
+
+
+def change(value: float) -> str:
+    """`+40 %`; of three times as much and more `4.7 times`."""
+    percent = round(100 * value)
+    return f"{value + 1:.1f} times" if value >= 2 else f"{percent:+d} %" if percent else "the same"
+
+
+def _price(found: Advice, choice: Choice) -> str:
+    """What the best for an objective costs."""
+    from vrm.ext.advice.advice import OBJECTIVES
+    if not choice.change:
+        return ""
+    name = found.combinations[choice.best].name
+    all_of_it = {choice.objective: against_today(found, choice), **choice.price}
+    return (f"  {OBJECTIVES[choice.objective].words}: {name} in the place of today's rules: "
+            f"{', '.join(changes(all_of_it))}")
+
+
+def against_today(found: Advice, choice: Choice) -> float:
+    """What the best gives of its own objective, against today's rules."""
+    from vrm.ext.advice.advice import against
+    best, today = (found.combinations[at].gives[choice.objective].mean for at in (choice.best, 0))
+    return against(best, today)

@@ -1,0 +1,45 @@
+"""The part that advice adds to a manager."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import subprocess
+import sys
+from typing import Optional
+
+from vrm.config.schema import to_line
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Part
+from vrm.scheduling.ordering import ADVISED
+
+
+class Advised(Part):
+    """While the manager runs, and if the algorithm is `advised`, a process looks for better rules: see
+    `vrm.ext.advice.adviser`. It ends with its manager, however that ends."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Start the process."""
+        if self.live.settings.rules.algorithm.lower() != ADVISED:
+            return
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-m", "vrm.ext.advice.adviser"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            start_new_session=True, cwd="/")
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended: nobody advises
+            process.stdin.write(f"{to_line(self.live.settings)}\n".encode())
+            process.stdin.flush()
+
+    def leave(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            with contextlib.suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.close()

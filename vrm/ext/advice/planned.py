@@ -1,0 +1,68 @@
+"""A run that has not begun: a workload on a machine, frozen before its first moment."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import List, NamedTuple, Optional, Union
+
+from vrm.ext.advice.alone import works
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.frozen import Frozen
+from vrm.model.heatmap import Heatmap
+from vrm.model.machine import Machine
+from vrm.model.rules import Rules
+from vrm.results.history import lessons
+from vrm.run.expectations import TEACHING
+from vrm.run.run import Run
+from vrm.run.state import State
+from vrm.scheduling.compose import checked, compose
+from vrm.simulation.arguments import File, Measurements
+from vrm.simulation.inputs import WorkloadError
+from vrm.simulation.library import cluster_of, open_source
+from vrm.workload.submission import Submission
+from vrm.workload.swf import Selection
+
+MOST_JOBS = 5000
+"""Of a workload: more are no queue that anybody waits for, and would take hours."""
+
+
+class PlannedRun(NamedTuple):
+    """A workload that is to run: frozen at its beginning, by which rules, and the heatmap."""
+
+    frozen: Frozen
+    rules: Rules
+    heatmap: Optional[Heatmap]
+
+
+def plan(workload: File, machine: Union[File, Machine, None] = None, rules: Rules = Rules(), *,
+         selection: Selection = Selection(), measured: Measurements = Measurements(), end: float = math.inf
+         ) -> PlannedRun:
+    """A workload on a machine under rules: the arguments are those of `vrm.simulation.simulate`, and it
+    raises the same. The allocation ends at `end` (seconds after its beginning). How long jobs will take
+    is drawn from those of the history; the run times that the workload knows are not looked at."""
+    rules = checked(rules)
+    chart, speedups = measured.pairs(rules.min_throughput)
+    source = open_source(workload, selection, rules, speedups)
+    cluster = cluster_of(source, machine, rules.queues, measured)
+    jobs: List[Submission] = []
+    for one in source:
+        jobs.append(one)
+        if len(jobs) > MOST_JOBS:
+            raise WorkloadError(f"{workload}: more than {MOST_JOBS} jobs; say which of them are meant "
+                                "(--first, --last, --jobs)")
+    if not jobs:
+        reasons = "".join(f"; {reason}: {number}" for reason, number in source.dirt.items())
+        raise WorkloadError(f"{workload}: there is no job in it{reasons}")
+    known = lessons(measured.history)
+    expectations = measured.expectations(rules, known)
+    past = History()
+    if speedups is not None:  # draws are of time alone: replays add what neighbours cost
+        known = lessons(measured.history, partial(works, speedups=speedups))
+    for job, run, how_ended in known:
+        if how_ended in TEACHING:
+            past.add(job, run)
+    scheduler = compose(rules, cluster, chart)
+    return PlannedRun(Frozen(Run(State(scheduler.new_queue(), cluster), scheduler, expectations), 0.0, end,
+                       kill=rules.kill, past=past, speedups=speedups, later=tuple(jobs)),
+                rules, chart)

@@ -1,0 +1,1 @@
+"""Jobs on the nodes and at the frequency that time and energy want: the backfilling `eamc`."""

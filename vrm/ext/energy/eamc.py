@@ -1,0 +1,167 @@
+"""Energy-aware scheduling on several classes of nodes (EAMC; M. D'Amico, PhD thesis, UPC, 2021,
+chapter 6), and the baselines that it is compared with.
+
+Every waiting job is offered on each class on which its program was measured, at the frequency that is
+best there; these entries are put in order by the variant, and backfilled as under EASY: the first entry
+of each class that does not fit has a reservation. When one entry of a job starts the others are gone.
+
+| variant | order of the entries |
+|---|---|
+| reorder | job after job; the classes of a job from the best to the worst |
+| priority-inc | first the best class of every job, then the second best of every job, and so on |
+| priority-inc-v | the same, and last of all those that are worse than the best by more than `threshold` |
+| base | the best class of a job alone, at the highest frequency |
+| min-runtime | job after job, its classes in the order of the database, at the fastest frequency |
+| min-energy | the same, at the frequency with the least energy |
+
+A job whose program was not measured runs where it fits, at the frequency that nodes have by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Hashable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from vrm.model.cluster import Cluster
+from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
+from vrm.model.job import Infeasible, Job
+from vrm.model.policies import PlacementPolicy
+from vrm.model.power import MARK
+from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.queue import Waiting
+from vrm.scheduling.shadow import Shadow, admitted
+
+GOALS = {"reorder": BALANCED, "priority-inc": BALANCED, "priority-inc-v": BALANCED, "base": HIGHEST,
+         "min-runtime": RUNTIME, "min-energy": ENERGY}
+"""The variants, and what each chooses frequencies for."""
+
+
+class Candidate(NamedTuple):
+    """A job on a class of nodes ("": on any); `asks` is the job as it would be there."""
+
+    job: Job
+    asks: Job
+    name: str
+    frequency: float
+    score: float
+
+
+class Eamc(Dispatcher):
+    """EASY backfilling over jobs and classes of nodes."""
+
+    heads_first = False
+    by_energy = True
+
+    def __init__(self, variant: str = "priority-inc-v", weight: float = 1.0, threshold: float = 0.35
+                 ) -> None:
+        super().__init__()
+        self.variant, self.weight, self.threshold = variant, weight, threshold
+        self.name = f"eamc variant={variant} weight={weight:g} threshold={threshold:g}"
+        self._entries: Dict[int, Tuple[Job, List[Candidate]]] = {}
+        self._reserved: Dict[str, Shadow] = {}
+        self._classes: Dict[str, PowerClass] = {}
+        self._left: Tuple[Optional[Cluster], int] = (None, -1)
+
+    def copy(self, view: Cluster) -> Dispatcher:
+        """An independent copy; reservations are made again."""
+        twin = Eamc(self.variant, self.weight, self.threshold)
+        twin._classes = self._classes
+        return twin
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """The jobs that start now, each with the frequency of its entry."""
+        if not self._classes:
+            self._classes = {power.name: power for each in view.classes
+                             if (power := each.node.power) is not None}
+        jobs = list(waiting)
+        self._forget(waiting, jobs)
+        self._reserved = {}
+        started: Set[int] = set()
+        too_large: Dict[Hashable, float] = {}
+        for entry in self._in_order(jobs, view, policy):
+            if entry.job.id in started:
+                continue
+            similar = policy.similar(entry.asks) or (None, 0)
+            placement = None
+            if similar[1] < too_large.get(similar[0], math.inf):
+                placement = policy.place(entry.asks, view)
+            if placement is None:
+                if similar[0] is not None:
+                    too_large[similar[0]] = min(similar[1], too_large.get(similar[0], math.inf))
+                if entry.name not in self._reserved:
+                    self._reserved[entry.name] = Shadow(entry.asks, now, view, policy)
+                continue
+            placement = placement.but(frequency=entry.frequency)
+            others = [known for name, known in self._reserved.items()
+                      if name == entry.name or not name or not entry.name or view.budget is not None]
+            if admitted(others, entry.asks, placement, now, policy):
+                started.add(entry.job.id)
+                yield entry.job, placement
+
+    def _forget(self, waiting: Waiting, jobs: List[Job]) -> None:
+        """Drop the entries of jobs that do not wait any more."""
+        if len(self._entries) > 2 * len(jobs) + 100:
+            there = {job.id for job in jobs}
+            self._entries = {each: found for each, found in self._entries.items() if each in there}
+
+    def _in_order(self, jobs: List[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Candidate]:
+        """The entries of all jobs, as the variant has them."""
+        if not self.variant.startswith("priority"):
+            for job in jobs:
+                yield from self._of(job, view, policy)
+            return
+        ranks: List[List[Candidate]] = []
+        last: List[Candidate] = []
+        for job in jobs:
+            found = self._of(job, view, policy)
+            for rank, entry in enumerate(found):
+                if (self.variant == "priority-inc-v"
+                        and entry.score > found[0].score * (1 + self.threshold)):
+                    last.append(entry)
+                    continue
+                if rank == len(ranks):
+                    ranks.append([])
+                ranks[rank].append(entry)
+        for each in (*ranks, last):
+            yield from each
+
+    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
+        """The entries of a job, in the order in which its classes are tried."""
+        known = self._entries.get(job.id)
+        if known is None or known[0] is not job:
+            known = self._entries[job.id] = job, self._made(job, view, policy)
+        return known[1]
+
+    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
+        offers = list(view.programs.offers(job.app, self._classes, GOALS[self.variant], self.weight))
+        if GOALS[self.variant] in (BALANCED, HIGHEST):
+            offers.sort(key=lambda offer: offer.score)  # stable: equal ones as they were measured
+        found = []
+        for offer in offers:
+            entry = _entry(job, offer)
+            try:
+                policy.nodes(entry.asks)
+            except Infeasible:
+                continue
+            found.append(entry)
+        if self.variant == "base":
+            del found[1:]
+        return found or [Candidate(job, job, "", 0.0, 0.0)]
+
+    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+                     policy: PlacementPolicy) -> Dict[int, float]:
+        """Those of the last step: when the first job that waits for each class can start at the latest."""
+        found: Dict[int, float] = {}
+        for known in self._reserved.values():
+            if known.time < math.inf and waiting.holds(known.job):
+                found[known.job.id] = min(known.time, found.get(known.job.id, math.inf))
+        return found
+
+
+def _entry(job: Job, offer: ClassOffer) -> Candidate:
+    """A job as it would be on a class: there alone, and slower or faster."""
+    request = job.request._replace(features=job.request.features | {f"{MARK}{offer.name}"})
+    asks = job.but(request=request, walltime=job.walltime * offer.pace,
+                   expected=job.expected * offer.pace)
+    return Candidate(job, asks, offer.name, offer.prediction.frequency, offer.score)

@@ -1,0 +1,1 @@
+"""Commands about what will be, a file each."""

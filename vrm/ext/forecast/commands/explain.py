@@ -1,0 +1,176 @@
+"""`vrm explain`: why jobs wait, and what would let them start earlier."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, ids_of, job_ids, settings_of
+
+if TYPE_CHECKING:
+    from vrm.ext.forecast.explain import Explainer, Explanation, Reason
+    from vrm.ext.forecast.frozen import Frozen
+    from vrm.model import Job
+
+DRAWS = 20
+"""In how many draws each reason is tried."""
+
+LONG = 5000
+"""Jobs of a run from which on a held job is explained without trying what would be if it were released, and of one that
+does not wait is said so at once."""
+
+FEW = 10
+"""Jobs that are looked at one by one."""
+
+WIDTH = 100
+"""Columns to which sentences are filled."""
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "explain", explain, "why a job waits, and what would let it start earlier", [shared],
+        "vrm explain 7\nvrm explain\nvrm explain 7 --json",
+        "Each reason was tried: the queue was run on in virtual time without the job that is named, or "
+        "with the estimate that is named, and the job started earlier. Reads the files of a run; no "
+        "manager needs to run. Without an ID it says a few words of every job that waits.")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id or a range 3-7"
+                        ).completer = job_ids  # type: ignore[attr-defined]
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Print why jobs wait; 0."""
+    from vrm.commands.naming import ids_for
+    from vrm.ext.forecast.draws import likely, members
+    from vrm.ext.forecast.explain import Explainer
+    from vrm.ext.forecast.files import RunFiles
+
+    files = RunFiles(settings_of(arguments))
+    ids = ids_of(ids_for(arguments, arguments.ids))
+    known = _known(files.run_directory.journal, ids)
+    if known is not None:
+        return _shown(*known, time.time(), arguments.json)
+    files.read_new()
+    frozen = files.frozen(files.told())
+    explainer = Explainer(frozen, likely(frozen), tuple(members(frozen, DRAWS)) if ids else ())
+    if not ids:
+        _all(explainer, arguments.json)
+        return 0
+    waiting = {job.id for job in frozen.waiting()}
+    others = [files.about(job_id) for job_id in ids if job_id not in waiting]
+    found = [explainer.of(job_id) for job_id in ids if job_id in waiting]
+    return _shown(found, others, {each.job.id: called(frozen, each.job) for each in found}, frozen.now, arguments.json)
+
+
+def _known(path: Path, ids: List[int]) -> Optional[Tuple[List[Explanation], List[str], Dict[int, str]]]:
+    """What there is to say of jobs of a long run that are held, run or have ended, with the names of the held ones:
+    nothing is tried, which would take minutes there, and nothing is built. None where others are among them."""
+    from vrm.ext.forecast.explain import HELD, Explanation
+    from vrm.ext.forecast.files import over
+    from vrm.run import journal
+
+    found, others, names = [], [], {}
+    for job_id in ids:
+        one = journal.alone(path, job_id) if len(ids) <= FEW else None
+        if one is None or one.came < LONG or one.waits and not one.held:
+            return None
+        if not one.waits:
+            others.append(over(one.job, one.end))
+            continue
+        found.append(Explanation(one.job, math.inf, (HELD,)))
+        names[job_id] = f"{one.job.app} {one.details.name}".rstrip()
+    return (found, others, names) if ids else None
+
+
+def _shown(found: List[Explanation], others: List[str], names: Mapping[int, str], now: float, as_json: bool) -> int:
+    """Print it; 0. CannotRun where nothing waits of what was asked for."""
+    if not found:
+        raise CannotRun("\n".join(others))
+    if as_json:
+        print(json.dumps([each.record() for each in found], indent=2))
+    else:
+        print("\n\n".join([*others, *(_text(each, names[each.job.id], now) for each in found)]))
+    return 0
+
+
+def _all(explainer: Explainer, as_json: bool) -> None:
+    """A few words of each job that waits."""
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    now, brief = explainer.frozen.now, explainer.brief()
+    jobs = explainer.frozen.waiting()
+    if as_json:
+        print(json.dumps([{"id": job.id, "app": job.app, "start": _finite(_start(explainer, job.id)),
+                           "reason": brief[job.id]} for job in jobs], indent=2))
+        return
+    if not jobs:
+        print("no job waits")
+        return
+    rows = [("ID", "APP", "START", "WHY IT WAITS")]
+    for job in jobs:
+        start = _start(explainer, job.id)
+        rows.append((str(job.id), shown(called(explainer.frozen, job)), clock(start, now) if start < math.inf else "-",
+                     brief[job.id]))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join([row[0].rjust(widths[0]), row[1].ljust(widths[1]), row[2].ljust(widths[2]),
+                         row[3]]))
+
+
+def called(frozen: Frozen, job: Job) -> str:
+    """A job's program, with its name behind where it has one."""
+    entry = frozen.state.book.entries.get(job.id)
+    return f"{job.app} {entry.details.name}" if entry is not None and entry.details.name else job.app
+
+
+def _start(explainer: Explainer, job_id: int) -> float:
+    planned = explainer.plan.get(job_id)
+    return planned.start if planned is not None else math.inf
+
+
+def _finite(value: float) -> Any:
+    return value if math.isfinite(value) else None
+
+
+def _text(found: Explanation, name: str, now: float) -> str:
+    """A job and its reasons, for people."""
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    job = found.job
+    when = ("it does not start in this allocation" if found.start == math.inf else
+            f"it is likely to start at {clock(found.start, now)}")
+    if found.between and found.start < math.inf:
+        low, high = (clock(each, now) if each < math.inf else "never in this allocation"
+                     for each in found.between)
+        when += f" ({low} to {high})"
+    lines = [f"#{job.id} {shown(name)} on {job.procs} rank{'s' * (job.procs > 1)} waits since "
+             f"{clock(job.submit, now)}; {when}"]
+    for number, reason in enumerate(found.reasons, 1):
+        mark = f"  {number}. " if len(found.reasons) > 1 else "  "
+        lines.append(textwrap.fill(_sentences(reason, now), WIDTH, initial_indent=mark,
+                                   subsequent_indent=" " * len(mark)))
+    return "\n".join(lines)
+
+
+def _sentences(reason: Reason, now: float) -> str:
+    """A reason, and what came of trying without it."""
+    from vrm.model.times import said
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    text = shown(reason.text[:1].upper() + reason.text[1:]) + "."
+    if not reason.checked:
+        return text
+    earlier = f", {said(reason.earlier)} earlier" if math.isfinite(reason.earlier) else ""
+    agree = "" if reason.agree is None else f" ({100 * reason.agree:.0f} % of the draws agree)"
+    then = "now" if reason.start <= now else f"at {clock(reason.start, now)}"
+    return f"{text} If {reason.what_if}, it would start {then}{earlier}{agree}."

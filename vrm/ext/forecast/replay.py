@@ -1,0 +1,71 @@
+"""One replay: what happens to the jobs of a run if each takes as long as is assumed.
+
+The dispatcher that decides is the run's own, and it sees what it would see: the users' limits or
+what is expected. How long jobs really take is known to the replay alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Dict, NamedTuple
+
+from vrm.ext.forecast.draws import OVERDUE
+from vrm.ext.forecast.frozen import Frozen
+from vrm.model import Job
+from vrm.model.cluster import Booking
+from vrm.model.placement import Placement
+from vrm.scheduling.scheduler import Start
+from vrm.simulation.corun import CoRunning
+from vrm.simulation.engine import Recorder, Simulator
+
+Durations = Callable[[Job, float], float]
+"""How long a job takes from its start to its end, in seconds, of which it has run some already (0:
+it waits): more than these."""
+
+
+class Planned(NamedTuple):
+    """When a job starts and ends, in seconds, and where; `backfilled`: it overtakes another."""
+
+    start: float
+    end: float
+    placement: Placement
+    backfilled: bool
+
+
+class _Plan(Recorder):
+    """Notes when jobs end."""
+
+    def __init__(self) -> None:
+        self.jobs: Dict[int, Planned] = {}
+
+    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
+        self.jobs[booking.job.id] = Planned(booking.start, end, booking.placement, start.backfilled)
+
+
+def limits(job: Job, ran: float) -> float:
+    """A job takes as long as its user's limit lets it."""
+    return max(job.walltime, ran + OVERDUE)
+
+
+def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
+    """The jobs that run, and those that start in this allocation, by id."""
+    run = frozen.run.copy()
+    state, now = run.state, frozen.now
+    runs, loans = {}, state.cluster.loans
+    for booking in state.cluster.running():
+        lost = loans.lost(state.cluster, booking, now) if loans else 0.0
+        ran = now - booking.start - lost
+        runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran) + lost
+    for job in frozen.waiting():
+        runs[job.id] = durations(job, 0.0)
+    plan = _Plan()
+    rate = (CoRunning(state.cluster, frozen.speedups, ideal=False)
+            if frozen.speedups is not None or loans or run.scheduler.dispatcher.lends else None)
+    simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
+                             frozen.due, frozen.fit)
+    simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
+    for booking in state.cluster.running():  # the allocation ends before they do
+        job = booking.job
+        plan.jobs[job.id] = Planned(booking.start, booking.start + runs.get(job.id, math.inf),
+                                    booking.placement, False)
+    return plan.jobs

@@ -1,0 +1,261 @@
+"""How good the forecasts of a run were: the first one of each job that had to wait is kept, and compared
+with when the job started.
+
+The file `forecasts.jsonl` has a line for each. It is only ever appended to: a line that a crash has
+left half-written is passed over, and so is whatever else is not a forecast.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.ext.forecast.calibration import NEEDED, Calibration
+from vrm.ext.forecast.forecast import Forecast, JobForecast
+from vrm.model import shapes
+from vrm.model.times import said
+from vrm.system.files import naming, open_own, read_own
+
+NAME = "forecasts.jsonl"
+"""Of the file in a run's directory."""
+
+CLOSE = 600.0
+"""Seconds within which a forecast is close, as others count it (Brown, 2022)."""
+
+FACTOR = 2.0
+"""Within which a wait is as forecast."""
+
+INSTANT = 1.0
+"""Seconds below which waits are not told apart when they are divided."""
+
+
+class Made(NamedTuple):
+    """A forecast of a job that waits, as it was made at `time`; the rest as of `JobForecast`.
+    `calibrated`: whether its range was."""
+
+    id: int
+    time: float
+    p10: float
+    start: float
+    p90: float
+    latest: float
+    end_p10: float
+    end: float
+    end_p90: float
+    drawn: Tuple[float, ...]
+    calibrated: bool
+
+    @classmethod
+    def of(cls, job: JobForecast, of: Forecast) -> Made:
+        """That of a job in a forecast."""
+        return cls(job.id, of.time, job.p10, job.start, job.p90, job.latest, job.end_p10, job.end,
+                   job.end_p90, job.drawn, not of.calibrated)
+
+    def line(self) -> str:
+        """It as a line of the file."""
+        return json.dumps({name: _finite(value) for name, value in self._asdict().items()}) + "\n"
+
+    @classmethod
+    def read(cls, line: str) -> Optional[Made]:
+        """The forecast of a line; None when it is none."""
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if shapes.fault(found, _SHAPE, {}):
+            return None
+        values: Dict[str, Any] = {name: math.inf if found[name] is None else found[name]
+                                  for name in cls._fields}
+        values["drawn"] = tuple(math.inf if each is None else each for each in values["drawn"])
+        return cls(**values)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
+_TIME = shapes.maybe(shapes.number)
+_SHAPE: Mapping[str, shapes.Check] = {
+    **dict.fromkeys(("p10", "start", "p90", "latest", "end_p10", "end", "end_p90"), _TIME),
+    "id": shapes.count, "time": shapes.number, "calibrated": shapes.flag,
+    "drawn": shapes.list_of(_TIME, 4)}
+
+
+def read(path: Path) -> Tuple[List[Made], int]:
+    """The forecasts of a file, and how many lines of it are none. OSError when it cannot be read."""
+    found, wrong = [], 0
+    for line in read_own(path).decode("utf-8", "replace").splitlines():
+        made = Made.read(line)
+        if made is not None:
+            found.append(made)
+        elif line.strip("\0 "):
+            wrong += 1
+    return found, wrong
+
+
+Times = Callable[[int], Optional[float]]
+"""When a job has started, or ended, in seconds; None: it has not."""
+
+
+class Log:
+    """The forecasts of one run: kept in a file, and what follows from those that have come true.
+    `calibration` is that of the next forecast."""
+
+    def __init__(self, path: Path) -> None:
+        """Go on with a file. OSError when it cannot be read."""
+        self._path = path
+        self.calibration = Calibration()
+        self._starting: Dict[int, Made] = {}
+        self._ending: Dict[int, Made] = {}
+        self._known: Dict[int, None] = {}
+        try:
+            made, _ = read(path)
+        except FileNotFoundError:
+            made = []
+        for each in made:
+            self._keep(each)
+
+    def _keep(self, made: Made) -> None:
+        if made.id not in self._known:
+            self._known[made.id] = None
+            self._starting[made.id] = self._ending[made.id] = made
+
+    def note(self, found: Forecast) -> None:
+        """Keep the forecasts of jobs that wait and have none yet, and are expected to start. OSError
+        when the file cannot be written; then they are kept in memory."""
+        new = [Made.of(job, found) for job in found.jobs
+               if not job.running and job.start < math.inf and job.id not in self._known]
+        if not new:
+            return
+        for each in new:
+            self._keep(each)
+        handle = open_own(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with naming(self._path), open(handle, "r+b", buffering=0) as file:
+            torn = file.seek(0, os.SEEK_END) and os.pread(handle, 1, file.tell() - 1) != b"\n"
+            file.write(b"\n" * bool(torn) + "".join(each.line() for each in new).encode())
+
+    def learn(self, started: Times, ended: Times) -> None:
+        """Learn from the forecasts that have come true since the last time."""
+        events = [(truth, 0, made) for made in self._starting.values()
+                  if (truth := started(made.id)) is not None]
+        events += [(truth, 1, made) for made in self._ending.values()
+                   if (truth := ended(made.id)) is not None]
+        for truth, what, made in sorted(events, key=lambda each: (each[0], each[1], each[2].id)):
+            learn(self.calibration, made, truth, bool(what))
+            del (self._ending if what else self._starting)[made.id]
+
+
+def learn(calibration: Calibration, made: Made, truth: float, ended: bool = False) -> None:
+    """What a forecast teaches of which it is known when the job started, or `ended`."""
+    truth = max(truth, made.time)  # clocks differ
+    if ended:
+        shown = [made.end_p10, made.end_p90] if made.calibrated else []
+        calibration.ends.learn(made.drawn[2], made.drawn[3], truth, shown)
+    else:
+        shown = [made.p10, made.p90] if made.calibrated else []
+        calibration.starts.learn(made.drawn[0], made.drawn[1], truth, shown)
+
+
+class Known(NamedTuple):
+    """A forecast that has come true: the job started at `truth` (seconds)."""
+
+    made: Made
+    truth: float
+
+    @property
+    def wait(self) -> float:
+        """Seconds from the forecast to the start."""
+        return self.truth - self.made.time
+
+
+def came_true(made: Iterable[Made], started: Times) -> List[Known]:
+    """The first forecast of each job that has started, in the order in which they were made. Where
+    clocks differ no start is before its forecast."""
+    first: Dict[int, Made] = {}
+    for each in made:
+        first.setdefault(each.id, each)
+    return [Known(each, max(truth, each.time)) for each in first.values()
+            if each.start < math.inf and (truth := started(each.id)) is not None]
+
+
+class Score(NamedTuple):
+    """How good some forecasts were. Errors and waits in seconds; shares from 0 to 1.
+
+    `number` forecasts; `wait`: the mean time from forecast to start; `mean` and `median` of the
+    absolute errors; `bias`: the mean error, above 0 when jobs started earlier than forecast; `factor`:
+    waits that were wrong by no more than a factor of 2; `close`: starts within ten minutes; `bound`:
+    starts no later than `latest`. Of the `ranged` ones, whose ranges were calibrated, `coverage` lie in
+    their range, `early` before it and `late` behind it (nan where there are none).
+    """
+
+    number: int
+    wait: float
+    mean: float
+    median: float
+    bias: float
+    factor: float
+    close: float
+    bound: float
+    ranged: int
+    coverage: float
+    early: float
+    late: float
+
+    @property
+    def relative(self) -> float:
+        """The mean error in mean waits."""
+        return self.mean / self.wait if self.wait else math.nan
+
+    def lines(self) -> List[str]:
+        """It for people."""
+        bias = ("0s" if round(self.bias) == 0 else
+                f"{said(abs(self.bias))} {'before' if self.bias > 0 else 'after'} what was forecast")
+        found = [("forecasts that came true", f"{self.number}, the mean wait was {said(self.wait)}"),
+                 ("error of the start", f"mean {said(self.mean)}, median {said(self.median)}"
+                  + ("" if math.isnan(self.relative) else f"; {self.relative:.0%} of the mean wait")),
+                 ("jobs started on average", bias),
+                 ("wait within a factor of 2", f"{self.factor:.0%}"),
+                 ("start within 10 minutes", f"{self.close:.0%}"),
+                 ("no later than Latest", f"{self.bound:.0%}"),
+                 ("ranges", f"{self.coverage:.0%} of {self.ranged} starts (80% promised); {self.early:.0%} "
+                  f"earlier, {self.late:.0%} later" if self.ranged else
+                  f"none was calibrated: {NEEDED} forecasts must have come true before")]
+        return [f"{name:26} {text}" for name, text in found]
+
+    def record(self) -> Dict[str, Any]:
+        """It as JSON values."""
+        return {name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in self._asdict().items()}
+
+    @classmethod
+    def of(cls, known: Sequence[Known], start: Callable[[Made], float] = lambda made: made.start) -> Score:
+        """That of at least one forecast; `start` is the time that is compared."""
+        errors = [start(each.made) - each.truth for each in known]
+        ranged = [each for each in known if each.made.calibrated]
+        early = share(each.truth < each.made.p10 for each in ranged)
+        late = share(each.truth > each.made.p90 for each in ranged)
+        return cls(
+            len(known), fmean(each.wait for each in known), fmean(map(abs, errors)),
+            median(map(abs, errors)), fmean(errors),
+            share(similar(start(each.made) - each.made.time, each.wait) for each in known),
+            share(abs(error) <= CLOSE for error in errors),
+            share(each.truth <= each.made.latest for each in known),
+            len(ranged), 1 - early - late, early, late)
+
+
+def similar(one: float, other: float) -> bool:
+    """Whether two waits (s) differ by no more than a factor of 2."""
+    one, other = max(one, INSTANT), max(other, INSTANT)
+    return one <= FACTOR * other and other <= FACTOR * one
+
+
+def share(values: Iterable[bool]) -> float:
+    """The share of those that are true; nan where there are none."""
+    found = list(values)
+    return sum(found) / len(found) if found else math.nan

@@ -1,0 +1,1 @@
+"""Forecasts of the batch system around: its queue, read as a snapshot."""

@@ -1,0 +1,77 @@
+"""The batch system around vrm, asked for all its jobs and nodes: pure readers of what its programs
+print (`outer_slurm`, `outer_pbs`), and one thin call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Dict, List, Sequence, Tuple
+
+from vrm.system.text import printable
+from vrm.ext.forecast.site.snapshot import Place, SnapshotError
+
+SECONDS = 30.0
+"""That a program of the batch system may take."""
+
+UNKNOWN = (
+    "jobs that come later, and those of a higher priority among them",
+    "how priorities change while jobs wait (age, fair share)",
+    "limits of users, groups and qualities of service",
+    "memory, GPUs, licences and features: jobs are placed by nodes and cores alone",
+    "jobs that end before their limits: starts are those if none does, so most come earlier")
+"""What no snapshot of a batch system says, for people."""
+
+
+def output_of(argv: Sequence[str], seconds: float = SECONDS) -> str:
+    """What a program prints; SnapshotError, with what to do, when it is not there, fails or hangs."""
+    name = argv[0]
+    try:
+        program = subprocess.Popen(
+            argv, env={**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True)
+    except FileNotFoundError:
+        raise SnapshotError(f"{name} is not there: ask on a login node of the cluster, or give what it "
+                            "printed there in a file (vrm help forecast)") from None
+    except OSError as error:
+        raise SnapshotError(f"{name} cannot be started: {error.strerror}") from None
+    try:
+        found, wrong = program.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)  # with what it has started
+        program.communicate()
+        raise SnapshotError(f"{name} has not answered within {seconds:g} s; try again later") from None
+    if program.returncode:
+        said = wrong.decode(errors="replace").strip().splitlines()
+        raise SnapshotError(f"{name} has failed (status {program.returncode})"
+                            + (f": {printable(said[-1], 200)}" if said else ""))
+    return found.decode(errors="replace")
+
+
+def local_epoch(text: str, *forms: str) -> float:
+    """The epoch seconds of a local date; ValueError for what is none."""
+    for form in forms:
+        try:
+            return time.mktime(time.strptime(text, form))
+        except (ValueError, OverflowError):
+            continue
+    raise ValueError(text)
+
+
+class Nodes:
+    """Numbers of nodes by their names, and places on them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.number: Dict[str, int] = {}
+        for number, name in enumerate(names):
+            self.number.setdefault(name, number)
+            self.number.setdefault(name.partition(".")[0], number)
+
+    def places(self, names: Sequence[str]) -> Tuple[Place, ...]:
+        """Some cores of each of these nodes; nodes that nobody knows are left out."""
+        known: List[int] = [self.number[name] for name in dict.fromkeys(names) if name in self.number]
+        return tuple((number, None) for number in sorted(known))
+
+

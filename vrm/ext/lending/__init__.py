@@ -1,0 +1,1 @@
+"""Jobs that start on cores that running jobs lend: the backfilling `sd`."""

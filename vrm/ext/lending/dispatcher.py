@@ -1,0 +1,55 @@
+"""The backfilling `sd`, with its parameters."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Optional
+
+from vrm.ext.lending.lending import Terms
+from vrm.ext.lending.slowdown import SlowdownDriven
+from vrm.ext.lending.slowdown_all import SlowdownAll
+from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.registry import above_0, reads, whole
+
+
+def _max_slowdown(text: str) -> Optional[float]:
+    if text == "dynamic":
+        return None
+    if not float(text) > 1:
+        raise ValueError(text)
+    return float(text)
+
+
+def _below_1(text: str) -> Fraction:
+    if above_0(text) >= 1:
+        raise ValueError(text)
+    return above_0(text)
+
+
+def _when(text: str) -> str:
+    if text not in ("earlier", "always", "gain"):
+        raise ValueError(text)
+    return text
+
+
+def _reservations(text: str) -> str:
+    if text not in ("head", "all"):
+        raise ValueError(text)
+    return text
+
+
+@reads({
+    "max_slowdown": (_max_slowdown, "a number above 1, inf or dynamic, as max_slowdown=10"),
+    "share": (_below_1, "a share of a job's cores above 0 and below 1, as share=0.5"),
+    "mates": (whole, "a number of jobs that lend to one, as mates=2"),
+    "when": (_when, "when=earlier, when=always or when=gain: whether a job must end earlier than by waiting, and "
+             "if so by more than its mates lose"),
+    "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend puts off"),
+})
+def sd(max_slowdown: Optional[float] = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
+       when: str = "earlier", reservations: str = "head") -> Dispatcher:
+    """EASY, or conservative backfilling, in which jobs that would wait too long start on cores that running
+    jobs lend."""
+    if reservations == "all":
+        return SlowdownAll(Terms(max_slowdown, float(share), mates, when == "always", when == "gain"))
+    return SlowdownDriven(max_slowdown, float(share), mates, when == "always", when == "gain")

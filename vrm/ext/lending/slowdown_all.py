@@ -1,0 +1,112 @@
+"""SD-policy in which nobody's reservation begins later for a lend: conservative backfilling, where a job with
+a reservation may start earlier on cores that running jobs lend (see `vrm.ext.lending.slowdown`).
+
+The *static start* of a job is its reservation. A lend is made where all other reservations can stay where they
+are while its mates run longer. When a loan ends, or its lender, the plan is made again in the order of its
+starts: no more is taken than was expected, so none of them is later.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import List, Optional, Sequence, Tuple
+
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.job import Job
+from vrm.model.placement import Placement
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.dispatcher import Starts
+from vrm.ext.lending.lending import Able, Lenders, Terms
+from vrm.scheduling.profile import CountProfile
+from vrm.scheduling.queue import Waiting
+from vrm.scheduling.reservations import Reserving
+
+
+class SlowdownAll(Reserving):
+    """The policy. It lends where counts say all; else it is conservative backfilling."""
+
+    lends = True
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(None, kept=True)
+        self.name = "sd reservations=all"
+        self.terms = terms
+        self._lending = False
+
+    def copy(self, view: Cluster) -> SlowdownAll:
+        """An independent copy."""
+        twin = super().copy(view)
+        assert isinstance(twin, SlowdownAll)
+        twin.terms = self.terms.copy()
+        return twin
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job is expected to end at another time: since it lends now, or since it lends no more."""
+        profile = self._profile
+        if self._lending and isinstance(profile, CountProfile):
+            assert self._cluster is not None
+            profile.change(before, booking.gives, -self._cluster.returns(booking.placement))
+            return
+        if not self._promised:
+            self._promised = {job.id: slot.time for job, slot in self._table}
+        super().revised(booking, before)
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """The jobs that start at `now`: those whose reservation begins, then those that borrow."""
+        yield from super().decide(now, waiting, view, policy, heads)
+        self.terms.watch(view)
+        while isinstance(self._profile, CountProfile) and not self._stale:
+            found = self._borrows(now, waiting, view, policy, self._profile)
+            if found is None:
+                return
+            self._starting.add(found[0].id)
+            self._lending = True
+            try:
+                yield found
+            finally:
+                self._lending = False
+            self._given_back = True  # what was reserved for it
+
+    def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+                 profile: CountProfile) -> Optional[Tuple[Job, Placement]]:
+        """The first job that starts on cores of others, with its place; its reservation is given back."""
+        jobs, table = _Next(self.terms, now, view, policy, profile), self._table
+        reach = jobs.reach
+        for job in waiting:
+            if not job.malleable or job.id not in table or job.expected > reach.of(policy.nodes(job)):
+                continue
+            begin, size = table.slot(job).time, policy.size(job)
+            if begin < math.inf:
+                profile.change(begin, begin + job.expected, size)
+            placement = jobs.on_mates(job, begin)
+            if placement is not None:
+                table.remove(job)
+                return job, placement
+            if begin < math.inf:
+                profile.change(begin, begin + job.expected, -size)
+        return None
+
+
+class _Next(Lenders):
+    """Who could lend next to a plan of all reservations but that of the job."""
+
+    def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy,
+                 profile: CountProfile) -> None:
+        super().__init__(terms, now, view, policy)
+        self._profile = profile
+
+    def needed(self, job: Job, mate: Able, seconds: float) -> bool:
+        """Whether a reservation counts on a mate's nodes."""
+        return self.delays(job, [mate], seconds)
+
+    def delays(self, job: Job, mates: Sequence[Able], seconds: float) -> bool:
+        """Whether a reservation counts on nodes of these mates."""
+        longer: List[Tuple[float, float, int]] = [
+            (mate.booking.gives, mate.end(seconds), self.view.returns(mate.booking.placement)) for mate in mates]
+        for begin, end, size in longer:
+            self._profile.change(begin, end, -size)
+        late = any(self._profile.least(begin, end) < 0 for begin, end, _ in longer)
+        for begin, end, size in longer:
+            self._profile.change(begin, end, size)
+        return late

@@ -1,0 +1,154 @@
+"""Measures how long applications take alone at each rank count, as a table of estimates.
+
+The table is written anew after every run, so that an interrupted calibration loses one run at
+most and the same command goes on with the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, List, Sequence, Tuple
+
+from vrm.config.schema import Settings
+from vrm.live.site.setup import Site
+from vrm.ext.measure.bench import Bench, MeasureError, duration, machine_text
+from vrm.model import Infeasible, Job
+from vrm.system.files import write_atomically
+from vrm.workload.estimates import EstimateError, Estimate, read_estimates, table_text
+from vrm.workload.npb import allows, rank_counts, rule
+
+Tell = Callable[[str], None]
+Key = Tuple[str, int]
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """What to measure: programs, rank counts (none: all that fit), repetitions, seconds a run may
+    take, and the table's file."""
+
+    apps: Tuple[str, ...]
+    ranks: Tuple[int, ...]
+    repetitions: int
+    limit: float
+    table: Path
+
+
+def most_ranks(site: Site) -> int:
+    """The largest number of ranks that the placement policy puts on the allocation."""
+    most = 0
+    for step in (1 << bit for bit in reversed(range(site.cluster.cores.bit_length()))):
+        try:
+            site.scheduler.check(Job(0, "any", most + step, 1.0))
+            most += step
+        except Infeasible:
+            continue
+    return most
+
+
+def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> List[Key]:
+    """The programs with the rank counts they will be run on, those left out told with the reason.
+
+    Raises MeasureError when nothing is left.
+    """
+    most = most_ranks(site)
+    for ranks in plan.ranks:
+        if ranks > most:
+            tell(f"{ranks} ranks are left out: {most} fit here under {site.scheduler.policy.name}")
+    wanted = [ranks for ranks in plan.ranks if ranks <= most]
+    chosen = []
+    for app in plan.apps:
+        for ranks in wanted if plan.ranks else rank_counts(app, most):
+            if not allows(app, ranks):
+                tell(f"{app} on {ranks} ranks is left out: it runs on {rule(app)}")
+            else:
+                chosen.append((app, ranks))
+    if not chosen:
+        raise MeasureError("nothing is left to measure; choose other programs (--apps) or rank "
+                           "counts (--ranks)")
+    return chosen
+
+
+def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell, fresh: bool = False) -> bool:
+    """Run everything that is missing in the table; True when every program ran.
+
+    Raises MeasureError or RunError when it cannot begin or go on, KeyboardInterrupt when it is
+    interrupted: what was measured is in the table then.
+    """
+    keys = combinations(plan, site, tell)
+    machine = f"{machine_text(site)}; placement {site.scheduler.policy.name}"
+    known = {} if fresh else _continued(plan.table, machine, tell)
+    comments = ["measured by vrm calibrate; seconds = median of whole runs, with mpirun's start; "
+                "app_seconds = as the program says", f"machine: {machine}"]
+    failed: Dict[Key, str] = {}
+
+    def missing(round_: int) -> List[Key]:
+        return [key for key in keys if key not in failed and _count(known, key) <= round_]
+
+    with Bench(settings, site) as bench:
+        # Round by round: a disturbance of some minutes then meets every program once at most.
+        for round_ in range(plan.repetitions):
+            for key in missing(round_):
+                app, ranks = key
+                placement = site.scheduler.policy.place(Job(0, app, ranks, 1.0),
+                                                        site.cluster)
+                assert placement is not None, "the nodes are empty"
+                bench.start(app, list(placement.slots(site.cluster.nodes)), plan.limit)
+                run = bench.wait()[0]
+                done = sum(min(_count(known, one), plan.repetitions) for one in keys) + 1
+                head = f"[{done}/{len(keys) * plan.repetitions}] {app} on {ranks} rank(s)"
+                if run.fault:
+                    failed[key] = run.fault
+                    tell(f"{head}: {run.fault}")
+                    continue
+                old = known.get(key) or Estimate(app, ranks)
+                known[key] = old.with_run(run.whole, run.seconds)
+                _write(plan.table, known, comments)
+                left = _time_left(keys, known, failed, plan.repetitions)
+                tell(f"{head}: {run.whole:.2f} s" + (f", about {duration(left)} left"
+                                                     if left else ""))
+    for (app, ranks), fault in failed.items():
+        tell(f"not in the table: {app} on {ranks} rank(s): {fault}")
+    return not failed
+
+
+def _count(known: Dict[Key, Estimate], key: Key) -> int:
+    return len(known[key].times) if key in known else 0
+
+
+def _time_left(keys: Sequence[Key], known: Dict[Key, Estimate], failed: Dict[Key, str],
+               repetitions: int) -> float:
+    """Seconds that the missing runs will take; a program not seen yet counts as the mean of the
+    others, of which there is one at least."""
+    seen = [known[key].seconds for key in keys if key in known]
+    mean = sum(seen) / len(seen)
+    return sum(max(0, repetitions - _count(known, key))
+               * (known[key].seconds if key in known else mean)
+               for key in keys if key not in failed)
+
+
+def _continued(table: Path, machine: str, tell: Tell) -> Dict[Key, Estimate]:
+    """What the table holds already; MeasureError when it is from elsewhere."""
+    if not table.exists():
+        return {}
+    try:
+        estimates, comments = read_estimates(table)
+    except EstimateError as error:
+        raise MeasureError(f"{error}; name another file with --out, or start again with --fresh"
+                           ) from error
+    if f"machine: {machine}" not in comments:
+        there = next((line for line in comments if line.startswith("machine: ")), "it does not say")
+        raise MeasureError(f"{table} was measured elsewhere or otherwise ({there}; here: "
+                           f"{machine}); name another file with --out, or start again with --fresh")
+    runs = sum(len(estimate.times) for estimate in estimates.values())
+    tell(f"continuing {table}: {runs} run(s) are there")
+    return dict(estimates)
+
+
+def _write(table: Path, known: Dict[Key, Estimate], comments: Sequence[str]) -> None:
+    try:
+        table.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(table, table_text(known.values(), comments))
+    except OSError as error:
+        raise MeasureError(f"cannot write {table}: {error.strerror}; name another file with --out"
+                           ) from error

@@ -1,0 +1,139 @@
+"""Measures what a program draws on this node, for the database of programs: its energy by the kernel's
+counters (RAPL) or `perf`, its cycles and memory transactions for an instruction by `perf` where that is
+there; and what Slurm's accounting has of a job that has run.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from vrm.live.nodes import power
+from vrm.ext.measure.bench import MeasureError
+from vrm.model.energy import Measured
+
+_EVENTS = ("cycles", "instructions", "cache-misses")
+_ENERGY = ("power/energy-pkg/", "power/energy-ram/")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A measurement, and what it stands on: words for people."""
+
+    measured: Measured
+    sources: Tuple[str, ...]
+
+
+def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0,
+            directory: Optional[Path] = None) -> Found:
+    """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
+    measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
+    if not shutil.which(argv[0]):
+        raise MeasureError(f"{argv[0]}: no such file, or it is not a program")
+    counters, refused = _counters()
+    events = usable_events(directory)
+    energy_events = [] if counters or watts else [event for event in _ENERGY if event in events]
+    if not counters and not watts and not energy_events:
+        raise MeasureError(f"the energy of this node cannot be read ({refused}; perf "
+                           f"{'has no event for it' if shutil.which('perf') else 'is not installed'}); give "
+                           "the power that your site's meter shows (--watts W), or take a job from Slurm's "
+                           "accounting (vrm energy add --slurm JOBID)")
+    counted = [event for event in _EVENTS if event in events] + energy_events
+    with tempfile.TemporaryDirectory(prefix="vrm-energy-") as folder:
+        report = Path(folder) / "perf"
+        command = [*argv]
+        if counted:
+            command = ["perf", "stat", "-x", ",", "-o", str(report),
+                       *(["-a"] if energy_events else []), "-e", ",".join(counted), "--", *argv]
+        begun = time.monotonic()
+        try:
+            code = subprocess.run(command, timeout=limit, stdin=subprocess.DEVNULL).returncode
+        except subprocess.TimeoutExpired:
+            raise MeasureError(f"{argv[0]} ran longer than {limit:g} s and was ended; give it more "
+                               "(--limit SECONDS)") from None
+        except OSError as error:
+            raise MeasureError(f"{argv[0]}: {error.strerror}") from None
+        seconds = time.monotonic() - begun
+        said = of_perf(report.read_text()) if report.exists() else {}
+    if code:
+        raise MeasureError(f"{argv[0]} ended with {code}: nothing is written")
+    sources: List[str] = []
+    if watts:
+        sources.append("power as given")
+    elif counters:
+        watts = power.joules(counters, power.counters()) / seconds
+        sources.append(f"energy of {len(counters)} zone(s) of powercap")
+    else:
+        watts = sum(said.get(event, 0.0) for event in energy_events) / seconds
+        sources.append("energy by perf")
+    if not watts > 0:
+        raise MeasureError(f"the counters show no energy in {seconds:.1f} s: nothing is written")
+    instructions = said.get("instructions", 0.0)
+    cpi = said.get("cycles", 0.0) / instructions if instructions else 0.0
+    tpi = 1000 * said.get("cache-misses", 0.0) / instructions if instructions else 0.0
+    sources.append("cycles and cache misses by perf" if cpi else
+                   "no cycles: perf cannot count here, so other frequencies cannot be predicted")
+    return Found(Measured(seconds, watts, cpi, tpi, frequency), tuple(sources))
+
+
+def _counters() -> Tuple[Dict[str, Tuple[int, int]], str]:
+    try:
+        return power.counters(), ""
+    except power.PowerError as error:
+        return {}, str(error)
+
+
+def usable_events(directory: Optional[Path] = None) -> Tuple[str, ...]:
+    """The events that perf counts for this user here."""
+    perf = shutil.which("perf")
+    if perf is None:
+        return ()
+    found = []
+    for event in (*_EVENTS, *_ENERGY):
+        wide = ["-a"] if event in _ENERGY else []
+        try:
+            tried = subprocess.run([perf, "stat", "-x", ",", *wide, "-e", event, "--", "true"],
+                                   capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return ()
+        if tried.returncode == 0 and event in of_perf(tried.stderr):
+            found.append(event)
+    return tuple(found)
+
+
+def of_perf(text: str) -> Dict[str, float]:
+    """The counts of `perf stat -x,` by event, of those that were counted."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split(",")
+        if len(words) > 2 and re.fullmatch(r"[0-9]+([.][0-9]+)?", words[0]):
+            found[words[2].partition(":u")[0]] = float(words[0])
+    return found
+
+
+def of_slurm(job: str) -> Found:
+    """What Slurm's accounting has of a job or step that has run: seconds, and watts of a node. Raises
+    MeasureError."""
+    command = ["sacct", "-n", "-P", "-X" if "." not in job else "-P", "-j", job, "-o",
+               "ElapsedRaw,ConsumedEnergyRaw,NNodes"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MeasureError(f"sacct cannot be asked: {error}") from None
+    line = next(iter(said.stdout.splitlines()), "")
+    words = line.split("|")
+    try:
+        seconds, joules, nodes = float(words[0]), float(words[1] or 0), int(words[2])
+    except (ValueError, IndexError):
+        raise MeasureError(f"sacct says nothing of {job}: "
+                           f"{(said.stderr or said.stdout).strip()[:200] or 'there is no such job'}") from None
+    if seconds <= 0 or joules <= 0 or nodes < 1:
+        raise MeasureError(f"Slurm's accounting has no energy of {job}: the site does not gather it "
+                           "(AcctGatherEnergyType)")
+    return Found(Measured(seconds, joules / seconds / nodes), (f"Slurm's accounting of {job}",))

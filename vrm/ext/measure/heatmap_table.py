@@ -1,0 +1,174 @@
+"""Heatmaps for people: a table for the terminal, and a picture (PNG, SVG, PDF) by matplotlib.
+
+Colours: blue where sharing helps, red where it hurts, white at 1; this scale is told apart with any
+colour vision, and every cell has its number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.model.heatmap import Heatmap
+from vrm.model.speedups import Speedups
+from vrm.ext.study.report.plotting import PictureError, pyplot
+
+FORMATS = (".png", ".svg", ".pdf")
+ALONE = "alone"
+SPARE = "spare"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is shown: `values[row][column]`, None where nothing is known, with their labels.
+
+    `neutral` is the value that neither helps nor hurts, `better` +1 where larger values are the
+    better ones, -1 for ranks. `note` says below what the values are.
+    """
+
+    rows: Tuple[str, ...]
+    columns: Tuple[str, ...]
+    values: Tuple[Tuple[Optional[float], ...], ...]
+    title: str
+    note: str
+    neutral: float
+    better: int
+    digits: int
+
+
+def grid_of(heatmap: Heatmap, speedups: Optional[Speedups], against: str = "compact") -> Grid:
+    """The speed-ups (against compact or spare) as a grid, or the ranks where there are none.
+
+    A row is the application whose speed is told, a column its partner; against compact, the
+    column `alone` has the spare speed-ups where they are known.
+    """
+    if speedups is None:
+        return _ranks(heatmap)
+    values: Mapping[str, Mapping[str, float]] = speedups.pairs
+    title = "Speed-up with a partner (1: as fast as alone, compact)"
+    if against == "spare":
+        values = speedups.against_spare()
+        title = "Speed-up with a partner (1: as fast as alone on half the cores)"
+    rows = _in_order(values)
+    partners = {partner: None for row in rows for partner in values[row]}
+    columns = [row for row in rows if row in partners] + _in_order(
+        {name: None for name in partners if name not in rows})
+    cells = [[values[row].get(column) for column in columns] for row in rows]
+    short = _short([*rows, *columns])
+    labels = [short[column] for column in columns]
+    if against == "compact" and any(row in speedups.spare for row in rows):
+        labels.append(ALONE)
+        for line, row in zip(cells, rows):
+            line.append(speedups.spare.get(row))
+    known = [value for line in cells for value in line[:len(columns)] if value is not None]
+    note = f"row: the one that is sped up, column: its partner; above 1 sharing helps; mean " \
+           f"{sum(known) / len(known):.2f} of {len(known)} pairs" if known else "no pairs known"
+    return Grid(tuple(short[row] for row in rows), tuple(labels), tuple(map(tuple, cells)), title,
+                note, 1.0, +1, 2)
+
+
+def _ranks(heatmap: Heatmap) -> Grid:
+    rows = list(heatmap.ranks)
+    partners = {partner: None for row in heatmap.ranks.values() for partner in row}
+    columns = [row for row in rows if row in partners] + [name for name in sorted(partners)
+                                                          if name not in rows]
+    cells = tuple(tuple(heatmap.ranks[row].get(column) for column in columns) for row in rows)
+    largest = max((value for row in cells for value in row if value is not None), default=1.0)
+    return Grid(tuple(rows), tuple(columns), cells, "Rank of the partner",
+                "row: an application, column: its partner; 1 is the best", (largest + 1) / 2, -1, 0)
+
+
+def _in_order(names: Mapping[str, object]) -> List[str]:
+    """By application and class, then by ranks as numbers: `cg.D.64` before `cg.D.256`."""
+    def key(name: str) -> Tuple[str, int, str]:
+        head, _, tail = name.rpartition(".")
+        return (head, int(tail), "") if tail.isdigit() else (name, 0, tail)
+    return sorted(names, key=key)
+
+
+def _short(names: Sequence[str]) -> Dict[str, str]:
+    """The names, without the ranks where all have the same, and without the class, too."""
+    words = {name: name.split(".") for name in names}
+    width = max((len(part) for part in words.values()), default=1)
+    for drop in (2, 1):
+        tails = {tuple(part[drop:]) for part in words.values()}
+        if width == 3 and len(tails) == 1 and all(len(part) == 3 for part in words.values()):
+            short = {name: ".".join(part[:drop]) for name, part in words.items()}
+            if len(set(short.values())) == len(set(names)) and drop == 2:
+                return short
+    return {name: name for name in names}
+
+
+def table(grid: Grid) -> str:
+    """The grid as text."""
+    def word(value: Optional[float]) -> str:
+        return "-" if value is None else f"{value:.{grid.digits}f}"
+    lines = [["", *grid.columns]]
+    lines += [[row, *map(word, values)] for row, values in zip(grid.rows, grid.values)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = ["  ".join([line[0].ljust(widths[0]),
+                       *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))])
+            for line in lines]
+    return "\n".join([grid.title, *text, grid.note]) + "\n"
+
+
+def draw(grid: Grid, path: Path, machine: str = "") -> None:
+    """Draw the grid into a file whose ending names the format; PictureError when that fails."""
+    if path.suffix.lower() not in FORMATS:
+        raise PictureError(f"{path}: a picture ends in {', '.join(FORMATS)}")
+    if not grid.rows:
+        raise PictureError("there is nothing to draw: the heatmap has no pairs")
+    plots = pyplot(PictureError, "leave --out away for the table")
+    from matplotlib import colormaps
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.ticker import MaxNLocator
+    known = [value for row in grid.values for value in row if value is not None]
+    # As far on both sides of the neutral value, and never so near that noise looks like a result.
+    least = 0.1 if grid.better > 0 else 0.5
+    reach = max(least, max(abs(value - grid.neutral) for value in known)) if known else least
+    norm = TwoSlopeNorm(vmin=grid.neutral - reach, vcenter=grid.neutral, vmax=grid.neutral + reach)
+    colours = colormaps["RdBu" if grid.better > 0 else "RdBu_r"].with_extremes(
+        bad="0.9")
+    numbers = [[math.nan if value is None else value for value in row] for row in grid.values]
+    rows, columns = len(grid.rows), len(grid.columns)
+    # Text of 8 points needs cells of this size in inches.
+    width, height = 0.52 * columns + 2.4, 0.42 * rows + 1.8
+    figure, axes = plots.subplots(figsize=(max(width, 5.0), max(height, 3.0)),
+                                   layout="constrained")
+    try:
+        image = axes.imshow(numbers, cmap=colours, norm=norm, aspect="auto")
+        axes.set_xticks(range(columns), grid.columns, fontsize=9,
+                        rotation=90 if max(map(len, grid.columns)) > 5 else 0)
+        axes.set_yticks(range(rows), grid.rows, fontsize=9)
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.set_xlabel("beside", fontsize=9)
+        axes.tick_params(length=0)
+        axes.set_xticks([column - 0.5 for column in range(1, columns)], minor=True)
+        axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)
+        axes.grid(which="minor", color="white", linewidth=1)
+        axes.tick_params(which="minor", length=0)
+        if ALONE in grid.columns:
+            axes.axvline(grid.columns.index(ALONE) - 0.5, color="0.3", linewidth=1.5)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for row, values in enumerate(grid.values):
+            for column, value in enumerate(values):
+                if value is None:
+                    continue
+                strong = abs(value - grid.neutral) > 0.6 * reach
+                axes.text(column, row, f"{value:.{grid.digits}f}", ha="center", va="center",
+                          fontsize=8, color="white" if strong else "black")
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02,
+                              ticks=MaxNLocator(integer=grid.digits == 0))
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)
+        if grid.better < 0:
+            bar.ax.invert_yaxis()
+        figure.suptitle(grid.title, fontsize=10)
+        figure.supxlabel("\n".join(filter(None, [grid.note, machine])), fontsize=7, color="0.35")
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise PictureError(f"cannot write {path}: {error.strerror}") from error

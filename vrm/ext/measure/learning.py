@@ -1,0 +1,88 @@
+"""The database of programs from jobs that have run: those whose energy was measured on a node of their own, and
+runs that are made for it, one on a node of each class.
+
+A job counts that completed alone on one node, at the node's own frequency, with the energy of its counters
+(column `metered` of `jobs.csv`). Of the jobs of a program on a class, those with the most cores count: an entry
+is about a node in full use. A program that ran with several arguments is left out: it is several programs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from vrm.ext.measure.bench import MeasureError
+from vrm.model.cluster import Cluster
+from vrm.model.energy import Measured, Programs
+from vrm.results.jobs import JobRow
+from vrm.workload.npb import rank_counts
+
+ClassOf = Callable[[str], Optional[str]]
+"""The class of a node, by its name."""
+
+
+@dataclass
+class Learnt:
+    """What jobs say, by program and class, from how many jobs of how many cores; why others say nothing, with
+    their number."""
+
+    found: Dict[Tuple[str, str], Tuple[Measured, int, int]] = field(default_factory=dict)
+    left_out: "Counter[str]" = field(default_factory=Counter)
+
+
+def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Learnt:
+    """What these jobs say; `watts`: what a node draws with any of them, where nothing measures it."""
+    learnt = Learnt()
+    jobs: Dict[Tuple[str, str], List[JobRow]] = {}
+    arguments: Dict[str, Set[str]] = {}
+    for row in rows:
+        name = class_of(row.nodes) if row.nodes else None
+        why = ("did not complete" if row.status != "completed" else
+               "ran where no energy was measured, or with others"
+               if not watts and not (row.metered and row.power) else
+               "ran on several nodes" if "[" in row.nodes or "," in row.nodes else
+               "had a frequency set" if row.frequency else
+               "ran on nodes without a class" if name is None else "")
+        if why or name is None:
+            learnt.left_out[why] += 1
+            continue
+        jobs.setdefault((row.app, name), []).append(row)
+        arguments.setdefault(row.app, set()).add(row.args)
+    for (app, name), there in jobs.items():
+        if len(arguments[app]) > 1:
+            learnt.left_out[f"are of {app}, which ran with several arguments"] += len(there)
+            continue
+        cores = max(row.processors for row in there)
+        widest = [row for row in there if row.processors == cores]
+        learnt.left_out["had fewer cores than others of their program"] += len(there) - len(widest)
+        seconds = [(row.end or 0.0) - (row.start or 0.0) for row in widest]
+        learnt.found[app, name] = Measured(
+            fmean(seconds), watts or sum(row.power * time for row, time in zip(widest, seconds)) / sum(seconds)
+        ), len(widest), cores
+    learnt.left_out = +learnt.left_out
+    return learnt
+
+
+def feature(name: str) -> str:
+    """A feature that nodes of a class have in a calibration: its name in letters that features may have."""
+    return "class-" + name.encode().hex()
+
+
+def calibration(apps: Sequence[str], cluster: Cluster, programs: Programs, seconds: float, only: str = ""
+                ) -> List[str]:
+    """Queue lines of the runs that the database lacks: each program once on one node of each class (`only`: of
+    this one, which all nodes are of where none has a class), with as many ranks as the node has cores, or as its
+    rule allows. MeasureError where no node has a class."""
+    classes = {node.power.name: node for node in reversed(cluster.nodes) if node.power is not None}
+    marked = bool(classes)
+    if only:
+        classes = {only: cluster.nodes[0]} if not marked else {
+            name: node for name, node in classes.items() if name == only}
+    if not classes:
+        raise MeasureError(f"no node has {f'the class {only}' if only else 'a class'}: write NodeClasses: [{{Hosts: "
+                           "..., Energy: {Name: ...}}] into the configuration (docs/energy.md)")
+    return [f"{app} {rank_counts(app, node.cores)[-1]} {seconds:g} 0 nodes=1"
+            + f" features={feature(name)}" * marked for app in apps for name, node in sorted(classes.items())
+            if name not in programs.of(app) and rank_counts(app, node.cores)]

@@ -1,0 +1,33 @@
+"""The part that plans add to a manager."""
+
+from __future__ import annotations
+
+import selectors
+from typing import Optional
+
+from vrm.ext.planning.planner import Planner
+from vrm.ext.planning.planning import Planning
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Part
+
+
+class Plans(Part):
+    """While the manager runs, a scheduler that plans does so in another process."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+        self._dispatcher: Optional[Planning] = None
+        self._planner = Planner()
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Start the process, if plans are made."""
+        dispatcher = self.live.scheduler.dispatcher
+        if isinstance(dispatcher, Planning):
+            self._dispatcher, dispatcher.aside = dispatcher, self._planner
+            self._planner.start()
+
+    def leave(self) -> None:
+        """End the process."""
+        if self._dispatcher is not None:
+            self._dispatcher.aside = None
+            self._planner.close()

@@ -1,0 +1,95 @@
+"""What is left on the nodes of a view, as sets of nodes on which equally much is left.
+
+Policies that look at what a node still has ask again and again, and between two questions little
+changes: only nodes on which something differs from the last question are looked at. The answer is
+that of a walk over all nodes (tests/ext/planning/test_node_orders.py compares them).
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from vrm.model import bits
+from vrm.model.cluster import Pool
+from vrm.model.node import Node
+
+Left = Tuple[int, ...]
+"""What is left on a node: free cores, then the amounts (base units) of the machine's resources by
+name."""
+
+
+class Stock:
+    """The amounts on the nodes of one machine. `names` are those of the countable resources,
+    `capacity` what all nodes have together: cores, then each of the resources in base units."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        whole = Pool(nodes)
+        self.names: Tuple[str, ...] = tuple(whole.left)
+        self._count = len(nodes)
+        self._all: List[Left] = list(zip([node.cores for node in nodes], *whole.left.values()))
+        self.capacity: Left = tuple(map(sum, zip(*self._all)))
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again, with a view of which nothing is known."""
+        # The last view that was asked about, and what was found.
+        self._lanes: Tuple[int, int, int] = (0, 0, 0)  # no node is up
+        self._cores = 0
+        self._amounts: List[List[int]] = [[-1] * self._count for _ in self.names]
+        self._here: List[Optional[Left]] = [None] * self._count
+        self._alike: Dict[Left, int] = {}
+        self._used: List[int] = [0] * len(self.capacity)
+
+    def alike(self, view: Pool) -> Dict[Left, int]:
+        """The nodes that are up by what is left on each; not to be changed."""
+        self._follow(view)
+        return self._alike
+
+    def used(self, view: Pool) -> Sequence[int]:
+        """What is taken on the nodes that are up, in the order of `capacity`."""
+        self._follow(view)
+        return self._used
+
+    def _follow(self, view: Pool) -> None:
+        """Look at the nodes that differ from those of the last view."""
+        lanes, cores = (view.up, view.busy0, view.busy1), view.busy_cores
+        amounts = [view.left[name] for name in self.names]
+        changed = 0
+        if lanes != self._lanes:
+            for before, after in zip(self._lanes, lanes):
+                changed |= before ^ after
+            self._lanes = lanes
+        if cores != self._cores:
+            for node, *_ in view.layout.spans(cores ^ self._cores):
+                changed |= 1 << node
+            self._cores = cores
+        for at, (before_there, there) in enumerate(zip(self._amounts, amounts)):
+            if before_there != there:
+                for node, pair in enumerate(zip(before_there, there)):
+                    if pair[0] != pair[1]:
+                        changed |= 1 << node
+                self._amounts[at] = list(there)
+        for node in bits.members(changed):
+            self._look(view, node, amounts)
+
+    def _look(self, view: Pool, node: int, amounts: Sequence[List[int]]) -> None:
+        known = self._here[node]
+        left: Optional[Left] = None
+        if view.up >> node & 1:
+            left = (view.free_on(node), *[there[node] for there in amounts])
+        if left == known:
+            return
+        used, whole = self._used, self._all[node]
+        if known is not None:
+            rest = self._alike[known] & ~(1 << node)
+            if rest:
+                self._alike[known] = rest
+            else:
+                del self._alike[known]
+            for at, amount in enumerate(known):
+                used[at] -= whole[at] - amount
+        if left is not None:
+            self._alike[left] = self._alike.get(left, 0) | 1 << node
+            for at, amount in enumerate(left):
+                used[at] += whole[at] - amount
+        self._here[node] = left

@@ -1,0 +1,150 @@
+"""Results from another machine: only what is new or has changed, and nothing outside of the directory that is named,
+whatever names the other side gives its files.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Tuple
+
+from vrm.ext.remote.connection import SSHException
+from vrm.system.errors import RunError
+from vrm.system.files import naming
+from vrm.system.text import printable
+
+DEEPEST = 32
+"""Directories in directories that are followed."""
+
+FRESH = 2
+"""Seconds in which a file may change again without another time: such a file is fetched the next time, too."""
+
+CHUNK = 1 << 18
+
+
+@dataclass
+class Fetched:
+    """What became of the files."""
+
+    files: int = 0
+    bytes: int = 0
+    same: int = 0
+    refused: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file there: its path below the directory, size in bytes and time of its last change."""
+
+    path: Tuple[str, ...]
+    size: int
+    changed: int
+
+    @property
+    def name(self) -> str:
+        """The path, for people."""
+        return printable("/".join(self.path))
+
+
+def fetch(files: Any, source: str, target: Path, now: float, progress: Callable[[int, int, int, int], None]) -> Fetched:
+    """Copy a directory there into one here. `now` is the time there; `progress` gets files and bytes done, and of how
+    many. RunError where there is nothing to fetch."""
+    done = Fetched()
+    try:
+        found = list(listed(files, source, done))
+    except UnicodeDecodeError as error:
+        raise RunError(f"{source} has a file whose name is not UTF-8; rename it there") from error
+    except (OSError, SSHException) as error:
+        raise RunError(f"cannot read {printable(source)} there: {error}; name the directory of a run (Log in its "
+                       "configuration)") from error
+    changed = []
+    for each in found:
+        if is_same(target.joinpath(*each.path), each):
+            done.same += 1
+        else:
+            changed.append(each)
+    total = sum(each.size for each in changed)
+    for each in changed:
+        progress(done.files, len(changed), done.bytes, total)
+        try:
+            copy(files, source, each, target, each.changed >= now - FRESH)
+        except FileNotFoundError as error:
+            if error.filename is not None:
+                raise
+            done.refused.append(f"{each.name}: it was removed there meanwhile")
+        except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            done.refused.append(f"{each.name}: {printable(error.strerror or str(error))}")
+        else:
+            done.files += 1
+            done.bytes += each.size
+    progress(done.files, len(changed), done.bytes, total)
+    return done
+
+
+def listed(files: Any, source: str, done: Fetched) -> Iterator[Remote]:
+    """The plain files below a directory there. Links are not followed; what has a name that could lead elsewhere is
+    refused."""
+    waiting: List[Tuple[str, ...]] = [()]
+    while waiting:
+        above = waiting.pop()
+        for entry in sorted(files.listdir_attr("/".join((source, *above))), key=lambda entry: entry.filename):
+            path = (*above, entry.filename)
+            shown = printable("/".join(path))
+            if wrong(entry.filename):
+                done.refused.append(f"{shown}: no name that is taken")
+            elif stat.S_ISDIR(entry.st_mode or 0):
+                if len(path) < DEEPEST:
+                    waiting.append(path)
+                else:
+                    done.refused.append(f"{shown}: too deep")
+            elif stat.S_ISREG(entry.st_mode or 0):
+                yield Remote(path, int(entry.st_size or 0), int(entry.st_mtime or 0))
+            elif stat.S_ISLNK(entry.st_mode or 0):
+                done.refused.append(f"{shown}: a symbolic link, which is not followed")
+
+
+def wrong(name: str) -> bool:
+    """Whether a name is none of a file in this directory."""
+    return name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > 255
+
+
+def is_same(path: Path, there: Remote) -> bool:
+    """Whether a file here is the one there, by size and time."""
+    try:
+        here = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(here.st_mode) and (here.st_size, int(here.st_mtime)) == (there.size, there.changed)
+
+
+def copy(files: Any, source: str, there: Remote, target: Path, fresh: bool) -> None:
+    """Copy one file: complete under its name, or not at all. No link below the target is followed."""
+    folder = target
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in there.path[:-1]:
+        folder = folder / name
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise NotADirectoryError(20, f"{folder} here is not a directory; move it away", str(folder)) from None
+    path = folder / there.path[-1]
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(21, f"{path} here is a directory; move it away", str(path))
+    part = folder / f".vrm-{secrets.token_hex(8)}.part"
+    try:
+        with files.open("/".join((source, *there.path)), "rb") as reading:
+            reading.prefetch(there.size)
+            with naming(part), open(part, "xb") as writing:
+                left = there.size
+                while left and (data := reading.read(min(CHUNK, left))):
+                    writing.write(data)
+                    left -= len(data)
+        changed = there.changed - fresh
+        os.utime(part, (changed, changed))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""vrm on another machine: its commands run there, on one connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import sys
+import termios
+import tty
+from contextlib import contextmanager, nullcontext
+from typing import Any, Iterator, Optional, Sequence, Tuple
+
+from vrm.ext.remote.connection import SSHException, Trouble, connect
+from vrm.system.errors import RunError
+
+HOME = "${XDG_DATA_HOME:-$HOME/.local/share}/vrm"
+"""Where `setup` installs vrm there, as a shell says it."""
+
+MOST = 1 << 16
+"""Bytes that are passed on at once."""
+
+MISSING = 127
+"""The status of a shell that does not find vrm."""
+
+
+def target(text: str) -> Tuple[str, str]:
+    """`HOST` or `HOST:DIRECTORY`, as scp has it, in its two parts. RunError."""
+    found = re.fullmatch(r"((?:[\w.+-]+@)?(?:\w[\w.%-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(.*))?", text)
+    if not found:
+        raise RunError(f"--on: `{text}` is not HOST, user@HOST or HOST:DIRECTORY")
+    return found[1].replace("[", "").replace("]", ""), found[2] or ""
+
+
+def place(directory: str) -> str:
+    """A directory as a word of a shell: `~` is the home directory."""
+    if directory == "~" or directory.startswith("~/"):
+        return f'"$HOME"{shlex.quote(directory[1:]) if directory[1:] else ""}'
+    return shlex.quote(directory)
+
+
+class Host:
+    """One connection, on which commands run one after the other, in a directory there."""
+
+    def __init__(self, name: str, directory: str = "") -> None:
+        self.name = name
+        self.directory = directory
+        self.connection = connect(name)
+
+    def close(self) -> None:
+        """End the connection."""
+        for hop in (self.connection, self.connection.gateway):
+            if hasattr(hop, "close"):
+                hop.close()
+
+    def vrm(self, words: Sequence[str], keys: bool = True) -> int:
+        """Run a command of vrm there and pass on what it prints; its exit status. `keys`: what is typed
+        here is for it, with a terminal there where there is one here."""
+        where = place(self.directory)
+        absent = (f"vrm: {self.name} has no directory {self.directory} that you may enter; "
+                  f"to make it: ssh {self.name} mkdir -p {where}")
+        change = f"cd -- {where} 2>/dev/null || {{ echo {shlex.quote(absent)} >&2; exit 2; }}"
+        script = "\n".join((
+            *([change] if self.directory else []),
+            f'v="{HOME}/current/bin/vrm"',
+            '[ -x "$v" ] || v=$(command -v vrm) || {',
+            f"echo {shlex.quote(f'vrm: there is no vrm on {self.name}; install it: vrm --on {self.name} setup')} >&2",
+            f"exit {MISSING}; }}",
+            f'exec "$v" {shlex.join(words)}'))
+        return self.run(script, terminal=keys and sys.stdin.isatty() and sys.stdout.isatty(), keys=keys)
+
+    def run(self, script: str, terminal: bool = False, keys: bool = False) -> int:
+        """Run a script of sh there, as after a login, and pass on what it prints; its exit status."""
+        channel = self._started(script, terminal)
+        with channel, (raw() if terminal else nullcontext()) as resized:
+            _pass_on(channel, sys.stdin.fileno() if terminal or (keys and not sys.stdin.isatty()) else None, resized)
+            return self._status(channel)
+
+    def said(self, script: str) -> Tuple[int, str, str]:
+        """The status, output and errors of a script there."""
+        with self._started(script, False) as channel:
+            channel.shutdown_write()
+            output = channel.makefile("rb").read()
+            errors = channel.makefile_stderr("rb").read()
+            return self._status(channel), output.decode(errors="replace"), errors.decode(errors="replace")
+
+    def there(self, path: str = "") -> str:
+        """A path there, or the directory in which commands run, as a word of a shell."""
+        return place(path or self.directory or "~")
+
+    def files(self) -> Any:
+        """The files there, as paramiko gives them. Trouble where the server gives none."""
+        try:
+            return self.connection.sftp()
+        except (SSHException, EOFError, OSError) as error:
+            raise Trouble(f"{self.name} gives no files by sftp ({error}); ask the site for it") from error
+
+    def _started(self, script: str, terminal: bool) -> Any:
+        login = "exec $(command -v bash || command -v sh) -lc \"$0\""
+        try:
+            channel = self.connection.create_session()
+            if terminal:
+                size = shutil.get_terminal_size()
+                channel.get_pty(os.environ.get("TERM", "dumb"), size.columns, size.lines)
+            channel.exec_command(shlex.join(["sh", "-c", login, script]))
+            return channel
+        except (OSError, SSHException, EOFError) as error:
+            raise Trouble(f"the connection to {self.name} does not take the command: {error}; try again") from error
+
+    def _status(self, channel: Any) -> int:
+        status = channel.recv_exit_status()
+        if status < 0:
+            raise Trouble(f"the connection to {self.name} broke, or the command there was killed; what runs in a batch "
+                          "job goes on")
+        return int(status)
+
+
+def _pass_on(channel: Any, keys: Optional[int], resized: Optional[int]) -> None:
+    """Until the command has ended: what it prints to our output, what is typed to it; a byte from `resized` means
+    that the terminal has another size."""
+    if keys is None:
+        channel.shutdown_write()
+    while True:
+        ready = select.select([channel, *(each for each in (keys, resized) if each is not None)], [], [])[0]
+        if resized in ready:
+            os.read(resized, MOST)  # type: ignore[arg-type]
+            size = shutil.get_terminal_size()
+            channel.resize_pty(size.columns, size.lines)
+        if keys in ready:
+            data = os.read(keys, MOST)  # type: ignore[arg-type]
+            try:
+                channel.sendall(data) if data else channel.shutdown_write()
+            except OSError:  # it has ended meanwhile
+                data = b""
+            if not data:
+                keys = None
+        if channel not in ready:
+            continue
+        heard = False
+        for there, read, out in ((channel.recv_ready, channel.recv, sys.stdout),
+                                 (channel.recv_stderr_ready, channel.recv_stderr, sys.stderr)):
+            while there():
+                heard = True
+                out.buffer.write(read(MOST))
+                out.buffer.flush()
+        if not heard and (channel.eof_received or channel.closed):
+            return
+
+
+@contextmanager
+def raw() -> Iterator[int]:
+    """Every key goes to the other side; from the descriptor come bytes when the window's size changes."""
+    before = termios.tcgetattr(sys.stdin)
+    hear, say = os.pipe()
+    old = signal.signal(signal.SIGWINCH, lambda *_: os.write(say, b"."))
+    try:
+        tty.setraw(sys.stdin)
+        yield hear
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGWINCH, old)
+        os.close(hear)
+        os.close(say)

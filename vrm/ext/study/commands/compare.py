@@ -1,0 +1,43 @@
+"""`vrm compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(commands, "compare", compare,
+                     "compare runs of one workload: a table, a picture", [],
+                     "vrm compare runs/fcfs runs/sjf --out compare.png",
+                     "Runs may be live or simulated; all jobs that ran count. The others are "
+                     "measured against the first.")
+    add = parser.add_argument
+    add("directories", metavar="DIR", nargs="+",
+        help="the --out of a `vrm simulate`, or the directory of a live run")
+    add("--out", metavar="PICTURE", type=Path,
+        help="also draw them: a name ending in .png or .svg")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare; 0 done, 2 could not."""
+    from vrm.system.text import printable_lines
+    from vrm.ext.study.report.compare import CompareError, data, draw, read_runs, table
+
+    try:
+        runs = read_runs(arguments.directories)
+        if arguments.out is not None:
+            draw(runs, arguments.out)
+    except CompareError as error:
+        raise CannotRun(str(error)) from error
+    print(json.dumps(data(runs), indent=2) if arguments.json else printable_lines(table(runs)))
+    if arguments.out is not None and not arguments.json:
+        print(f"drawn: {arguments.out}")
+    return 0

@@ -1,0 +1,113 @@
+"""`vrm validate`: a live run against its replay in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Tuple
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, default_config, settings_of
+
+if TYPE_CHECKING:
+    from vrm.simulation.arguments import Measurements
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "validate", run, "compare a live run with its simulation", [shared],
+        "vrm validate logs --known actual\nvrm validate logs --estimates estimates.csv",
+        "Simulates a live run that has ended and prints how far the simulation is off. This does "
+        "not check a configuration: `vrm check` does.")
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", type=Path,
+        help="the directory of a live run (default: the one that the configuration names)")
+    add("--estimates", metavar="FILE", type=Path,
+        help="run times known beforehand, as `vrm calibrate` writes them")
+    add("--heatmap", metavar="FILE", type=Path,
+        help="for strip: how fast programs run with others, as `vrm heatmap measure` writes it")
+    add("--known", choices=("calibrated", "actual"), default="calibrated",
+        help="which run times the replay has: the calibrated ones, or those of the run itself, so "
+             "that only decisions can differ (default: calibrated)")
+    add("--out", metavar="PICTURE", action="append", default=[], type=Path,
+        help="draw the jobs, live against simulated: a name ending in .png or .svg; may be "
+             "repeated")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay and tell."""
+    from vrm.config.own import load_own
+    from vrm.model.speedups import SpeedError
+    from vrm.ext.study.report.compare import CompareError
+    from vrm.results.job_columns import JobFileError
+    from vrm.ext.study.validation.report import data, draw, table
+    from vrm.scheduling.registry import PolicyError
+    from vrm.system.text import printable_lines
+    from vrm.ext.study.validation.validate import (ValidationError, read_changes, read_lends, read_node_lends,
+                                           read_rows, read_rules, validate)
+    from vrm.workload.estimates import EstimateError, read_estimates
+
+    try:
+        settings = _settings(arguments)
+        directory, state = _places(arguments.run, settings)
+        last, nodes = read_rules(state)
+        (_, rules), *changes = read_changes(directory / "journal", last)
+        for each in (rules, *(other for _, other in changes)):
+            for text in each.own().values():
+                load_own(text, settings.base if settings is not None else Path.cwd())
+        estimates = None
+        if arguments.known == "calibrated":
+            if arguments.estimates is None:
+                raise CannotRun("which run times were known? Name the table that `vrm calibrate` "
+                                "wrote with --estimates FILE, or take those of the run with "
+                                "--known actual")
+            estimates = read_estimates(arguments.estimates)[0]
+        measured = _neighbours(arguments.heatmap, settings, rules.min_throughput)
+        found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, measured, changes,
+                         read_lends(directory / "journal", nodes), read_node_lends(directory / "journal"))
+        for picture in arguments.out:
+            draw(found, picture)
+    except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
+            JobFileError) as error:
+        raise CannotRun(str(error)) from error
+    if arguments.json:
+        print(json.dumps(data(found), indent=2))
+        return 0
+    print(printable_lines(table(found)))
+    strip = "strip" in {rules.policy, *(other.policy for _, other in changes)}
+    if strip and arguments.known == "calibrated" and measured.speedups is None:
+        print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
+    for picture in arguments.out:
+        print(f"drawn: {picture}")
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Any:
+    """The settings of the configuration that is named, or that stands for a run not named."""
+    named = getattr(arguments, "config", None)
+    if named is None and (arguments.run is not None or default_config() is None):
+        return None
+    return settings_of(arguments)
+
+
+def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
+    """The run's directory and its state file."""
+    if run is not None:
+        return run, run / "state"
+    if settings is None:
+        raise CannotRun("which run? Name its directory, or its configuration with -c FILE")
+    return settings.directory, settings.state
+
+
+def _neighbours(measured: Optional[Path], settings: Any, least: float) -> Measurements:
+    """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
+    from vrm.simulation.arguments import Measurements
+    found = Measurements(measured)
+    if settings is not None:
+        least = settings.rules.min_throughput
+        if settings.applications.heatmap is not None:
+            found = Measurements(settings.applications.heatmap, found.pairs(least)[1])
+    return Measurements(*found.pairs(least))

@@ -1,0 +1,233 @@
+"""Tables as text, CSV, Markdown, LaTeX, or cells for HTML: one table, many clothes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+from vrm.results.names import Unit, unit_of
+from vrm.ext.study.report.statistics import Interval
+
+PAGE = 40  # rows of a LaTeX table
+
+Value = Union[str, int, float, Interval, None]
+
+SECONDS = "[s]"
+"""In a column's head: its numbers are seconds. CSV keeps them; what people read has the unit in
+which the largest of the figure is easy to read."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head, the digits behind the point (None: from the values), and whether its
+    numbers are changes, shown with a sign."""
+
+    head: str
+    digits: Optional[int] = None
+    signed: bool = False
+
+    @property
+    def figure(self) -> str:
+        """What the column holds, if that is in seconds; else empty."""
+        what, found, _ = self.head.partition(SECONDS)
+        return what if found else ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: numbers are numbers, so that every format can show them in its way.
+
+    `name` is that of its CSV file; `note` says what the reader must know.
+    """
+
+    name: str
+    title: str
+    columns: Tuple[Column, ...]
+    rows: Tuple[Tuple[Value, ...], ...]
+    note: str = ""
+
+    @cached_property
+    def units(self) -> Dict[str, Unit]:
+        """The unit of each figure that is in seconds: one for all, where all can be read in it."""
+        times: Dict[str, List[float]] = {}
+        for column, values in zip(self.columns, zip(*self.rows)):
+            if column.figure:
+                times.setdefault(column.figure, []).extend(_numbers(values))
+        largest = {figure: max(map(abs, values), default=0.0) for figure, values in times.items()}
+        common = unit_of(largest.values())
+        together = all(most >= 0.05 * common.seconds for most in largest.values() if most)
+        return {figure: common if together else unit_of([most])
+                for figure, most in largest.items()}
+
+    @cached_property
+    def heads(self) -> List[str]:
+        """The heads, with the units of times."""
+        return [column.head.replace(SECONDS, f"[{self.units[column.figure].name}]")
+                if column.figure in self.units else column.head for column in self.columns]
+
+    def words(self, plus_minus: str = "±") -> List[List[str]]:
+        """The cells as text."""
+        scales = [self.units[column.figure].seconds if column.figure in self.units else 1.0
+                  for column in self.columns]
+        digits = [self._digits(index, scale) for index, scale in enumerate(scales)]
+        return [[_word(_scaled(value, scale), places, column.signed, plus_minus)
+                 for value, scale, places, column in zip(row, scales, digits, self.columns)]
+                for row in self.rows]
+
+    def is_number(self, index: int) -> bool:
+        """Whether a column holds numbers."""
+        return any(isinstance(row[index], (int, float, Interval)) for row in self.rows)
+
+    def _digits(self, index: int, scale: float) -> int:
+        given = self.columns[index].digits
+        if given is not None:
+            return given
+        numbers = _numbers(row[index] for row in self.rows)
+        if all(isinstance(number, int) for number in numbers):
+            return 0
+        largest = max(map(abs, numbers), default=0.0) / scale
+        return 2 if largest < 1000 else 1 if largest < 10000 else 0
+
+
+def _numbers(values: Iterable[Value]) -> List[float]:
+    return [value.mean if isinstance(value, Interval) else value
+            for value in values if isinstance(value, (int, float, Interval))]
+
+
+def _scaled(value: Value, scale: float) -> Value:
+    if scale == 1 or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Interval):
+        half = None if value.half is None else value.half / scale
+        return Interval(value.mean / scale, half, value.count)
+    return value / scale
+
+
+def _word(value: Value, digits: int, signed: bool, plus_minus: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Interval):
+        text = _word(value.mean, digits, signed, plus_minus)
+        return text if value.half is None else f"{text} {plus_minus} {value.half:.{digits}f}"
+    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    return text[1:] if text.strip("+-0.") == "" and text[0] in "+-" else text
+
+
+def text(table: Table) -> str:
+    """For a terminal."""
+    from prettytable import PrettyTable
+    heads = _unique(table.heads)
+    shown = PrettyTable(heads)
+    for index, head in enumerate(heads):
+        shown.align[head] = "r" if table.is_number(index) else "l"
+    shown.add_rows(table.words("+-"))
+    return "\n".join(filter(None, [table.title, shown.get_string(),
+                                   table.note.replace("±", "+-")])) + "\n"
+
+
+def _unique(heads: Any) -> List[str]:
+    found: List[str] = []
+    for head in heads:
+        while head in found:
+            head += " "
+        found.append(head)
+    return found
+
+
+def comma_separated(table: Table) -> str:
+    """CSV with all digits; an interval has columns of its own for its half and its count."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    wide = [any(isinstance(row[index], Interval) for row in table.rows)
+            for index in range(len(table.columns))]
+    heads: List[str] = []
+    for column, is_wide in zip(table.columns, wide):
+        heads += [column.head, *([f"{column.head} +-", f"{column.head} n"] if is_wide else [])]
+    writer.writerow(heads)
+    for row in table.rows:
+        cells: List[Any] = []
+        for value, is_wide in zip(row, wide):
+            if isinstance(value, Interval):
+                cells += [_plain(value.mean), _plain(value.half), value.count]
+            elif is_wide:
+                cells += [_plain(value), "", ""]
+            else:
+                cells.append(_plain(value))
+        writer.writerow(cells)
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def markdown(table: Table) -> str:
+    """A pipe table with its title and note."""
+    def cell(word: str) -> str:
+        return word.replace("\\", "\\\\").replace("|", "\\|")
+    lines = [f"**{table.title}**", "",
+             "| " + " | ".join(map(cell, table.heads)) + " |",
+             "|" + "|".join("--:" if table.is_number(index) else ":--"
+                            for index in range(len(table.columns))) + "|"]
+    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in table.words()]
+    return "\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n"
+
+
+_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+          "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+          "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+_special = re.compile("[" + re.escape("".join(_LATEX)) + "]")
+
+
+def _escaped(words: str) -> str:
+    found = _special.sub(lambda match: _LATEX[match.group()], words)
+    return re.sub(r"(?<![\w}])-(?=\d)", "$-$", found)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def _head(words: str) -> str:
+    """A column's head; what follows the unit, on a line of its own."""
+    what, unit, which = _escaped(words).partition("] ")
+    return rf"\shortstack[r]{{{what}]\\{which}}}" if unit else what
+
+
+def latex(table: Table) -> str:
+    """Floating tables for the packages booktabs and adjustbox, which makes wide ones fit; one
+    with more rows than a page has room for goes on in others."""
+    align = "".join("r" if table.is_number(index) else "l" for index in range(len(table.columns)))
+    rows = table.words()
+    parts = [rows[first:first + PAGE] for first in range(0, len(rows), PAGE)]
+    found = []
+    for number, part in enumerate(parts, 1):
+        title = _escaped(table.title) + (f" ({number} of {len(parts)})" if len(parts) > 1 else "")
+        found += [
+            r"\begin{table}", r"  \centering\small",
+            rf"  \caption{{{title}. {_escaped(_sentence(table.note))}}}",
+            rf"  \label{{tab:{table.name}{f'-{number}' * (number > 1)}}}",
+            rf"  \begin{{adjustbox}}{{max width=\linewidth}}\begin{{tabular}}{{{align}}}",
+            r"    \toprule", "    " + " & ".join(map(_head, table.heads))
+            + r" \\", r"    \midrule",
+            *("    " + " & ".join(map(_escaped, row)) + r" \\" for row in part),
+            r"    \bottomrule", r"  \end{tabular}\end{adjustbox}", r"\end{table}"]
+    return "\n".join(found) + "\n"
+
+
+FORMATS = {"text": (text, ".txt"), "markdown": (markdown, ".md"), "latex": (latex, ".tex")}
+
+
+def joined(tables: Sequence[Table], name: str) -> str:
+    """Tables one below the other, in a format of FORMATS."""
+    write, _ = FORMATS[name]
+    head = "% The preamble wants \\usepackage{booktabs,adjustbox}\n\n" if name == "latex" else ""
+    return head + "\n".join(map(write, tables))

@@ -1,0 +1,141 @@
+"""`jobs.csv` as columns of numbers, for reports of many thousand jobs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Dict, List, Sequence, Set, Tuple
+
+from vrm.model.job import JobState, application_kind
+from vrm.ext.study.report.density import Places
+from vrm.results.energy import Drawn, drawn_of
+from vrm.results.job_columns import COLUMNS, MOST, NAMES, PathLike, read_values
+from vrm.results.jobs import JobRow, cores_in
+from vrm.results.metrics import ran
+from vrm.results.summary import Columns
+
+
+@dataclass(frozen=True)
+class JobTable:
+    """The jobs of a list; `columns` are those of `JobRow`, a list of values each.
+
+    What is computed is kept. `Columns` and the arrays of `chosen` are of the jobs that ran, in
+    the order of the list.
+    """
+
+    columns: Dict[str, Sequence[Any]]
+
+    @classmethod
+    def read(cls, path: PathLike) -> "JobTable":
+        """The jobs of a file; raises as `read_jobs`."""
+        columns: Dict[str, List[Any]] = {name: [] for name in NAMES}
+        for values in read_values(path):
+            count = len(values["id"])
+            for column in COLUMNS:
+                columns[column.name] += values.get(column.name) or [column.default] * count
+        return cls({**columns})
+
+    @classmethod
+    def of(cls, rows: Sequence[JobRow]) -> "JobTable":
+        """The table of some rows."""
+        return cls({name: [getattr(row, name) for row in rows] for name in NAMES})
+
+    def __len__(self) -> int:
+        return len(self.columns["id"])
+
+    @cached_property
+    def rows(self) -> Tuple[JobRow, ...]:
+        """The jobs one by one."""
+        return tuple(map(JobRow, *(self.columns[name] for name in NAMES)))
+
+    @cached_property
+    def jobs(self) -> List[JobRow]:
+        """The jobs that ran, in the order of their starts."""
+        return sorted(ran(self.rows), key=lambda row: (row.start, row.id))
+
+    @cached_property
+    def chosen(self) -> Any:
+        """Which jobs ran, as an array."""
+        import numpy as np
+        return ~(np.isnan(self._times("start")) | np.isnan(self._times("end")))
+
+    @cached_property
+    def ran(self) -> Columns:
+        """The jobs that ran, for metrics."""
+        import numpy as np
+        ran = self.chosen
+        completed = JobState.COMPLETED.value
+        submit, start, end, lent, borrowed = (self._times(name)[ran] for name
+                                              in ("submit", "start", "end", "lent", "borrowed"))
+        grown = np.where(borrowed > 0, borrowed - self._cores[ran] * (end - start), 0.0)
+        return Columns(submit, start, end, self._cores[ran],
+                       np.array([status == completed for status in self.columns["status"]],
+                                bool)[ran], np.zeros(int(ran.sum()), np.int64),
+                       lent=lent - grown)
+
+    @cached_property
+    def drawn(self) -> List[Drawn]:
+        """What the jobs have drawn; empty where nothing is known of the power of any."""
+        known = any(self.columns["power"]) or any(self.columns["energy"])
+        return drawn_of(self.rows) if known else []
+
+    @cached_property
+    def app_time(self) -> Any:
+        """The application's own measurement (s) of each job that ran, else its running time."""
+        import numpy as np
+        measured = self._times("app_time")[self.chosen]
+        return np.where(np.isnan(measured), self.ran.end - self.ran.start, measured)
+
+    @cached_property
+    def work(self) -> Tuple[Any, ...]:
+        """Equal for two lists of the same jobs."""
+        import numpy as np
+        ids, procs = (np.array(self.columns[name], np.int64) for name in ("id", "procs"))
+        order, apps = np.lexsort((procs, ids)), self.columns["app"]
+        return ids[order].tobytes(), procs[order].tobytes(), [apps[at] for at in order.tolist()]
+
+    @cached_property
+    def kinds(self) -> frozenset[Any]:
+        """The applications, without their classes, that ran."""
+        from itertools import compress
+        return frozenset(map(application_kind, set(compress(self.columns["app"],
+                                                            self.chosen.tolist()))))
+
+    def _times(self, name: str) -> Any:
+        """A column of times (s); not a number where there is none."""
+        import numpy as np
+        return np.array(self.columns[name], float)
+
+    def nameless(self, name: "re.Pattern[str]") -> bool:
+        """Whether no job has an exit code, nor a program that is called otherwise."""
+        codes, programs = self._codes_and_programs
+        return codes == {None} and all(map(name.fullmatch, programs))
+
+    @cached_property
+    def _codes_and_programs(self) -> Tuple[Set[Any], Set[str]]:
+        return set(self.columns["exit_code"]), set(self.columns["app"])
+
+    @cached_property
+    def _all_places(self) -> Places:
+        return Places.read(self.columns["cores"])
+
+    @cached_property
+    def places(self) -> Places:
+        """The nodes and cores of the jobs that ran."""
+        import numpy as np
+        if self.chosen.all():
+            return self._all_places
+        found = self._all_places.of(self.chosen)
+        return Places(found.names, found.part, (np.cumsum(self.chosen) - 1)[found.job])
+
+    @cached_property
+    def _cores(self) -> Any:
+        """What `JobRow.processors` is of each job."""
+        import numpy as np
+        places = self._all_places
+        sizes = np.array([min(cores_in(text), MOST) for text in places.names], float)
+        held = np.bincount(places.job, sizes[places.part], len(self)).astype(np.int64) \
+            if places.names else 0
+        bare = np.array([not text for text in self.columns["cores"]], bool)
+        return np.where(bare, np.array(self.columns["procs"], np.int64), held)

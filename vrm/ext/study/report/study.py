@@ -1,0 +1,407 @@
+"""Runs read together: scenarios, queues and repetitions, and what is computed from them.
+
+A run is a directory with a jobs.csv: of an experiment, of a live manager, or the `--out` of a
+simulation. The three figures of the tables are those of a run's closing line: averages over the
+completed jobs of waiting, of running (the application's own time where it gave one), and of
+turnaround, their sum.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence,
+                    Tuple, cast)
+
+from vrm.model.job import JobState
+from vrm.ext.study.report.job_table import JobTable
+from vrm.results.energy import Drawn
+from vrm.results.jobs import JobRow
+from vrm.results.metrics import THRESHOLD, application_time, running
+from vrm.ext.study.report.statistics import Interval, interval
+from vrm.results.summary import Columns, mean
+
+Choices = Tuple[Optional[str], Optional[str], Optional[str]]
+"""Algorithm, backfilling and policy; None where they are not known."""
+
+POLICY = "Allocation.Policy"
+ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
+BASELINE = "compact"
+APART = ("compact", "spare")  # placements under which no two jobs share a node
+BESIDE = 0.5  # share of its running time that a job must have had a partner to count as beside it
+
+_NAMELESS = re.compile(r"app\d*")
+MEASURED = 0.2  # seconds from which on times make a speed-up: programs tell theirs in hundredths
+
+
+class StudyError(Exception):
+    """Directories that cannot be reported on; the text names the place and the mend."""
+
+
+class RanJob(Protocol):
+    """What is read of a job that ran; `JobRow` is one whose times are not None."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def app(self) -> str: ...
+    @property
+    def procs(self) -> int: ...
+    @property
+    def processors(self) -> int: ...
+    @property
+    def submit(self) -> float: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def app_time(self) -> Optional[float]: ...
+    @property
+    def nodes(self) -> str: ...
+    @property
+    def cores(self) -> str: ...
+    @property
+    def devices(self) -> str: ...
+    @property
+    def exit_code(self) -> Optional[int]: ...
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A run: its jobs, and what is known of it (`record` is its run.json, if it has one)."""
+
+    directory: Path
+    scenario: str
+    queue: str
+    repetition: int
+    table: JobTable
+    choices: Choices
+    processors: Optional[int]
+    record: Dict[str, Any] = field(default_factory=dict)
+    threshold: float = THRESHOLD  # of the bounded slowdown, in seconds
+
+    @property
+    def rows(self) -> Tuple[JobRow, ...]:
+        """The jobs, in the order of the list; `table` has them as columns, which is faster."""
+        return self.table.rows
+
+    @property
+    def jobs(self) -> List[RanJob]:
+        """The jobs that ran, in the order of their starts."""
+        return cast(List[RanJob], self.table.jobs)
+
+    @property
+    def drawn(self) -> List[Drawn]:
+        """What its jobs have drawn; empty where nothing is known of the power of any."""
+        return self.table.drawn
+
+    @cached_property
+    def completed(self) -> List[RanJob]:
+        """The jobs that completed."""
+        return [row for row in self.jobs if row.status == JobState.COMPLETED]
+
+    @property
+    def ran(self) -> int:
+        """How many jobs ran."""
+        return len(self.table.ran.submit)
+
+    @property
+    def done(self) -> int:
+        """How many jobs completed."""
+        return int(self.table.ran.completed.sum())
+
+    @property
+    def span(self) -> Tuple[float, float]:
+        """First submission and last end of the jobs that ran, in seconds."""
+        return self.table.ran.whole
+
+    @cached_property
+    def figures(self) -> Dict[str, Optional[float]]:
+        """The run's value of each of FIGURES; None where there is none."""
+        jobs, done = self.table.ran, self.table.ran.completed
+        waits, runs = mean(jobs.wait[done]), mean(self.table.app_time[done])
+        first, last = self.span
+        return {
+            "waiting": waits, "running": runs,
+            "turnaround": None if waits is None or runs is None else waits + runs,
+            "slowdown": mean(jobs.bounded_slowdown(self.threshold)),
+            "makespan": last - first if self.ran else None,
+            "utilisation": 100 * jobs.utilisation(self.processors) if self.processors and self.ran else None}
+
+    @cached_property
+    def _overlaps(self) -> List[Tuple[RanJob, RanJob]]:
+        """The pairs of jobs that shared a node for some time, each once."""
+        if self.choices[2] in APART:
+            return []
+        return list(_overlaps(self.jobs))
+
+    @cached_property
+    def companions(self) -> Dict[int, Dict[str, float]]:
+        """Per job, beside which programs it was on a node, and for which share (0 to 1) of its
+        time. A job without an entry had its nodes for itself."""
+        found: Dict[int, Dict[str, float]] = {}
+        for pair in self._overlaps:
+            both = min(row.end for row in pair) - max(row.start for row in pair)
+            for row, other in (pair, pair[::-1]):
+                shares = found.setdefault(row.id, {})
+                shares[other.app] = shares.get(other.app, 0.0) + both / running(row)
+        return found
+
+    @cached_property
+    def shared(self) -> Dict[int, List[Tuple[float, float]]]:
+        """Per job, the stretches of time in which another one was on one of its nodes."""
+        stretches: Dict[int, List[Tuple[float, float]]] = {}
+        for pair in self._overlaps:
+            both = max(row.start for row in pair), min(row.end for row in pair)
+            for row in pair:
+                stretches.setdefault(row.id, []).append(both)
+        return {job: _merged(sorted(found)) for job, found in stretches.items()}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is averaged: its name in a table, its unit, and whether less is better."""
+
+    title: str
+    unit: str
+    less: bool = True
+
+    @property
+    def head(self) -> str:
+        """Title and unit."""
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+
+FIGURES = {"waiting": Figure("waiting", "s"), "running": Figure("running", "s"),
+           "turnaround": Figure("turnaround", "s"), "makespan": Figure("makespan", "s"),
+           "utilisation": Figure("utilisation", "%", False),
+           "slowdown": Figure("bounded slowdown", "")}
+MAIN = ("waiting", "running", "turnaround")
+
+
+def _mean(values: Iterable[float]) -> Optional[float]:
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+# ------------------------------------------------------------------------------------ scenarios
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario as it is shown: `group` says what it shares with others (FCFS + EASY), `series`
+    what makes the difference within the group (compact, strip; empty where there is but one)."""
+
+    name: str
+    group: str
+    series: str
+    choices: Choices
+
+    @property
+    def label(self) -> str:
+        """Series and group."""
+        return " ".join(filter(None, [self.series, self.group]))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs and their scenarios, in the order in which they are shown."""
+
+    name: str
+    runs: Tuple[StudyRun, ...]
+    scenarios: Tuple[Scenario, ...]
+    missing: int = 0  # runs that were planned and are not complete
+
+    @cached_property
+    def queues(self) -> List[str]:
+        """The names of the queues."""
+        return list(dict.fromkeys(run.queue for run in self.runs))
+
+    @cached_property
+    def averaged(self) -> List[Optional[str]]:
+        """Over what figures are averaged: all queues together (None) if there is one, or several
+        on machines of one size; else each queue by itself."""
+        if len({run.processors for run in self.runs}) > 1 and len(self.queues) > 1:
+            return list(self.queues)
+        return [None]
+
+    @cached_property
+    def groups(self) -> List[str]:
+        """The groups of scenarios."""
+        return list(dict.fromkeys(one.group for one in self.scenarios))
+
+    @cached_property
+    def series(self) -> List[str]:
+        """The series; compact first, for it is what the others are measured against."""
+        found = list(dict.fromkeys(one.series for one in self.scenarios))
+        return sorted(found, key=lambda name: name != BASELINE)
+
+    @cached_property
+    def kinds(self) -> List[str]:
+        """The applications without their classes, sorted."""
+        return sorted(frozenset().union(*(run.table.kinds for run in self.runs)))
+
+    @cached_property
+    def repetitions(self) -> int:
+        """The largest number of repetitions of a scenario on a queue."""
+        return max(Counter((run.scenario, run.queue) for run in self.runs).values())
+
+    def scenario(self, group: str, series: str) -> Optional[Scenario]:
+        """The scenario at that place, if there is one."""
+        return next((one for one in self.scenarios
+                     if (one.group, one.series) == (group, series)), None)
+
+    def of(self, scenario: str, queue: Optional[str] = None) -> List[StudyRun]:
+        """The runs of a scenario, on a queue or on all, by repetition."""
+        return sorted((run for run in self.runs if run.scenario == scenario
+                       and queue in (None, run.queue)), key=lambda run: run.repetition)
+
+    def values(self, scenario: str, figure: str, queue: Optional[str] = None
+               ) -> Dict[int, float]:
+        """A figure by repetition: on one queue, or averaged over all queues.
+
+        Only repetitions on every queue can be averaged; where the queues have less than two in
+        common, their means are averaged into a single value.
+        """
+        found: List[Dict[int, float]] = []
+        for name in self.queues if queue is None else [queue]:
+            values = ((run.repetition, run.figures[figure]) for run in self.of(scenario, name))
+            found.append({number: value for number, value in values if value is not None})
+        if not all(found):
+            return {}
+        whole = set.intersection(*map(set, found))
+        if len(whole) < 2 and max(map(len, found)) > 1:
+            return {1: math.fsum(_mean(one.values()) or 0.0 for one in found) / len(found)}
+        return {number: math.fsum(one[number] for one in found) / len(found)
+                for number in sorted(whole)}
+
+    def mean(self, scenario: str, figure: str, queue: Optional[str] = None) -> Optional[Interval]:
+        """A figure over the repetitions; None where there is no value."""
+        values = list(self.values(scenario, figure, queue).values())
+        return interval(values) if values else None
+
+    def change(self, group: str, series: str, figure: str, queue: Optional[str] = None
+               ) -> Optional[Interval]:
+        """The change of a figure from the first series to another, in percent of the first.
+
+        The interval is that of the differences within repetitions, which share the state of the
+        machine, or the drawn queue.
+        """
+        one, other = self.scenario(group, self.series[0]), self.scenario(group, series)
+        if one is None or other is None:
+            return None
+        before = self.values(one.name, figure, queue)
+        after = self.values(other.name, figure, queue)
+        common = sorted(set(before) & set(after))
+        start = _mean(before[number] for number in common)
+        if not start:
+            return None
+        found = interval([after[number] - before[number] for number in common])
+        return Interval(100 * found.mean / start,
+                        None if found.half is None else 100 * found.half / start, found.count)
+
+
+# ------------------------------------------------------------------------------- side by side
+
+
+def _overlaps(jobs: Sequence[RanJob]) -> Iterator[Tuple[RanJob, RanJob]]:
+    """The pairs of jobs (given by start) that were on one node at the same time."""
+    live: Dict[str, List[RanJob]] = {}
+    for job in jobs:
+        met: Dict[int, RanJob] = {}
+        for node in _nodes(job):
+            here = [other for other in live.get(node, ()) if other.end > job.start]
+            met.update((other.id, other) for other in here)
+            live[node] = [*here, job]
+        if job.end > job.start:
+            yield from ((other, job) for other in met.values())
+
+
+def _merged(stretches: Sequence[Tuple[float, float]]) -> List[Tuple[float, float]]:
+    """Sorted stretches of time, those that touch made one."""
+    found: List[Tuple[float, float]] = []
+    for begin, end in stretches:
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _nodes(job: RanJob) -> List[str]:
+    if job.cores:
+        return [part.partition(":")[0] for part in job.cores.split(";")]
+    if not job.nodes:
+        return []
+    from vrm.results.places import unfold_nodes
+    return unfold_nodes(job.nodes)
+
+
+@dataclass(frozen=True)
+class Application:
+    """How a program on so many ranks fared in one company: `beside` a program, or alone (empty)
+    under a policy. `speedup` is against alone under the first policy; None where that is not
+    known, or shorter than MEASURED."""
+
+    app: str
+    procs: int
+    policy: str
+    beside: str
+    seconds: Interval
+    speedup: Optional[float]
+
+
+def applications(study: Study) -> List[Application]:
+    """How long each program ran alone, and beside which other one.
+
+    A job is alone when it shared no node at all, and beside a program when that was there for at
+    least half of its running time; jobs between are left out. So are the `app` and `app7` of
+    simulated traces, of which nobody knows whether they do the same work each time.
+    """
+    times: Dict[Tuple[str, int, str, str], List[float]] = {}
+    policies = {one.name: one.series or one.choices[2] or "" for one in study.scenarios}
+    for run in study.runs:
+        policy = policies[run.scenario]
+        if run.table.nameless(_NAMELESS):
+            continue
+        for row in run.completed:
+            if row.exit_code is None and _NAMELESS.fullmatch(row.app):
+                continue
+            shares = run.companions.get(row.id, {})
+            beside = max(shares, key=lambda app: shares[app]) if shares else ""
+            if beside and shares[beside] < BESIDE:
+                continue
+            key = (row.app, row.procs, policy, beside)
+            times.setdefault(key, []).append(application_time(row))
+    order = {name: index for index, name in enumerate(dict.fromkeys(
+        sorted(policies.values(), key=lambda name: name != BASELINE)))}
+    found = []
+    for (app, procs, policy, beside), values in sorted(
+            times.items(), key=lambda item: (item[0][:2], order[item[0][2]], item[0][3])):
+        alone = next((times[app, procs, name, ""] for name in order
+                      if (app, procs, name, "") in times), None)
+        mean = interval(values)
+        base = _mean(alone) if alone else None
+        told = base and min(base, mean.mean) >= MEASURED
+        found.append(Application(app, procs, policy, beside, mean,
+                                 base / mean.mean if base and told else None))
+    return found
+
+
+Value = Callable[[Columns], Any]
+
+
+def pooled(study: Study, scenario: str, value: Value, queue: Optional[str] = None) -> List[float]:
+    """The values of all jobs of a scenario that ran, on one queue or on all, in all repetitions,
+    lowest first."""
+    import numpy as np
+    values: List[float] = np.sort(np.concatenate(
+        [value(run.table.ran) for run in study.of(scenario, queue)])).tolist()
+    return values

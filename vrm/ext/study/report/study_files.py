@@ -1,0 +1,179 @@
+"""Reads the runs of a study from their directories."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence,
+                    Tuple)
+
+from vrm.ext.study.report.compare import CompareError, circumstances
+from vrm.ext.study.report.job_table import JobTable
+from vrm.ext.study.report.study import ALGORITHM, BACKFILLING, Choices, POLICY, StudyRun, Scenario, Study, StudyError
+from vrm.ext.study.report.study_findings import count
+from vrm.results.job_columns import JobFileError
+from vrm.results.metrics import THRESHOLD
+from vrm.results.names import policy_name
+
+
+def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
+               progress: Callable[[str], None] = lambda text: None) -> Study:
+    """The runs below the directories; each is a run, or holds runs. `threshold` (s) is that of
+    the bounded slowdown; `progress` is told which run is read. Raises StudyError."""
+    found: Dict[Path, None] = {}
+    names, planned = [], 0
+    orders: Dict[str, int] = {}
+    for text in dict.fromkeys(directories):
+        directory = Path(text)
+        if not directory.is_dir():
+            raise StudyError(f"{text} is not a directory; name that of a run, or of an experiment")
+        below = [directory] if (directory / "jobs.csv").exists() else sorted(
+            path.parent for path in [*directory.glob("*/jobs.csv"), *directory.glob("*/*/jobs.csv")]
+            if "earlier" not in path.parts)
+        if not below:
+            raise StudyError(f"{text}: there is no jobs.csv in it, nor in what it holds; name what "
+                             "`vrm experiment` or `vrm simulate --out` wrote, or the Log of a live "
+                             "run")
+        found.update(dict.fromkeys(below))
+        name, scenarios, number = _planned(directory)
+        planned += number
+        names.append(name or directory.resolve().name)
+        for scenario in scenarios:
+            orders.setdefault(scenario, len(orders))
+    read = []
+    for number, directory in enumerate(found, 1):
+        progress(f"reading run {number} of {len(found)}: {directory.name}")
+        one = _read(directory)
+        if one is not None:
+            read.append(one)
+    runs = [replace(run, threshold=threshold) for run in _named(read)]
+    if not any(run.ran for run in runs):
+        what = f"none of the {count(planned, 'planned run')} is complete" \
+            if planned and not read else "no job ran there"
+        raise StudyError(f"{', '.join(directories)}: {what}; there is nothing to report")
+    runs = [run for run in runs if run.ran]
+    runs.sort(key=lambda run: (orders.get(run.scenario, len(orders)), run.repetition))
+    missing = planned - sum(bool(run.record) for run in read)
+    return Study(" and ".join(dict.fromkeys(names)), tuple(runs), tuple(_scenarios(runs)),
+                 max(0, missing))
+
+
+def _planned(directory: Path) -> Tuple[str, List[str], int]:
+    """The name of the experiment in a directory, its scenarios in the order of its file, and how
+    many runs it plans."""
+    try:
+        found = json.loads((directory / "experiment.json").read_text(encoding="utf-8"))
+        return (str(found.get("name", "")), [one["name"] for one in found["scenarios"]],
+                len(found.get("runs", ())))
+    except FileNotFoundError:
+        return "", [], 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StudyError(f"{directory / 'experiment.json'}: vrm has not written this ({error!r}); "
+                         "move it away, or start the experiment again") from error
+
+
+def _read(directory: Path) -> Optional[StudyRun]:
+    """A run; None for one of an experiment that is not complete."""
+    path = directory / "run.json"
+    record: Dict[str, Any] = {}
+    try:
+        if path.exists():
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if not record["complete"]:
+                return None
+        rules, processors = circumstances(directory)
+        choices: Choices = (None, None, None) if rules is None else (
+            rules.algorithm, rules.backfill, rules.policy)
+        jobs = JobTable.read(directory / "jobs.csv")
+    except (JobFileError, CompareError) as error:
+        raise StudyError(str(error)) from error
+    except OSError as error:
+        raise StudyError(f"cannot read {error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StudyError(f"{path}: vrm has not written this ({error!r}); remove it, or run "
+                         "again") from error
+    if record:
+        return StudyRun(directory, str(record["scenario"]), str(record["queue"]),
+                   int(record["repetition"]), jobs, choices, processors, record)
+    return StudyRun(directory, directory.resolve().name, workload_of(directory), 1, jobs, choices,
+               processors)
+
+
+def workload_of(directory: Path) -> str:
+    """The name of what was simulated; empty for a live run."""
+    try:
+        found = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        return Path(str(found["workload"])).name
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # `circumstances` complains of a file that is there
+
+
+def _named(runs: Sequence[StudyRun]) -> Iterator[StudyRun]:
+    """The runs, those without a record by the paths where two have the same name.
+
+    Simulations of several workloads are a queue each, and then a scenario is what its policies
+    are called, so that it can be found on all of them.
+    """
+    alone = [run for run in runs if not run.record]
+    counts = Counter(run.scenario for run in alone)
+    several = len({run.queue for run in alone}) > 1
+    named = [(run.queue, _policies(run)) for run in alone]
+    by_policy = several and len(set(named)) == len(named)
+    for run in runs:
+        if not run.record:
+            if by_policy:
+                run = replace(run, scenario=_policies(run))
+            elif counts[run.scenario] > 1:
+                run = replace(run, scenario=str(run.directory))
+            if not several:
+                run = replace(run, queue="")
+        yield run
+
+
+def _policies(run: StudyRun) -> str:
+    return ", ".join(filter(None, [policy_name(*run.choices[:2]), run.choices[2]])) or run.scenario
+
+
+def _scenarios(runs: Sequence[StudyRun]) -> List[Scenario]:
+    """The scenarios with the place of each. Where not all places are different, each is its own."""
+    first: Dict[str, StudyRun] = {}
+    for run in runs:
+        first.setdefault(run.scenario, run)
+    changes = {name: _changes(run) for name, run in first.items()}
+    varied = [key for key in dict.fromkeys(key for one in changes.values() for key in one)
+              if len({one.get(key) for one in changes.values()}) > 1]
+    # Where all have one order and backfilling, these are still what a group is called.
+    named = [ALGORITHM, BACKFILLING] if varied == [POLICY] else varied
+    found = [Scenario(name, _group({ALGORITHM: "order", **_choices(run), **changes[name]},
+                                   named),
+                      changes[name].get(POLICY, "") if POLICY in varied else "", run.choices)
+             for name, run in first.items()]
+    places = {(one.group, one.series) for one in found}
+    if len(places) < len(found) or not all(one.label for one in found):
+        return [Scenario(one.name, one.name, "", one.choices) for one in found]
+    return found
+
+
+def _changes(run: StudyRun) -> Dict[str, str]:
+    """The keys of a run's scenario."""
+    if run.record.get("changes"):
+        return {key: str(value) for key, value in run.record["changes"].items()}
+    return _choices(run)
+
+
+def _choices(run: StudyRun) -> Dict[str, str]:
+    keys = zip((ALGORITHM, BACKFILLING, POLICY), run.choices)
+    return {key: value for key, value in keys if value is not None}
+
+
+def _group(changes: Dict[str, str], varied: Sequence[str]) -> str:
+    """What a scenario is called beside its placement: `WFP3 + EASY`, and `Key=value` for other
+    keys."""
+    algorithm = changes[ALGORITHM] if ALGORITHM in varied or BACKFILLING in varied else ""
+    backfilling = changes.get(BACKFILLING, "") if BACKFILLING in varied else ""
+    words = [policy_name(algorithm, backfilling)] if algorithm or backfilling else []
+    words += [f"{key.split('.')[-1]}={changes.get(key, '-')}" for key in varied
+              if key not in (ALGORITHM, BACKFILLING, POLICY)]
+    return " ".join(words)

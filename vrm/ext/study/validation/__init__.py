@@ -1,0 +1,1 @@
+"""A live run simulated again: how near the simulation is."""

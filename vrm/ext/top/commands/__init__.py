@@ -1,0 +1,1 @@
+"""`vrm top`: the command, and its screen."""

@@ -1,0 +1,97 @@
+"""A Gantt of what runs and what is forecast, as lines of text for `vrm top`: a line for each job, time
+to the right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, List, Mapping, Protocol, Sequence, Tuple
+
+from vrm.report.moments import LATER, when
+from vrm.results.forecast import Record, moment
+from vrm.system.text import printable
+
+Line = List[Tuple[str, str]]
+"""Texts with their styles, as `vrm.ext.top.top` has them."""
+
+TICK = 14
+"""Columns between two times of the axis at least."""
+
+SHORTEST = 60.0
+"""Seconds that the picture shows at least."""
+
+
+class Marks(Protocol):
+    """The characters that are drawn with (`vrm.ext.top.top.Glyphs`)."""
+
+    @property
+    def full(self) -> str: ...
+    @property
+    def rest(self) -> str: ...
+    @property
+    def free(self) -> str: ...
+    @property
+    def divider(self) -> str: ...
+
+
+def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: Tuple[int, int],
+          glyphs: Marks, colour: Callable[[int], str], first: int = 0) -> List[Line]:
+    """The jobs that have a forecast, from the `first` on, in at most `size[1]` lines of `size[0]`
+    columns. A bar is drawn from the likely start to the likely end; before it dots from the earliest
+    start of four in five, behind it a thin line to the latest end. `end` is that of the allocation."""
+    width, rows = size
+    known = [job for job in jobs if job.get("forecast")]
+    if not known:
+        return [[("no forecast: it is not made yet, or Forecast is off in the configuration", "dim")]]
+    shown = known[first:first + max(0, rows - 2)]
+    found = [job["forecast"] for job in shown]
+    last = max([now + SHORTEST, *(at for each in found for at in (moment(each, "end"),
+                                                                  moment(each, "end_p90"))
+                                  if math.isfinite(at))])
+    if math.isfinite(end):
+        last = max(min(last, end + 0.05 * (end - now)), now + SHORTEST)
+    ids = max([2, *(len(str(job["id"])) for job in shown)])
+    app = max(4, min(16, width // 5))
+    area = width - ids - app - 3
+    if area < 8:
+        return [[("the screen is too narrow for this picture", "dim")]]
+    scale = area / (last - now)
+    lines: List[Line] = [_axis(now, last, area, ids + app + 3)]
+    for job, each in zip(shown, found):
+        name = printable(job["app"])[:app]
+        lines.append([(f"{job['id']:>{ids}} {name:<{app}}  ", "plain"),
+                      *_bar(each, now, end, area, scale, glyphs, colour(job["id"]))])
+    if len(shown) < len(known):
+        lines.append([(f"{first + 1}-{first + len(shown)} of {len(known)}", "dim")])
+    return lines
+
+
+def _axis(now: float, last: float, area: int, margin: int) -> Line:
+    """The times over the picture."""
+    count = max(1, area // TICK)
+    text = " " * margin
+    for at in range(count):
+        column = margin + at * area // count
+        text = text.ljust(column) + when(now + (last - now) * at / count, now,
+                                         seconds=last - now < 3600)
+    return [(text[:margin + area].ljust(margin + area), "heading")]
+
+
+def _bar(each: Record, now: float, end: float, area: int, scale: float, glyphs: Marks, style: str
+         ) -> Line:
+    """The bar of a job."""
+    def column(at: float) -> int:
+        return area if at == math.inf else max(0, min(area, round((at - now) * scale)))
+
+    if not math.isfinite(moment(each, "start")):
+        return [(LATER[:area], "dim")]
+    running = each["running"]
+    early = 0 if running else column(moment(each, "p10"))
+    start = 0 if running else column(moment(each, "start"))
+    stop = max(start + 1, column(moment(each, "end")))
+    late = max(stop, column(moment(each, "end_p90")))
+    text = " " * min(early, start) + glyphs.free * max(0, start - early) + glyphs.full * (stop - start)
+    text = (text + glyphs.rest * (late - stop))[:area].ljust(area)
+    if math.isfinite(end) and column(end) < area:
+        at = column(end)
+        text = text[:at] + glyphs.divider + text[at + 1:]
+    return [(text.rstrip(), style)]

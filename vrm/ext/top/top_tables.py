@@ -1,0 +1,162 @@
+"""The jobs in `vrm top`: tables of those that run, wait, and have ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+
+from vrm.report.moments import brief
+from vrm.report.tables import (clock, duration, remaining,
+                               shown)
+from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
+from vrm.ext.top.top_nodes import colour, fold, mark
+from vrm.ext.top.top_view import End, Job
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a list: `cell` draws a row in so many columns, of which it needs `least` and can
+    use `most`. Those of low `rank` are kept longest on a narrow screen."""
+
+    title: str
+    least: int
+    most: int
+    rank: int
+    cell: Callable[[Any, int], Line]
+    right: bool = False
+
+
+def text_of(value: Callable[[Any], str], style: Union[str, Callable[[Any], str]] = "plain"
+          ) -> Callable[[Any, int], Line]:
+    return lambda row, width: [(value(row), style if isinstance(style, str) else style(row))]
+
+
+def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Mapping[int, str],
+                     glyphs: Glyphs) -> List[Column]:
+    def late(job: Job) -> bool:
+        return remaining(job, now) < 0
+
+    def progress(job: Job, width: int) -> Line:
+        share = _progress(job, now)
+        percent = f" {min(share, 9.99):4.0%}".replace("%", " %")
+        style = "bad" if late(job) else colour(job["id"])
+        bar = draw_bar(min(1.0, share), width - len(percent), style, glyphs)
+        if late(job) and width > len(percent):
+            bar = [("!" * (width - len(percent)), style)]
+        return [*bar, (percent, "bad" if late(job) else "plain")]
+
+    def neighbours(job: Job, width: int) -> Line:
+        line: Line = []
+        for other in partners.get(job["id"], ()):
+            line += [(", " if line else "", "plain"), (mark(other), colour(other)),
+                     (f" {apps.get(other, f'job {other}')}", "plain")]
+        return line
+
+    return [
+        Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
+        Column("Nodes", 9, 16, 6, text_of(lambda job: fold(tuple(job.get("nodes", ()))))),
+        Column("Progress", 12, 28, 4, progress),
+        Column("Left", 9, 9, 3, text_of(lambda job: f"{duration(remaining(job, now)):>9}",
+                                       lambda job: "bad" if late(job) else "plain"), right=True),
+        Column("With", 8, 200, 7, neighbours)]
+
+
+def _progress(job: Job, now: float) -> float:
+    """The share of its estimate that a job has run; above 1 when it is overdue."""
+    ran = max(0.0, now - job["start"])
+    share = ran / job["estimate"] if job["estimate"] > 0 else 1.0
+    return share if math.isfinite(share) else 0.0
+
+
+def waiting_columns(now: float, exclusive: bool = False) -> List[Column]:
+    """Of jobs that wait; `exclusive`: some of them share no node."""
+    def starts(job: Job, width: int) -> Line:
+        if job.get("held"):
+            return [("held", "warn")]
+        if job.get("after"):
+            return [(f"after {job['after'].replace(',', ', ')}", "warn")]
+        if job.get("lacks"):
+            return [("on more nodes", "warn")]
+        if job.get("late"):
+            return [("in another allocation", "warn")]
+        if job.get("forecast"):
+            return [(_whole(brief(job["forecast"], now), width), "good")]
+        moment = job.get("expected_start")
+        if moment is None:
+            return [(shown(job["why"]), "dim")]
+        return [(_whole(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
+
+    return [
+        Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
+        Column("Estimate", 9, 9, 4, text_of(lambda job: f"{duration(job['estimate']):>9}"),
+                right=True),
+        Column("Waited", 9, 9, 6, text_of(lambda job: f"{_waited(job, now):>9}"), right=True),
+        *([Column("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
+                                      "dim"))] if exclusive else []),
+        Column("Starts", 8, 200, 3, starts)]
+
+
+def _whole(moment: str, width: int) -> str:
+    """A moment and what is said of it; alone where there is no room for both."""
+    return moment if len(moment) <= width else moment.partition(" (")[0].partition(", in ")[0]
+
+
+def ended_columns() -> List[Column]:
+    def why(end: End) -> str:
+        return shown(end.reason)
+
+    def style(end: End) -> str:
+        return {"completed": "good", "cancelled": "warn"}.get(end.status, "bad")
+
+    return [
+        Column("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
+        Column("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else clock(end.end))),
+        Column("After", 9, 9, 5,
+                text_of(lambda end: "" if end.took is None else f"{_took(end.took):>9}"),
+                right=True),
+        Column("Why", 8, 200, 6, text_of(why))]
+
+
+def _waited(job: Job, now: float) -> str:
+    waited = max(0.0, now - job["submit"])
+    return duration(math.floor(waited) if math.isfinite(waited) else waited)
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.2f} s" if 0 <= seconds < 100 else duration(seconds)
+
+
+def table(heading: str, rows: Sequence[Any], shape: Sequence[Column], width: int, ids: int,
+           app: int, selected: Optional[int], glyphs: Glyphs) -> List[Line]:
+    """A heading and its rows: mark, id, application, then what of the columns has room."""
+    start = 2 + ids + 1
+    app = max(4, min(app, width - start))
+    left = width - start - app
+    widths: Dict[Column, int] = {}
+    for column in sorted(shape, key=lambda column: column.rank):
+        if left >= column.least + 1:
+            widths[column] = column.least
+            left -= column.least + 1
+    for column in widths:
+        more = min(column.most - column.least, left)
+        widths[column] += more
+        left -= more
+    there = [column for column in shape if column in widths]
+    title = f"  {'Id':>{ids}} {pad(heading, app, glyphs)}" + "".join(
+        " " + (f"{column.title:>{widths[column]}}" if column.right
+               else pad(column.title, widths[column], glyphs)) for column in there)
+    lines: List[Line] = [[(pad(title, width, glyphs), "heading")]]
+    for row in rows:
+        job_id, name = (row.id, row.app) if isinstance(row, End) else (row["id"], row["app"])
+        running = not isinstance(row, End) and row["state"] == "running"
+        line: Line = [(mark(job_id) if running else " ", colour(job_id)),
+                      (f" {job_id:>{ids}} {pad(shown(name), app, glyphs)}", "plain")]
+        for column in there:
+            line += [(" ", "plain"),
+                     *fill(column.cell(row, widths[column]), widths[column], glyphs)]
+        if job_id == selected and not isinstance(row, End):
+            line = [(text, f"reverse {style}") for text, style in
+                    fill(line, width, glyphs)]
+        lines.append(line)
+    return lines
