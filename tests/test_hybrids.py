@@ -16,7 +16,7 @@ import pytest
 
 from conftest import mpirun_environment
 from vrm.live.launch.openmpi import OpenMPI, find_mpirun
-from vrm.live.lending.check import Trial, check
+from vrm.ext.lending.check import Trial, check
 from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot
 

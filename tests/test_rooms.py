@@ -20,8 +20,9 @@ OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil",
 POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 """Extensions that decide, too."""
 
-BESIDE = {"ext/planning/planner.py", "ext/planning/part.py"}
-"""The process of plans, and the part of a manager that starts it: they decide nothing."""
+BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/commands/malleable.py"}
+"""Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the check of
+programs, and its command."""
 
 DIRECT = {
     "model": "", "system": "",

@@ -20,7 +20,7 @@ from vrm.commands.shared import ON, CannotRun, default_config, of_extension, sec
 MODULES = {
     "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
     "reserve": "reserve", "slurm": "slurm", "status": "queue status", "log": "log", "script": "script",
-    "simulate": "simulate", "generate": "generate", "malleable": "malleable", "wait": "wait",
+    "simulate": "simulate", "generate": "generate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 

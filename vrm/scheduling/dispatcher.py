@@ -28,7 +28,7 @@ class Dispatcher:
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
     its reservations are promises, of which none is moved to a later time. `tries_all`: it looks at
     jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
-    (`vrm.model.placement.Lease`). `by_energy`: it goes by what was measured of programs. `searches`: it
+    (`vrm.model.placement.Lease`). `by_energy`: it goes by what was measured of programs. `plans_aside`: it
     looks for plans, which takes long, so a live manager has a process for it.
     """
 
@@ -38,7 +38,7 @@ class Dispatcher:
     tries_all = True
     lends = False
     by_energy = False
-    searches = False
+    plans_aside = False
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.

@@ -12,19 +12,24 @@ import pytest
 from conftest import wait_until
 from executor import Managed
 
+from vrm.config.schema import load
 from vrm.front.answers import Refused
 from vrm.front.counter import Asked
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
 from vrm.live.manager.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
+from vrm.live.manager.manager import Manager
 from vrm.live.manager.part import Closed, Obey, Part, Shown, Stopped
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.nodewatch import Bound, Unsure, Up
 from vrm.live.nodes.outcomes import MemoryUse
+from vrm.live.site.setup import prepare
 from vrm.live.spawn.messages import Failure, LaunchFailed, Started
 from vrm.model import JobState
 from vrm.results.jobs import read_jobs
 from vrm.run import control, journal
+from vrm.run.rundir import RunDirectory
+from vrm.scheduling import PolicyError
 
 
 @pytest.fixture
@@ -60,6 +65,9 @@ class Greeter(Part):
     def tidy(self, now: float) -> None:
         self.calls.append("tidy")
 
+    def leave(self) -> None:
+        self.calls.append("leave")
+
     def commands(self) -> Mapping[str, Obey]:
         return {"greet": lambda command, name: {"ok": True, "text": f"hello {command['whom']}"}}
 
@@ -80,6 +88,21 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     managed.manager.stopping.stop("a test", kill=False)
     assert greeter.calls == [Closed(1), Unsure(1, "it is silent"), Stopped()]
     managed.close()
+
+
+def test_all_parts_leave_however_the_manager_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    greeter = Greeter()
+    Managed(root).close()
+    settings = load(root / "vrm.yaml")
+    manager = Manager(settings, prepare(settings), RunDirectory.of(settings), lambda kind, text: None, further=[greeter])
+
+    def fails() -> None:
+        raise PolicyError("a policy fails")
+
+    monkeypatch.setattr(manager, "_loop", fails)
+    with pytest.raises(PolicyError, match="a policy fails"):
+        manager.run()
+    assert greeter.calls == ["leave"]
 
 
 def test_lines_of_the_queue_file_become_jobs_and_a_wrong_one_is_counted(root: Path) -> None:

@@ -339,7 +339,7 @@ def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = Non
                   ) -> Tuple[Frozen, Rules]:
     """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
     times would take hours. Another run is given as it is."""
-    if not frozen.run.scheduler.dispatcher.searches:
+    if not frozen.run.scheduler.dispatcher.plans_aside:
         return frozen, rules
     instead = replace(rules, backfill="easy")
     return frozen.under(partial(compose, instead, heatmap=heatmap)), instead

@@ -73,7 +73,7 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
     if told.phase != "running":
         return
     frozen = files.frozen(told)
-    if len(frozen.waiting()) < FEWEST or frozen.run.scheduler.dispatcher.searches:
+    if len(frozen.waiting()) < FEWEST or frozen.run.scheduler.dispatcher.plans_aside:
         return
     in_force = files.rules
     today = (replace(in_force, algorithm="FCFS") if in_force.algorithm.lower() == ADVISED

@@ -1,1 +1,1 @@
-"""Jobs that start on cores that running jobs lend: the backfilling `sd`."""
+"""Jobs that start on cores that running jobs lend: the backfilling `sd`, and the check whether a program can lend."""

@@ -125,7 +125,7 @@ class Planning(Dispatcher):
 
     name = "cp"
     heads_first = False
-    searches = True
+    plans_aside = True
 
     def __init__(self, jobs: int = JOBS, effort: Effort = EFFORT,
                  solver: Optional[Solver] = None) -> None:

@@ -65,7 +65,7 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
     try:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
-        if scheduler.dispatcher.searches:
+        if scheduler.dispatcher.plans_aside:
             raise Refused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:

@@ -13,8 +13,8 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.launch.direct import Direct
-from vrm.live.lending.check import Ran, Trial, difference
-from vrm.live.lending.check import check as judge
+from vrm.ext.lending.check import Ran, Trial, difference
+from vrm.ext.lending.check import check as judge
 from vrm.live.nodes import lending
 from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot

@@ -44,7 +44,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> int:
     """Check; 0 malleable, 1 not, 2 it could not be checked."""
     from vrm.live.launch.base import LaunchError, make_launcher
-    from vrm.live.lending import check as checking
+    from vrm.ext.lending import check as checking
     from vrm.live.nodes.topology import TopologyError, read_topology
     from vrm.model import RankSlot
 

@@ -1,0 +1,1 @@
+"""Commands about programs that lend cores, a file each."""
