@@ -196,7 +196,7 @@ def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_p
         assert f"\n  {plugin.name} " not in said
     for name in ("report", "top"):
         assert (f"vrm: `{name}` is a command of vrm's extensions, which are not in this installation (vrm/ext); install vrm "
-                "whole: pip install vrm") in typed(core, name, tmp_path, 2)
+                "again, with all its files") in typed(core, name, tmp_path, 2)
     assert "vrm: --on is an option of vrm's extensions, which are not in this installation" in typed(
         core, "--on somewhere queue", tmp_path, 2)
     assert ".SS vrm queue\n" in typed(core, "help --man", tmp_path)
