@@ -21,7 +21,8 @@ BOUND = 10.0
 `vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
 
-MISSING = "of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files (docs/install.md)"
+MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "
+           "(docs/install.md)")
 """What is said of a part of vrm that is not there."""
 
 
