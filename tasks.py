@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Optional
 
 ROOT = Path(__file__).resolve().parent
 VENV = Path(os.environ.get("VRM_VENV", ROOT / ".venv"))
@@ -36,7 +35,7 @@ def say(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
-def run(*argv: object, env: Optional[Dict[str, str]] = None) -> int:
+def run(*argv: object, env: dict[str, str] | None = None) -> int:
     """Run a command in the project's folder and return its exit status."""
     return subprocess.run([str(word) for word in argv], cwd=ROOT, env=env, check=False).returncode
 
@@ -71,7 +70,7 @@ def pip(*arguments: object) -> None:
     must(*installer, "install", "--quiet", "--disable-pip-version-check", *arguments)
 
 
-def mpi_tools() -> List[str]:
+def mpi_tools() -> list[str]:
     """mpirun and mpicc of the system, when both are there."""
     found = [shutil.which("mpirun"), shutil.which("mpicc")]
     return [tool for tool in found if tool] if all(found) else []
@@ -94,7 +93,7 @@ def compiler() -> None:
                          "and run this again")
 
 
-def root_environment() -> Dict[str, str]:
+def root_environment() -> dict[str, str]:
     """The environment for mpirun: as root it refuses unless two variables say that this is meant."""
     env = dict(os.environ)
     if os.geteuid() == 0:
@@ -130,7 +129,7 @@ def makespan(file: Path) -> float:
     return max(end for _, end in times) - min(submit for submit, _ in times)
 
 
-def test(arguments: List[str]) -> int:
+def test(arguments: list[str]) -> int:
     """Install with what the tests want, and run them; `--quick`: without the long ones."""
     compiler()
     install("test")
@@ -170,7 +169,7 @@ def lint() -> int:
             | run(PYTHON, "-m", "mypy"))
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the task named first."""
     if sys.version_info < (3, 10):
         raise SystemExit("tasks.py: Python 3.10 or newer is needed; "

@@ -16,7 +16,8 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import psutil
@@ -57,7 +58,7 @@ def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) ->
         select.select([], [], [], max(0.01, now - asked))  # give way to what is waited for
 
 
-def descendants(pid: int, word: str) -> List[psutil.Process]:
+def descendants(pid: int, word: str) -> list[psutil.Process]:
     """The processes below one that live and whose command lines contain a word."""
     found = []
     for child in psutil.Process(pid).children(recursive=True):
@@ -67,7 +68,7 @@ def descendants(pid: int, word: str) -> List[psutil.Process]:
     return found
 
 
-def mpirun_environment() -> Dict[str, str]:
+def mpirun_environment() -> dict[str, str]:
     """The environment of a user who may run mpirun, also as root: of no batch job, no other
     MPI's, and with tables as wide as they want to be."""
     env = {name: value for name, value in os.environ.items()
@@ -116,13 +117,13 @@ def obey_permissions() -> None:
         libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: takes effect at exec
 
 
-def mpiruns() -> List[str]:
+def mpiruns() -> list[str]:
     """The mpiruns to test with: those of VRM_TEST_MPIRUNS (a list as PATH is), else vrm's choice."""
     listed = os.environ.get("VRM_TEST_MPIRUNS", "").split(os.pathsep)
     return [path for path in listed if path] or ["auto"]
 
 
-def mpiexecs() -> List[str]:
+def mpiexecs() -> list[str]:
     """The mpiexecs of MPICH and Intel MPI to test with: those of VRM_TEST_MPICH (a list as PATH
     is), else the one that vrm finds, if any."""
     listed = [path for path in os.environ.get("VRM_TEST_MPICH", "").split(os.pathsep) if path]
@@ -143,13 +144,13 @@ class Site:
         self.pids = self.log / "pids"
         self.config_file = root / "vrm.yaml"
         self.env = mpirun_environment()
-        self.started: List[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[str]] = []
         self.bin.mkdir(parents=True)
         self.config()
 
     def config(self, **keys: Any) -> None:
         """Write the configuration: one core on one node, compact without backfilling, and what `keys` say over it."""
-        settings: Dict[str, Any] = {
+        settings: dict[str, Any] = {
             "Applications": {"Path": str(self.bin), "Queue": str(self.queue)},
             "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(self.log), "Grace": 1}
         settings.update(keys)
@@ -174,7 +175,7 @@ class Site:
         with open(self.queue, "a") as file:
             file.write(text)
 
-    def start(self, *arguments: str, plain: bool = False, waits: bool = True, **env: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, plain: bool = False, waits: bool = True, **env: str) -> subprocess.Popen[str]:
         """Start `vrm -c CONFIG ARGUMENTS` and return at once: a manager that waits for more lines, unless a command
         or `--once` is named, or not `waits`. `plain`: without root's right to read and write everything."""
         if waits and "--once" not in arguments and all(word.startswith("-") for word in arguments):
@@ -188,11 +189,11 @@ class Site:
         self.started.append(process)
         return process
 
-    def said(self, process: "subprocess.Popen[str]") -> str:
+    def said(self, process: subprocess.Popen[str]) -> str:
         """What a started vrm has printed so far."""
         return process.output.read_text()  # type: ignore[attr-defined]
 
-    def finish(self, process: "subprocess.Popen[str]", limit: float = LIMIT) -> str:
+    def finish(self, process: subprocess.Popen[str], limit: float = LIMIT) -> str:
         """Wait for a started vrm to end and return what it printed."""
         try:
             process.wait(limit)
@@ -201,29 +202,29 @@ class Site:
         return self.said(process)
 
     def run(self, *arguments: str, limit: float = LIMIT, **env: str
-            ) -> "subprocess.CompletedProcess[str]":
+            ) -> subprocess.CompletedProcess[str]:
         """Run `vrm -c CONFIG ARGUMENTS` to its end."""
         return warm.run(["-c", str(self.config_file), *arguments], cwd=self.root, env={**self.env, **env},
                         timeout=limit)
 
-    def rows(self) -> Dict[int, JobRow]:
+    def rows(self) -> dict[int, JobRow]:
         """The lines of jobs.csv by job id."""
         return {row.id: row for row in read_jobs(self.log / "jobs.csv")}
 
-    def statuses(self) -> Dict[int, str]:
+    def statuses(self) -> dict[int, str]:
         """Status of every ended job by id."""
         return {job_id: row.status for job_id, row in sorted(self.rows().items())}
 
-    def state(self) -> Optional[Dict[str, Any]]:
+    def state(self) -> dict[str, Any] | None:
         """The state file's content, None while there is none."""
         path = self.log / "state"
         return json.loads(path.read_text()) if path.exists() else None
 
-    def running(self) -> List[str]:
+    def running(self) -> list[str]:
         """Ids of the jobs whose markers stand."""
         return sorted(p.name for p in self.pids.glob("[0-9]*")) if self.pids.exists() else []
 
-    def processes(self) -> List[int]:
+    def processes(self) -> list[int]:
         """Processes that jobs of this site's runs have left or still run."""
         tag = os.fsencode(str(self.bin)) + b"/"
         found = []
@@ -271,7 +272,7 @@ each group stays with one worker. Not so the test clusters: their tests are many
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs an mpirun or the test cluster, which the fixtures and parameters show."""
     for item in items:
         wanted = set(getattr(item, "fixturenames", ()))

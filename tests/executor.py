@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Dict, Iterable, List, Mapping, Set, Tuple
+from typing import Any
+from collections.abc import Iterable, Mapping
 
 import yaml
 
@@ -32,13 +33,13 @@ class Jobs(Spawner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.launched: List[LaunchRequest] = []
-        self.says: List[Event] = []
+        self.launched: list[LaunchRequest] = []
+        self.says: list[Event] = []
 
     def launch(self, request: LaunchRequest) -> None:
         self.launched.append(request)
 
-    def events(self) -> List[Event]:
+    def events(self) -> list[Event]:
         said, self.says = self.says, []
         return said
 
@@ -52,13 +53,13 @@ class Agents(NodeWatch):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(None, cluster, {}, "")
-        self.says: List[NodeEvent] = []
-        self.orders: List[Tuple[int, int, Dict[int, int]]] = []
-        self.down: Set[int] = set()
-        self.swept: Set[int] = set()
+        self.says: list[NodeEvent] = []
+        self.orders: list[tuple[int, int, dict[int, int]]] = []
+        self.down: set[int] = set()
+        self.swept: set[int] = set()
         self.names = [node.name for node in cluster.nodes]
 
-    def poll(self, now: float) -> List[NodeEvent]:
+    def poll(self, now: float) -> list[NodeEvent]:
         said, self.says = self.says, []
         return said
 
@@ -68,7 +69,7 @@ class Agents(NodeWatch):
     def sweeping(self, job_id: int) -> bool:
         return job_id in self.swept
 
-    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> Dict[str, Set[int]]:
+    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> dict[str, set[int]]:
         self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
         return {self.names[slot.node]: {slot.rank} for slot in own}
 
@@ -106,7 +107,7 @@ class Managed:
         settings = load(root / "vrm.yaml")
         self.run = RunDirectory.of(settings)
         self.run.create()
-        self.said: List[str] = []
+        self.said: list[str] = []
         found = prepare(settings)
         self.jobs, self.agents = Jobs(), Agents(found.cluster)
         self.manager = Manager(settings, dataclasses.replace(found, spawner=self.jobs, watch=self.agents, **site), self.run,
@@ -121,7 +122,7 @@ class Managed:
         for part in self.manager.parts:
             part.recall(past)
         self.manager.continuing.take_up(past)
-        self.events: List[Tuple[str, Dict[str, Any]]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         append = self.live.journal.append
 
         def noted(event: str, **values: Any) -> None:
@@ -133,7 +134,7 @@ class Managed:
             self.manager.intake.enter(parse_line(line))
 
     @property
-    def found(self) -> List[str]:
+    def found(self) -> list[str]:
         """The names of the events so far."""
         return [event for event, _ in self.events]
 

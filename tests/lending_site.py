@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any
 
 import pytest
 from conftest import Site, wait_until
@@ -38,7 +38,7 @@ sys.exit(main())
 """Runs vrm and kills it as soon as its N-th record of an event is on disk."""
 
 
-def allowed(root: Path, job: int, rank: int = 0) -> Set[int]:
+def allowed(root: Path, job: int, rank: int = 0) -> set[int]:
     """The CPUs that a rank of a job on this machine may use; none while it does not run."""
     try:
         pid = (root / f"pid.{job}.{rank}").read_text().strip()
@@ -49,7 +49,7 @@ def allowed(root: Path, job: int, rank: int = 0) -> Set[int]:
     return set(parse_cpu_list(line.split()[1]))
 
 
-def cores(number: int) -> List[Set[int]]:
+def cores(number: int) -> list[set[int]]:
     """The CPUs of the first cores of this machine."""
     found = [set(core.cpus) for core in read_topology().sockets[0][:number]]
     if len(found) < number:
@@ -71,12 +71,12 @@ def done(site: Site, *jobs: int) -> None:
         (site.root / f"done.{job}").touch()
 
 
-def records(site: Site) -> List[Dict[str, Any]]:
+def records(site: Site) -> list[dict[str, Any]]:
     """The journal."""
     return journal.read(site.log / "journal")
 
 
-def events(site: Site) -> List[str]:
+def events(site: Site) -> list[str]:
     """Its events."""
     return [record["event"] for record in records(site)]
 
@@ -86,7 +86,7 @@ def runs(site: Site, *jobs: int) -> None:
     wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")
 
 
-def lends(site: Site) -> List[Dict[str, Any]]:
+def lends(site: Site) -> list[dict[str, Any]]:
     """Who lends what to whom, by the state file; a lend that is over on all nodes is not there."""
-    found: List[Dict[str, Any]] = json.loads((site.log / "state").read_text()).get("lends", [])
+    found: list[dict[str, Any]] = json.loads((site.log / "state").read_text()).get("lends", [])
     return found

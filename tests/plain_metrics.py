@@ -10,7 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
 
 from vrm.model import JobState
 from vrm.results import metrics
@@ -69,7 +70,7 @@ class Load(NamedTuple):
     busy_procs: int
 
 
-def load(rows: Iterable[Finished]) -> List[Load]:
+def load(rows: Iterable[Finished]) -> list[Load]:
     """Queue and machine over time: one entry for each moment at which something happened.
 
     An entry is what holds after all ends, submissions and starts of its moment. Jobs that never
@@ -80,9 +81,9 @@ def load(rows: Iterable[Finished]) -> List[Load]:
                  state & _MASK) for time, state in zip(times, states)]
 
 
-def _moments(jobs: Iterable[Finished]) -> Tuple[List[float], List[int]]:
+def _moments(jobs: Iterable[Finished]) -> tuple[list[float], list[int]]:
     """The moments at which something happened, and the state after each."""
-    changes: Dict[float, int] = defaultdict(int)
+    changes: dict[float, int] = defaultdict(int)
     for row in jobs:
         waits = _QUEUED + _QUEUED_PROCS * row.processors
         runs = _RUNNING + row.processors
@@ -93,7 +94,7 @@ def _moments(jobs: Iterable[Finished]) -> Tuple[List[float], List[int]]:
     return times, list(accumulate(map(changes.__getitem__, times)))
 
 
-def _spells(jobs: Iterable[Finished], window: Window) -> List[Tuple[float, int]]:
+def _spells(jobs: Iterable[Finished], window: Window) -> list[tuple[float, int]]:
     """Seconds and state of each stretch of the window in which nothing happened."""
     first, last = window
     times, states = _moments(jobs)
@@ -105,7 +106,7 @@ def _spells(jobs: Iterable[Finished], window: Window) -> List[Tuple[float, int]]
     return list(zip(map(sub, [*times, last], [first, *times]), states))
 
 
-def queue_length(rows: Iterable[Finished], window: Optional[Window] = None) -> Distribution:
+def queue_length(rows: Iterable[Finished], window: Window | None = None) -> Distribution:
     """Waiting jobs over the time of the window (the makespan unless given).
 
     Each length weighs as many seconds as it held: the mean is that of time, and the q-th
@@ -116,8 +117,8 @@ def queue_length(rows: Iterable[Finished], window: Optional[Window] = None) -> D
     return _queue_length(_spells(jobs, window or span(jobs)))
 
 
-def _queue_length(spells: Sequence[Tuple[float, int]]) -> Distribution:
-    held: Dict[int, float] = defaultdict(float)
+def _queue_length(spells: Sequence[tuple[float, int]]) -> Distribution:
+    held: dict[int, float] = defaultdict(float)
     for seconds, state in spells:
         held[state >> 3 * _BITS] += seconds
     if not held:
@@ -133,7 +134,7 @@ def _queue_length(spells: Sequence[Tuple[float, int]]) -> Distribution:
 
 
 def utilisation(rows: Iterable[Finished], processors: int,
-                window: Optional[Window] = None) -> float:
+                window: Window | None = None) -> float:
     """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
 
     p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
@@ -151,13 +152,13 @@ def utilisation(rows: Iterable[Finished], processors: int,
     return used / (processors * (last - first))
 
 
-def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:
+def _window(jobs: Sequence[Finished], processors: int, window: Window | None) -> Window:
     if processors < 1:
         raise ValueError(f"a machine has at least 1 processor, not {processors}")
     return window or span(jobs)
 
 
-def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> float:
+def throughput(rows: Iterable[Finished], window: Window | None = None) -> float:
     """Completed jobs per hour over the window (the makespan unless given); 0 for an empty one."""
     jobs = ran(rows)
     first, last = window or span(jobs)
@@ -169,7 +170,7 @@ def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> flo
 
 
 def loss_of_capacity(rows: Iterable[Finished], processors: int,
-                     window: Optional[Window] = None) -> float:
+                     window: Window | None = None) -> float:
     """Share (0 to 1) of the machine that idled although waiting jobs wanted it.
 
     The integral of min(processors wanted by waiting jobs, idle processors) over the window (the
@@ -183,7 +184,7 @@ def loss_of_capacity(rows: Iterable[Finished], processors: int,
     return _loss_of_capacity(_spells(jobs, window), processors)
 
 
-def _loss_of_capacity(spells: Sequence[Tuple[float, int]], processors: int) -> float:
+def _loss_of_capacity(spells: Sequence[tuple[float, int]], processors: int) -> float:
     total = math.fsum(seconds for seconds, _ in spells)
     lost = math.fsum(
         seconds * max(0, min(state >> 2 * _BITS & _MASK, processors - (state & _MASK)))
@@ -195,15 +196,15 @@ def _loss_of_capacity(spells: Sequence[Tuple[float, int]], processors: int) -> f
 class Fairness:
     """Jain's index of the users' means (1: all fare alike, 1/n: one bears all), and the means."""
 
-    index: Optional[float]
-    means: Dict[str, float]
+    index: float | None
+    means: dict[str, float]
 
 
 def fairness(rows: Iterable[Finished],
              metric: Callable[[Any], float] = bounded_slowdown) -> Fairness:
     """How evenly the users fare: the mean of the metric over each user's jobs, and Jain's index
     of these means. Jobs without a `user` are left out."""
-    values: Dict[str, List[float]] = {}
+    values: dict[str, list[float]] = {}
     for row in ran(rows):
         user = getattr(row, "user", None)
         if user not in (None, ""):
@@ -212,7 +213,7 @@ def fairness(rows: Iterable[Finished],
     return Fairness(jain_index(means.values()), means)
 
 
-def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> List[Row]:
+def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> list[Row]:
     """The jobs submitted no earlier than `warm_up` seconds after the first submission and no
     later than `cool_down` seconds before the last: those that met neither the empty machine of
     the beginning nor the drained queue of the end. Raises ValueError for negative seconds."""
@@ -227,7 +228,7 @@ def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> L
 
 
 def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
-            cool_down: float = 0.0, threshold: float = THRESHOLD) -> Dict[str, Any]:
+            cool_down: float = 0.0, threshold: float = THRESHOLD) -> dict[str, Any]:
     """All metrics of the rows, by `vrm.results.summary.summarise`, which says more."""
     from vrm.results.summary import Moments, summarise
     rows = list(rows)
@@ -243,7 +244,7 @@ def columns_of(jobs: Sequence[Finished]) -> Any:
     """Jobs that ran, as `vrm.results.summary.Columns`."""
     import numpy as np
     from vrm.results.summary import Columns
-    users: Dict[str, int] = {"": 0}
+    users: dict[str, int] = {"": 0}
     numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
                for row in jobs]
     submit, start, end = (np.array([getattr(row, name) for row in jobs], float)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 
 class Task(NamedTuple):
@@ -32,9 +32,9 @@ class Running:
     work: float
     since: float
     expected_end: float = 0.0
-    lenders: Dict[int, int] = field(default_factory=dict)  # those that still run, with their nodes
+    lenders: dict[int, int] = field(default_factory=dict)  # those that still run, with their nodes
     borrowed: bool = False
-    lends_to: Optional[int] = None
+    lends_to: int | None = None
 
 
 class PlainSharing:
@@ -42,16 +42,16 @@ class PlainSharing:
     really is by all its cores, not by its slowest node; what is expected goes by the slowest node.
     `gain`: a job must end earlier by more than its mates lose."""
 
-    def __init__(self, nodes: int, limit: Optional[float], share: float = 0.5, most: int = 2,
+    def __init__(self, nodes: int, limit: float | None, share: float = 0.5, most: int = 2,
                  ideal: bool = False, grows: bool = True, gain: bool = False) -> None:
         self.nodes = self.free = nodes
         self.limit, self.share, self.most = limit, share, most
         self.ideal, self.grows, self.gain = ideal, grows, gain
-        self.running: Dict[int, Running] = {}
-        self.queue: List[Task] = []
+        self.running: dict[int, Running] = {}
+        self.queue: list[Task] = []
         self.now = 0.0
-        self.started: Dict[int, Tuple[float, Tuple[int, ...]]] = {}
-        self.ended: Dict[int, float] = {}
+        self.started: dict[int, tuple[float, tuple[int, ...]]] = {}
+        self.ended: dict[int, float] = {}
 
     # How fast jobs are, and what is expected of them.
 
@@ -85,7 +85,7 @@ class PlainSharing:
         """When it really ends, if nothing changes."""
         return job.since + job.work / self.rate(job, self.ideal)
 
-    def start(self, task: Task, mates: Tuple[int, ...] = ()) -> None:
+    def start(self, task: Task, mates: tuple[int, ...] = ()) -> None:
         """A job starts now, on free nodes or with mates."""
         job = Running(task, self.now, task.requested, task.run, self.now, borrowed=bool(mates))
         self.queue.remove(task)
@@ -120,12 +120,12 @@ class PlainSharing:
 
     # The decisions.
 
-    def frees(self) -> List[Tuple[float, int]]:
+    def frees(self) -> list[tuple[float, int]]:
         """When running jobs are expected to give how many nodes back."""
         return sorted((max(job.expected_end, self.now), job.task.nodes - sum(job.lenders.values()))
                       for job in self.running.values())
 
-    def free_at(self, time: float, frees: Optional[List[Tuple[float, int]]] = None) -> int:
+    def free_at(self, time: float, frees: list[tuple[float, int]] | None = None) -> int:
         """Nodes that are expected to be free at a time, if nothing else starts; `frees` if known."""
         return self.free + sum(nodes for end, nodes in (self.frees() if frees is None else frees) if end <= time)
 
@@ -166,7 +166,7 @@ class PlainSharing:
                 for job in self.running.values()]
         return math.fsum(slow) / len(slow) if slow else math.inf
 
-    def mates(self, task: Task, head: Task) -> Optional[Tuple[int, ...]]:
+    def mates(self, task: Task, head: Task) -> tuple[int, ...] | None:
         """Who lends to a task that does not fit, or None."""
         share, requested = self.share, task.requested
         if not task.malleable:
@@ -174,7 +174,7 @@ class PlainSharing:
         start = self.static_start(task, head) - self.price(task)
         if not start + requested > self.now + requested / share:
             return None
-        able: Dict[int, float] = {}
+        able: dict[int, float] = {}
         for job_id, job in self.running.items():
             left = job.expected_end - self.now
             value = (job.expected_end - job.task.submit + requested) / job.task.requested
@@ -205,7 +205,7 @@ class PlainSharing:
         end = self.running[mate].expected_end
         return task is not head and end <= self.shadow(head) < end + task.requested
 
-    def delays(self, mates: Tuple[int, ...], task: Task, head: Task) -> bool:
+    def delays(self, mates: tuple[int, ...], task: Task, head: Task) -> bool:
         """Whether the head would start later."""
         before = self.shadow(head)
         for mate in mates:
@@ -233,7 +233,7 @@ class PlainSharing:
             else:
                 return
 
-    def run(self, tasks: List[Task]) -> None:
+    def run(self, tasks: list[Task]) -> None:
         """All tasks, in order of their submission, to their ends."""
         coming = sorted(tasks, key=lambda task: (task.submit, task.id))
         while coming or self.running:

@@ -10,7 +10,8 @@ import functools
 import itertools
 import math
 from fractions import Fraction
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 
@@ -19,10 +20,10 @@ from vrm.model.amounts import unit
 from vrm.model.job import Request
 from vrm.scheduling import JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
 
-Place = Tuple[int, int, Tuple[int, ...]]
+Place = tuple[int, int, tuple[int, ...]]
 """Node, socket and cores of one rank."""
 
-UTILITIES: Dict[str, Callable[[float, float, int], float]] = {
+UTILITIES: dict[str, Callable[[float, float, int], float]] = {
     "FCFS": lambda q, t, n: q,
     "FCSJ": lambda q, t, n: q / t,
     "WFP1": lambda q, t, n: (q / t) * n,
@@ -57,21 +58,21 @@ def alone(job: Job, policy: str) -> bool:
 class PlainNode:
     """One node: the job on each core, the jobs that hold its two halves, and what is left."""
 
-    def __init__(self, cores: Sequence[int], resources: Dict[str, Any],
+    def __init__(self, cores: Sequence[int], resources: dict[str, Any],
                  features: Sequence[str]) -> None:
-        self.slots: List[List[Optional[int]]] = [[None] * count for count in cores]
-        self.halves: List[Optional[Job]] = [None, None]
+        self.slots: list[list[int | None]] = [[None] * count for count in cores]
+        self.halves: list[Job | None] = [None, None]
         self.left = {name: Fraction(str(amount)) for name, amount in resources.items()}
         self.features = set(features)
         self.up = True
 
-    def copy(self) -> "PlainNode":
+    def copy(self) -> PlainNode:
         twin = PlainNode([], {}, self.features)
         twin.slots = [list(socket) for socket in self.slots]
         twin.halves, twin.left, twin.up = list(self.halves), dict(self.left), self.up
         return twin
 
-    def room(self, job: Job, policy: str) -> List[Tuple[int, Tuple[int, ...]]]:
+    def room(self, job: Job, policy: str) -> list[tuple[int, tuple[int, ...]]]:
         """Socket and cores of each rank that the job could have here now."""
         if not self.up or not set(job.features) <= self.features:
             return []
@@ -99,11 +100,11 @@ class PlainNode:
         return found[:cap] if cap else found
 
 
-def amount_of(amounts: Dict[str, float], name: str) -> Fraction:
+def amount_of(amounts: dict[str, float], name: str) -> Fraction:
     return Fraction(str(amounts.get(name, 0)))
 
 
-def per_node(job: Job) -> Dict[str, float]:
+def per_node(job: Job) -> dict[str, float]:
     """What the job takes once on each of its nodes."""
     return {name: amount / unit(name) for name, amount in job.request.per_node}
 
@@ -125,9 +126,9 @@ class Reference:
         self.nodes = [PlainNode(n.sockets, dict(n.resources), n.features) for n in nodes]
         self.policy, self.ordering = policy, ordering
         self.backfilling, self.heatmap = backfilling, heatmap
-        self.running: Dict[int, Tuple[Job, List[Place], float]] = {}
+        self.running: dict[int, tuple[Job, list[Place], float]] = {}
 
-    def copy(self) -> "Reference":
+    def copy(self) -> Reference:
         twin = Reference([], self.policy, self.ordering, self.backfilling, self.heatmap)
         twin.facts, twin.licences = self.facts, self.licences
         twin.nodes = [node.copy() for node in self.nodes]
@@ -136,9 +137,9 @@ class Reference:
 
     # Placement.
 
-    def find(self, job: Job) -> Optional[List[Place]]:
+    def find(self, job: Job) -> list[Place] | None:
         """The place of each rank if the job started now, or None."""
-        def preference(index: int) -> Tuple[float, int]:
+        def preference(index: int) -> tuple[float, int]:
             tenants = [t for t in self.nodes[index].halves if t is not None]
             if not tenants:
                 return 0, index
@@ -173,20 +174,20 @@ class Reference:
         return [(index, *place) for index, room in chosen for place in room[:here[index]]]
 
     @staticmethod
-    def first(rooms: List[Any], tasks: int, least: int) -> Optional[List[Any]]:
+    def first(rooms: list[Any], tasks: int, least: int) -> list[Any] | None:
         """The first nodes with room for so many tasks, at least so many nodes."""
         for number in range(least, len(rooms) + 1):
             if sum(len(room) for _, room in rooms[:number]) >= tasks:
                 return rooms[:number]
         return None
 
-    def nodes_needed(self, job: Job) -> Optional[int]:
+    def nodes_needed(self, job: Job) -> int | None:
         """Nodes that the job takes on the empty cluster; None when it can never run."""
         places = Reference(self.facts, self.policy, heatmap=self.heatmap,
                            licences=self.all_licences).find(job)
         return None if places is None else len({index for index, _, _ in places})
 
-    def start(self, job: Job, places: List[Place], now: float) -> None:
+    def start(self, job: Job, places: list[Place], now: float) -> None:
         """Give the cores to the job; fails when one of them is taken."""
         for index in dict.fromkeys(index for index, _, _ in places):
             node = self.nodes[index]
@@ -226,17 +227,17 @@ class Reference:
 
     # Scheduling.
 
-    def in_order(self, waiting: Sequence[Job], now: float) -> List[Job]:
+    def in_order(self, waiting: Sequence[Job], now: float) -> list[Job]:
         """Highest utility first, then the earlier submitted, then the lower id."""
         utility = UTILITIES[self.ordering]
 
-        def key(job: Job) -> Tuple[float, float, int]:
+        def key(job: Job) -> tuple[float, float, int]:
             needed = self.nodes_needed(job)
             assert needed is not None
             return -utility(now - job.submit, job.estimate, needed), job.submit, job.id
         return sorted(waiting, key=key)
 
-    def at(self, moment: float, now: float) -> "Reference":
+    def at(self, moment: float, now: float) -> Reference:
         """The cluster as it will be at that moment if all jobs run as long as estimated; a job
         past its estimate counts as ending now.
         """
@@ -253,7 +254,7 @@ class Reference:
                 return moment
         return math.inf
 
-    def step(self, now: float, waiting: Sequence[Job]) -> List[Tuple[int, bool, List[Place]]]:
+    def step(self, now: float, waiting: Sequence[Job]) -> list[tuple[int, bool, list[Place]]]:
         """Starts all that may start: id, whether it was backfilled, and places, as started."""
         order = self.in_order(waiting, now)
         starts = []
@@ -293,8 +294,8 @@ class Moment(NamedTuple):
     """What a step has decided, and the plain cluster and the waiting jobs in order after it."""
 
     now: float
-    starts: List[Tuple[int, bool, List[Place]]]
-    waiting: List[Job]
+    starts: list[tuple[int, bool, list[Place]]]
+    waiting: list[Job]
     reference: Reference
     scheduler: Scheduler
     cluster: Cluster
@@ -317,7 +318,7 @@ class Cancel(NamedTuple):
 
 
 def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling: str = "none",
-         heatmap: bool = False, licences: int = 0) -> Tuple[Scheduler, Cluster, Reference]:
+         heatmap: bool = False, licences: int = 0) -> tuple[Scheduler, Cluster, Reference]:
     """The real scheduler with its cluster, and the plain one of the same settings."""
     cluster = Cluster(nodes, {"ansys": licences} if licences else None)
     ranks = Heatmap.parse(HEATMAP.splitlines()) if heatmap else None
@@ -327,7 +328,7 @@ def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling
                                          licences)
 
 
-def places_of(placement: Any, nodes: Sequence[Node]) -> List[Place]:
+def places_of(placement: Any, nodes: Sequence[Node]) -> list[Place]:
     """Where a placement puts each rank."""
     slots = list(placement.slots(nodes))
     assert [slot.rank for slot in slots] == list(range(len(slots)))
@@ -335,14 +336,14 @@ def places_of(placement: Any, nodes: Sequence[Node]) -> List[Place]:
 
 
 def play(scheduler: Scheduler, cluster: Cluster, reference: Reference, tasks: Sequence[Task],
-         others: Sequence[Union[Switch, Cancel]] = ()) -> Iterator[Moment]:
+         others: Sequence[Switch | Cancel] = ()) -> Iterator[Moment]:
     """Run the workload through both, from event to event; each step must decide the same, and
     leave the same job on every core. Ends when nothing will happen any more.
     """
     queue = scheduler.new_queue()
-    waiting: Dict[int, Job] = {}
+    waiting: dict[int, Job] = {}
     runtimes = {task.job.id: task.runtime for task in tasks}
-    events: List[Tuple[float, int, Any]] = [(task.job.submit, 2, task.job) for task in tasks]
+    events: list[tuple[float, int, Any]] = [(task.job.submit, 2, task.job) for task in tasks]
     events += [(other.time, 1 if isinstance(other, Switch) else 3, other) for other in others]
     while events:
         now = min(time for time, _, _ in events)
@@ -453,7 +454,7 @@ def _jobs(plain: bool, most_procs: int) -> st.SearchStrategy:
         st.none() if plain else _WISHES)
 
 
-def _job(drawn: Any) -> Dict[str, Any]:
+def _job(drawn: Any) -> dict[str, Any]:
     (app, exclusive, cores), procs, estimate, wishes = drawn
     found = {"app": app, "procs": procs, "estimate": estimate, "exclusive": exclusive, "cores": cores}
     return found if wishes is None else {**found, "request": wished(wishes, procs, cores, exclusive)}
@@ -474,7 +475,7 @@ def _tasks(plain: bool, late: bool) -> st.SearchStrategy:
 
 
 @st.composite
-def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False) -> List[Task]:
+def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False) -> list[Task]:
     """Jobs that come one after another and end when estimated or before; some later if `late`.
 
     All times are multiples of 1/8, so that sums and differences of them are exact.

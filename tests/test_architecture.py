@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import Any, Dict, Set
+from typing import Any
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_paths_of_the_page_are_there(path: str) -> None:
 
 def test_the_table_of_rooms_is_that_of_the_imports() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \| [^|]+ \| ([\w., ]*)\|$", PAGE, re.MULTILINE)
-    said: Dict[str, Set[str]] = {room: set(filter(None, re.split(r"[, ]+", below)))
+    said: dict[str, set[str]] = {room: set(filter(None, re.split(r"[, ]+", below)))
                                  for room, below in rows}
     assert said == {room: set(below.split()) for room, below in DIRECT.items()}
 

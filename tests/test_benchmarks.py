@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -71,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("name, found", CASES)
-def test_it_runs_and_prints_its_table(name: str, found: List[str]) -> None:
+def test_it_runs_and_prints_its_table(name: str, found: list[str]) -> None:
     text = run(name, "--quick")
     for pattern in found:
         assert re.search(pattern, text), text

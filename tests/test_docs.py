@@ -16,7 +16,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "npb/README.md", "experiments/README.md",
          *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
-NOT_RUN: List[Tuple[str, str]] = [
+NOT_RUN: list[tuple[str, str]] = [
     (r"python3 tasks\.py ", "the whole installation, demonstration and tests: .ci/run does it"),
     (r"git clone URL", "URL stands for the place of the user's choice"),
     (r"git -C ~/vrm pull", "needs a remote repository"),
@@ -83,7 +83,7 @@ INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
 INSTALLS = "docs/extending.md"
 """Installs a package: tests/test_plugins.py does what it says, in an environment of its own."""
 
-BEFORE: Dict[str, str] = {
+BEFORE: dict[str, str] = {
     "docs/forecast.md": "mkdir -m 755 naps; printf '#!/bin/sh\\nexec sleep 100\\n' > naps/nap; chmod 755 naps/nap\n"
                         "for i in $(seq 9); do echo 'nap 1 300'; done > queue\n"
                         "printf '%s\\n' 'Applications: {Path: naps, Queue: queue}' 'Cores: 1' 'Nodes: 2' "
@@ -113,7 +113,7 @@ def blocks(page: str) -> Iterator[str]:
 
 def commands(block: str) -> Iterator[str]:
     """Each whole command: a line, or the lines of a loop or with a document in them."""
-    lines: List[str] = []
+    lines: list[str] = []
     for line in block.splitlines():
         lines.append(line)
         text = "\n".join(lines)
@@ -218,7 +218,7 @@ def test_options_and_commands_that_are_named_exist() -> None:
 
     general = help_of()
     groups = {"npb", "heatmap", "malleable", "energy"}
-    seen: Dict[str, str] = {}
+    seen: dict[str, str] = {}
     for page in PAGES:
         if page == "CHANGELOG.md":
             continue  # also of commands that are gone

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Dict, Iterator, Set, Tuple
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,7 +22,7 @@ from vrm.system import plugins
 
 HOUSE = Path(vrm.__file__).parent
 
-EXCEPTIONS: Dict[Tuple[str, str], str] = {
+EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
@@ -71,14 +71,14 @@ def test_without_the_file_there_is_nothing(declared: Path) -> None:
 # ---------------------------------------------------------------------- what imports what
 
 
-def modules(folder: Path) -> Iterator[Tuple[str, Path]]:
+def modules(folder: Path) -> Iterator[tuple[str, Path]]:
     """The modules of vrm in a folder, with their files."""
     for path in sorted(folder.rglob("*.py")):
         name = ".".join(("vrm", *path.relative_to(HOUSE).with_suffix("").parts))
         yield name.removesuffix(".__init__"), path
 
 
-def named(path: Path) -> Set[str]:
+def named(path: Path) -> set[str]:
     """The modules that a file imports, and the names of such in its texts, but in those that explain."""
     tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -54,13 +54,13 @@ def queues(tmp_path: Path) -> Path:
     return tmp_path / "queues"
 
 
-def run(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], text=True,
                           capture_output=True, timeout=120, check=False,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def rows_of(text: str) -> List[Dict[str, str]]:
+def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
@@ -161,7 +161,7 @@ def test_the_old_backfilling_is_as_the_thesis_has_it() -> None:
     jobs = [Submission(Job(number, "a", procs, estimate, 0.0), estimate)
             for number, procs, estimate in rows]
 
-    def starts(backfill: Any) -> Dict[int, float]:
+    def starts(backfill: Any) -> dict[int, float]:
         return {row.id: row.start for row in simulate(jobs, Machine.of(6), Rules(backfill=backfill)).jobs}
 
     assert starts(study().FoundingBackfilling()) == {1: 0, 2: 0, 3: 20, 4: 0, 5: 10, 6: 20}
@@ -221,7 +221,7 @@ def test_running_times_under_strip_are_those_of_the_document(recorded: Path) -> 
     pool = DATA / "corun" / "aris-nas.json"
     module = study()
     published = module.read_published()
-    changes: Dict[str, List[float]] = {}
+    changes: dict[str, list[float]] = {}
     for name, path in module.find_queues(recorded, published).items():
         own = [one for one in published if one.queue == name]
         if own[0].machine == "aris":

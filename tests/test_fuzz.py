@@ -14,7 +14,8 @@ import random
 import re
 import signal
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -70,7 +71,7 @@ def times(few: int) -> range:
 DEEP: Any = []
 for _ in range(50):
     DEEP = [DEEP]
-ODD: List[Any] = [None, True, False, -1, 0, 1, 3, 99, 2 ** 31, 10 ** 12, 10 ** 30, 1e308, 1e-9, -0.5, "",
+ODD: list[Any] = [None, True, False, -1, 0, 1, 3, 99, 2 ** 31, 10 ** 12, 10 ** 30, 1e308, 1e-9, -0.5, "",
                   "x", "0-99999", "../../bin/sh", "\x1b[31m", "\ud800", "a" * 3000, "running", "any:1",
                   [], {}, [[]], [1], {"id": 1}, [None], DEEP, "queued", "n0", "1e999", "inf"]
 
@@ -108,9 +109,9 @@ def flipped(choose: random.Random, data: bytes) -> bytes:
     return data or b"\n"
 
 
-def places(value: Any) -> List[Tuple[Any, Any]]:
+def places(value: Any) -> list[tuple[Any, Any]]:
     """Every container of a JSON value with a key of it."""
-    found: List[Tuple[Any, Any]] = []
+    found: list[tuple[Any, Any]] = []
     keys: Sequence[Any] = (list(value) if isinstance(value, dict) else
                            range(len(value)) if isinstance(value, list) else ())
     for key in keys:
@@ -136,7 +137,7 @@ def changed(choose: random.Random, value: Any) -> Any:
     return value
 
 
-def mutations(count: range, data: bytes, json_lines: bool = False) -> Iterator[Tuple[int, bytes]]:
+def mutations(count: range, data: bytes, json_lines: bool = False) -> Iterator[tuple[int, bytes]]:
     """Mutations of a file, half of them as JSON where it is that: of the whole, or of a line."""
     for number in count:
         choose = random.Random(SEED * 1_000_003 + number)
@@ -383,7 +384,7 @@ Replay: {{Speed: 1.0}}
     return log
 
 
-def each(few: int, file: Path, asks: Callable[[random.Random], List[str]], capsys: Any,
+def each(few: int, file: Path, asks: Callable[[random.Random], list[str]], capsys: Any,
          is_json: bool = False) -> None:
     """Ask after each mutation of a file."""
     data = file.read_bytes()
@@ -421,7 +422,7 @@ def test_tables_of_jobs(left: Path, capsys: Any, run: RunDirectory) -> None:
     odd = ["", "inf", "nan", "-1", "1e400", "x\x1b[31m", "9" * 40, '"', "\\u001b", "n[0-", "n0:0/9-1",
            "n0:0/0-99999999", "n[1-999999]", "\x9b", "0/0", "\udcff", "1_0"]
 
-    def ask(choose: random.Random) -> List[str]:
+    def ask(choose: random.Random) -> list[str]:
         if choose.random() < 0.5:  # a cell
             cells = [list(row) for row in rows]
             for _ in range(choose.randint(1, 3)):
@@ -455,7 +456,7 @@ def test_configurations(left: Path, capsys: Any, monkeypatch: Any) -> None:
            "json:JSONDecoder", "2026-01-01", "0x10", "|", "? a", "{a: {b: {c: d}}}", "/", "..",
            "999999", "easy", "pack", "spare", "strip", "SJF", "any", "group", "kill"]
 
-    def ask(choose: random.Random) -> List[str]:
+    def ask(choose: random.Random) -> list[str]:
         if choose.random() < 0.7:
             now = list(lines)
             for _ in range(choose.randint(1, 2)):
@@ -470,6 +471,6 @@ def test_configurations(left: Path, capsys: Any, monkeypatch: Any) -> None:
 def test_mutations_are_what_they_are_called() -> None:
     """The same seed, the same mutation; and all of them change something, most of the time."""
     data = (OLD / "journal").read_bytes()
-    found: Dict[int, bytes] = dict(mutations(range(100), data, json_lines=True))
+    found: dict[int, bytes] = dict(mutations(range(100), data, json_lines=True))
     assert found == dict(mutations(range(100), data, json_lines=True))
     assert sum(mutated != data for mutated in found.values()) > 90

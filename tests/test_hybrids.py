@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -54,7 +54,7 @@ def hybrids(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def run(words: List[str], **env: str) -> str:
+def run(words: list[str], **env: str) -> str:
     done = subprocess.run([*map(str, words)], env={**mpirun_environment(), **env}, capture_output=True,
                           text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +86,7 @@ def test_they_verify_under_a_hundred_random_changes(hybrids: Path, app: str,
     machine = read_topology()
     mpirun, version = find_mpirun("auto", mpirun_environment())
     launcher = OpenMPI(mpirun, version, mpirun_environment(), {machine.host: machine})
-    variables: Dict[str, str] = {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "passive"}
+    variables: dict[str, str] = {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "passive"}
     cores = tuple(range(min(2, machine.node.sockets[0])))
     verdict = check(Trial(launcher, hybrids / f"{app}.x", (), [RankSlot(0, 0, 0, cores)], [machine.node],
                           variables, changes=100))

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
-from typing import Iterator
+from collections.abc import Iterator
 
 import pytest
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_the_queue_that_exact_arithmetic_allows() -> None:
 @pytest.mark.parametrize("mean, half, best, says", [
     (-12.0, 1.0, -15.0, "reached"), (-8.0, 1.0, -15.0, "missed"), (-11.0, 1.5, -15.0, "reached by the mean, not certain"),
     (-9.0, None, -15.0, "missed by the mean, not certain"), (2.0, 1.0, -6.0, "missed: beyond what arithmetic allows")])
-def test_a_goal_is_judged_by_the_whole_interval(mean: float, half: Optional[float], best: float, says: str) -> None:
+def test_a_goal_is_judged_by_the_whole_interval(mean: float, half: float | None, best: float, says: str) -> None:
     assert study("live").verdict(Interval(mean, half, 8 if half else 1), best, -10.0) == says
 
 
@@ -110,7 +110,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(name: str, programs: Path, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def run(name: str, programs: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(STUDIES / name), "--bin", str(programs), "--out", str(out), *words],
                           env=mpirun_environment(), capture_output=True, text=True, timeout=240)
 
@@ -142,5 +142,5 @@ def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path
 def test_a_queue_runs_both_ways(programs: Path, tmp_path: Path) -> None:
     done = run("live_queues.py", programs, tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
-    rows: Dict[str, str] = dict(re.findall(r"(?m)^\| (static|sd) \|.*\| (\d+ \(\d+\)) \|$", done.stdout))
+    rows: dict[str, str] = dict(re.findall(r"(?m)^\| (static|sd) \|.*\| (\d+ \(\d+\)) \|$", done.stdout))
     assert rows["static"] == "0 (0)" and re.fullmatch(r"[12] \([12]\)", rows["sd"]), done.stdout

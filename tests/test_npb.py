@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 from types import ModuleType
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -36,7 +37,7 @@ def load_module(name: str) -> ModuleType:
 build = load_module("build")
 measure = load_module("measure")
 
-APPS: Tuple[str, ...] = build.available_apps()
+APPS: tuple[str, ...] = build.available_apps()
 SQUARES = ("sp", "bt")  # these take square numbers of ranks
 ANY_COUNT = ("ep",)
 
@@ -73,7 +74,7 @@ ITERATIONS = {
 }
 
 
-def allowed_counts(app: str) -> Tuple[int, ...]:
+def allowed_counts(app: str) -> tuple[int, ...]:
     if app in SQUARES:
         return (1, 4)
     return (1, 2, 3, 4) if app in ANY_COUNT else (1, 2, 4)
@@ -95,7 +96,7 @@ class Outcome(NamedTuple):
     stderr: str
 
 
-def execute(command: Sequence[str], environment: Dict[str, str]) -> Outcome:
+def execute(command: Sequence[str], environment: dict[str, str]) -> Outcome:
     """Run to the end; past the time limit ask the launcher to end its ranks, and fail."""
     process = subprocess.Popen(
         command,
@@ -368,7 +369,7 @@ def test_rebuilds_only_what_changed(source_copy: pathlib.Path) -> None:
     script = str(source_copy / "build.py")
     arguments = [script, "--apps", "ep,is", "--classes", "S", "--mpicc", MPICC, "--flags=-O0"]
 
-    def statuses() -> List[str]:
+    def statuses() -> list[str]:
         done = run_build(arguments)
         assert done.status == 0, done.stderr
         return sorted(done.stdout.splitlines()[:-1])
@@ -419,7 +420,7 @@ def test_a_compiler_that_makes_nothing_is_named(tmp_path: pathlib.Path) -> None:
         (["-j", "0"], "jobs is 0"),
     ],
 )
-def test_wrong_choices_are_refused(arguments: List[str], message: str) -> None:
+def test_wrong_choices_are_refused(arguments: list[str], message: str) -> None:
     done = run_build([*arguments, "--mpicc", MPICC])
     assert done.status == 2
     assert message in done.stderr
@@ -437,7 +438,7 @@ def test_unwritable_target_is_named(tmp_path: pathlib.Path) -> None:
 
 @needs_mpicc
 def test_report_is_called_for_each_executable(tmp_path: pathlib.Path) -> None:
-    seen: List[str] = []
+    seen: list[str] = []
     results = build.build(
         ("ep", "is"), ("S",), MPICC, tmp_path, 2, lambda result: seen.append(result.path.name),
         ("-O0",),

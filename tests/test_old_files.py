@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 import warm
@@ -33,7 +33,7 @@ STATUS = {0: "completed", 1: "failed", 2: "failed", 3: "completed", 4: "complete
 WORDS = {2: "- fail", 3: "0 part 0", 4: "1 part 1", 5: "2 part 2", 6: "3 part 3", 10: "- slow"}
 
 
-def told(records: List[bytes]) -> Tuple[Dict[int, str], int]:
+def told(records: list[bytes]) -> tuple[dict[int, str], int]:
     """How jobs ended by these records, and how many tries of job 2 failed and were not its last."""
     found = [json.loads(record) for record in records]
     return ({record["id"]: record["state"] for record in found if record["event"] == "end"},
@@ -111,7 +111,7 @@ def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None
     text = (tmp_path / "said").read_text()
     assert found == wanted, text
     ran = [line.split(" ") for line in (elsewhere / "ran").read_text().splitlines()]
-    runs: Dict[int, List[str]] = {}
+    runs: dict[int, list[str]] = {}
     for job_id, index, *words in ran:
         where = " ".join(words).split(str(elsewhere))[1].split()
         runs.setdefault(int(job_id), []).append(" ".join([index, *where]))
@@ -125,7 +125,7 @@ def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None
 
 
 def test_its_state_is_shown() -> None:
-    state: Dict[str, Any] = json.loads((DATA / "state").read_text())
+    state: dict[str, Any] = json.loads((DATA / "state").read_text())
     assert "n0" in tables.state_table(state, state["time"])
     assert tables.queue_table(state, state["time"])
     assert tables.queue_json(state) is not None and tables.state_json(state) is not None

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
@@ -95,13 +94,13 @@ def test_a_command_of_it_is_one_of_vrm(example: Environment, tmp_path: Path) -> 
     assert "did you mean greet?" in example.vrm("gret", tmp_path, 2)
 
 
-def rows(path: Path) -> List[Dict[str, str]]:
+def rows(path: Path) -> list[dict[str, str]]:
     """The rows of a jobs.csv."""
     with open(path, newline="") as file:
         return sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
 
 
-def simulated(there: Environment, tmp_path: Path, options: str) -> List[str]:
+def simulated(there: Environment, tmp_path: Path, options: str) -> list[str]:
     """The starts of four jobs on two nodes of four cores, with their nodes; "" for a job that is refused."""
     (tmp_path / "queue").write_text("a 6 100 0\nb 6 100 0\nc 2 60 0\nd 8 100 0\nend\n")
     there.vrm("simulate queue --nodes 2 --sockets 1 --cores 4 --algorithm FCFS --backfill none --policy pack "
@@ -122,7 +121,7 @@ BOTH = "n[0-1]"
     ("--policy 'open x first-fit x spare-one'", [f"0 {BOTH}", f"100 {BOTH}", "200 n0", ""]),
     ("--node-order last", [f"0 {BOTH}", f"100 {BOTH}", "100 n0", f"200 {BOTH}"]),
 ])
-def test_its_policies_decide(example: Environment, tmp_path: Path, options: str, starts: List[str]) -> None:
+def test_its_policies_decide(example: Environment, tmp_path: Path, options: str, starts: list[str]) -> None:
     assert simulated(example, tmp_path, options) == starts
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Dict, FrozenSet, Set
 
 import pytest
 
@@ -46,13 +45,13 @@ DIRECT = {
 """A room, and the rooms below it. Each may import also what those may."""
 
 
-def below(room: str) -> FrozenSet[str]:
+def below(room: str) -> frozenset[str]:
     """All rooms that a room may import."""
     direct = DIRECT[room].split()
     return frozenset(direct).union(*map(below, direct))
 
 
-def imported(room: str) -> Dict[str, Set[str]]:
+def imported(room: str) -> dict[str, set[str]]:
     """The modules that each file of a room imports, vrm's with what is taken of them."""
     found = {}
     for path in sorted((HOUSE / room.replace(".", "/")).rglob("*.py")):

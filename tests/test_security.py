@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 import yaml
@@ -42,8 +43,8 @@ class Place:
         self.program("alice/bin/ok.x", ALICE, 'echo ran >> "$0.log"\n')
         self.evil = self.program("eve/evil", EVE, f"id -u >> {self.proof}\n")
         self.precious = self.file("alice/precious", ALICE, "precious", 0o600)
-        self.running: List["subprocess.Popen[str]"] = []
-        self.command: List[str] = []
+        self.running: list[subprocess.Popen[str]] = []
+        self.command: list[str] = []
 
     def folder(self, name: str, uid: int, mode: int = 0o755) -> Path:
         path = self.root / name
@@ -70,7 +71,7 @@ class Place:
         return self.file("alice/vrm.yaml", ALICE, yaml.safe_dump(settings))
 
     def start(self, uid: int, *command: str, cwd: str = "", groups: Sequence[int] = ()
-              ) -> "subprocess.Popen[str]":
+              ) -> subprocess.Popen[str]:
         """Run a command as an account."""
         process = subprocess.Popen(
             command, user=uid, group=uid, extra_groups=groups, text=True,
@@ -80,12 +81,12 @@ class Place:
         self.running.append(process)
         return process
 
-    def run(self, uid: int, *command: str, **how: Any) -> Tuple[int, str]:
+    def run(self, uid: int, *command: str, **how: Any) -> tuple[int, str]:
         process = self.start(uid, *command, **how)
         said = process.communicate(timeout=60)[0]
         return process.returncode, said
 
-    def vrm(self, *arguments: str, uid: int = ALICE, **how: Any) -> Tuple[int, str]:
+    def vrm(self, *arguments: str, uid: int = ALICE, **how: Any) -> tuple[int, str]:
         """Alice's (or `uid`'s) vrm with Alice's configuration."""
         return self.run(uid, *self.command, "-c", str(self.home / "vrm.yaml"), *arguments, **how)
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Set
 
 import pytest
 from conftest import LIMIT, wait_until
@@ -57,7 +56,7 @@ def test_nodes_that_go_and_return(testbed: Testbed) -> None:
     assert testbed.exec("login", ["srun", "-N8", "hostname"]).stdout.split().count("n7") == 1
 
 
-def traces(directory: Path) -> Set[str]:
+def traces(directory: Path) -> set[str]:
     """What a cluster with this directory has on this machine."""
     found = {line for line in Path("/proc/self/mountinfo").read_text().splitlines()
              if str(directory) in line}
@@ -115,7 +114,7 @@ def test_by_hand(tmp_path: Path) -> None:
     program = [sys.executable, str(Path(__file__).with_name("testbed.py"))]
     env = {**os.environ, "TMPDIR": str(tmp_path), "VRM_TESTBED": "t"}
 
-    def call(*words: str) -> "subprocess.CompletedProcess[str]":
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*program, *words], env=env, text=True, capture_output=True,
                               timeout=60, check=False, cwd=tmp_path)
 

@@ -38,8 +38,8 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence,
-                    Tuple)
+from typing import (Any)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LOGIN = "login"
 LIMIT = 60.0
@@ -240,7 +240,7 @@ class Namespaces:
             os.close(file)
         self.files = {}
 
-    def popen(self, argv: Sequence[str], cwd: str, **arguments: Any) -> "subprocess.Popen[Any]":
+    def popen(self, argv: Sequence[str], cwd: str, **arguments: Any) -> subprocess.Popen[Any]:
         """Start a program there, as a child of this process, with an exit status of its own."""
         def enter() -> None:
             for kind, file in self.files.items():
@@ -276,7 +276,7 @@ class Batch:
 
     job: str
     env: Mapping[str, str]
-    nodes: Tuple[str, ...]
+    nodes: tuple[str, ...]
 
     @property
     def host(self) -> str:
@@ -299,7 +299,7 @@ class Testbed:
     __test__ = False  # not a test, for pytest
 
     def __init__(self, nodes: int = 4, sockets: int = 2, cores: int = 4, slurm: bool = True,
-                 synthetic: bool = True, directory: Optional[Path] = None, gpus: int = 0,
+                 synthetic: bool = True, directory: Path | None = None, gpus: int = 0,
                  accounts: Sequence[str] = (), accounting: bool = False) -> None:
         self.nodes = tuple(f"n{i}" for i in range(nodes))
         self.sockets = sockets
@@ -310,13 +310,13 @@ class Testbed:
         self.gpus = gpus
         self.accounting = accounting
         self.accounts = {name: FIRST_ACCOUNT + number for number, name in enumerate(accounts)}
-        self.env: Dict[str, str] = {}
-        self._switch: Optional[Namespaces] = None
-        self._inside: Dict[str, Namespaces] = {}
-        self._holders: Dict[str, "subprocess.Popen[str]"] = {}
-        self._started: Dict[str, List["subprocess.Popen[Any]"]] = {}
+        self.env: dict[str, str] = {}
+        self._switch: Namespaces | None = None
+        self._inside: dict[str, Namespaces] = {}
+        self._holders: dict[str, subprocess.Popen[str]] = {}
+        self._started: dict[str, list[subprocess.Popen[Any]]] = {}
 
-    def __enter__(self) -> "Testbed":
+    def __enter__(self) -> Testbed:
         try:
             self._write_files()
             self._start_switch()
@@ -337,8 +337,8 @@ class Testbed:
         """The home directory of an account."""
         return Path(f"{self.directory}/home", account)
 
-    def popen(self, node: str, argv: Sequence[object], env: Optional[Mapping[str, str]] = None,
-              cwd: object = "/", **arguments: Any) -> "subprocess.Popen[Any]":
+    def popen(self, node: str, argv: Sequence[object], env: Mapping[str, str] | None = None,
+              cwd: object = "/", **arguments: Any) -> subprocess.Popen[Any]:
         """Start a program on a node (or `login`), as a child of this process: signals and the
         exit status are the program's own. `env` is added to the user's environment there."""
         started = self._inside[node].popen(
@@ -348,9 +348,9 @@ class Testbed:
         self._started[node] = [*running, started]
         return started
 
-    def exec(self, node: str, argv: Sequence[object], env: Optional[Mapping[str, str]] = None,
+    def exec(self, node: str, argv: Sequence[object], env: Mapping[str, str] | None = None,
              cwd: object = "/", timeout: float = LIMIT, check: bool = False
-             ) -> "subprocess.CompletedProcess[str]":
+             ) -> subprocess.CompletedProcess[str]:
         """Run a program on a node (or `login`) to its end: its exit status, output and errors
         as text. Raises subprocess.TimeoutExpired, after killing it."""
         process = self.popen(node, argv, env, cwd, text=True, stdout=subprocess.PIPE,
@@ -391,7 +391,7 @@ class Testbed:
         """Whether a node is powered on."""
         return node in self._inside
 
-    def pids(self, node: str) -> Dict[int, str]:
+    def pids(self, node: str) -> dict[int, str]:
         """The processes on a node by the numbers they have there, with their command lines."""
         found = {}
         for entry in Path(f"/proc/{self._inside[node].pid}/root/proc").glob("[0-9]*"):
@@ -403,7 +403,7 @@ class Testbed:
         return found
 
     @contextmanager
-    def allocation(self, nodes: int, *options: str) -> Iterator["Batch"]:
+    def allocation(self, nodes: int, *options: str) -> Iterator[Batch]:
         """A running batch job of this many nodes, as sbatch gives one task with all cores of
         each: what is started on its host with its environment is inside of it."""
         where, script = self.directory, (
@@ -514,7 +514,7 @@ class Testbed:
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
                             str(where / name)], check=True, stdin=subprocess.DEVNULL)
 
-    def _number(self, node: str) -> Tuple[int, int]:
+    def _number(self, node: str) -> tuple[int, int]:
         return divmod(65000 if node == LOGIN else int(node[1:]) + 1, 256)
 
     def _address(self, node: str) -> str:

@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, Optional, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 VRM = [sys.executable, "-m", "vrm.cli"]
 FIXED = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "COVERAGE_")
@@ -35,11 +36,11 @@ LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("
 class Warm(subprocess.Popen):  # type: ignore[type-arg]
     """A vrm that a server has forked; used as any other process."""
 
-    _server: Optional[socket.socket] = None
+    _server: socket.socket | None = None
     _server_pid = 0
 
     def __init__(self, words: Sequence[Any], **options: Any) -> None:
-        self._exit: Optional[socket.socket] = None
+        self._exit: socket.socket | None = None
         super().__init__([str(word) for word in words], **options)
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,  # type: ignore
@@ -76,10 +77,10 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
             theirs.close()
         return cls._server
 
-    def _internal_poll(self, *rest: Any, **named: Any) -> Optional[int]:  # type: ignore[override]
+    def _internal_poll(self, *rest: Any, **named: Any) -> int | None:  # type: ignore[override]
         return super()._internal_poll(*rest, **named) if self._exit is None else self._ended(0)  # type: ignore[misc]
 
-    def _wait(self, timeout: Optional[float]) -> int:  # type: ignore[override]
+    def _wait(self, timeout: float | None) -> int:  # type: ignore[override]
         if self._exit is None:
             return super()._wait(timeout)  # type: ignore[misc]
         if self._ended(timeout) is None:
@@ -87,7 +88,7 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
         assert self.returncode is not None
         return self.returncode
 
-    def _ended(self, timeout: Optional[float]) -> Optional[int]:
+    def _ended(self, timeout: float | None) -> int | None:
         """The exit status, for which this waits so long (None: always)."""
         if self.returncode is None and self._exit is not None and select.select([self._exit], [], [], timeout)[0]:
             self.returncode = int(self._exit.recv(20))
@@ -95,8 +96,8 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
         return self.returncode
 
 
-def run(words: Sequence[Any], timeout: Optional[float] = None, **options: Any
-        ) -> "subprocess.CompletedProcess[str]":
+def run(words: Sequence[Any], timeout: float | None = None, **options: Any
+        ) -> subprocess.CompletedProcess[str]:
     """`subprocess.run(capture_output=True, text=True)` of `VRM` and words."""
     options = {"text": True, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with Warm([*VRM, *words], **options) as process:
@@ -108,9 +109,9 @@ def run(words: Sequence[Any], timeout: Optional[float] = None, **options: Any
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def _as_here(env: Dict[str, str]) -> bool:
+def _as_here(env: dict[str, str]) -> bool:
     """Whether a Python with this environment begins as the server did."""
-    def fixed(of: Dict[str, str]) -> Dict[str, str]:
+    def fixed(of: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in of.items() if name.startswith(FIXED)}
     return {**fixed(env), "PYTHONUNBUFFERED": "1"} == {**fixed(dict(os.environ)), "PYTHONUNBUFFERED": "1"}
 
@@ -131,7 +132,7 @@ def load() -> None:
 
 def serve(calls: socket.socket) -> None:
     """Answer calls until who calls is gone; returns in each fork, which has become what was asked for."""
-    running: Dict[int, socket.socket] = {}
+    running: dict[int, socket.socket] = {}
     ends, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -167,7 +168,7 @@ def serve(calls: socket.socket) -> None:
             os.close(handle)
 
 
-def become(words: Sequence[str], env: Dict[str, str], caller: int, directory: int, *files: int) -> None:
+def become(words: Sequence[str], env: dict[str, str], caller: int, directory: int, *files: int) -> None:
     """Have what a process that the caller had started would have."""
     for kind in LIMITS:
         resource.setrlimit(kind, resource.prlimit(caller, kind))

@@ -11,7 +11,8 @@ import time
 from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
@@ -79,7 +80,7 @@ def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> 
         raise CannotRun(str(error)) from error
 
 
-def parser(words: Optional[Sequence[str]] = None) -> Parser:
+def parser(words: Sequence[str] | None = None) -> Parser:
     """The command line's grammar: all of it, or what is needed for these words."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
@@ -151,7 +152,7 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     return top
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     from vrm.config.problems import ConfigError
     from vrm.system.errors import RunError

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Tuple
 
 import psutil
 import yaml
@@ -28,7 +27,7 @@ from prettytable import PrettyTable
 class Run:
     """A manager under `python` on a queue of these lines."""
 
-    def __init__(self, python: str, folder: Path, lines: List[str]) -> None:
+    def __init__(self, python: str, folder: Path, lines: list[str]) -> None:
         (folder / "bin").mkdir(parents=True)
         program = folder / "bin" / "h"
         program.write_text("#!/bin/sh\nwhile [ ! -e $0.go ]; do sleep 0.1; done\n")
@@ -53,7 +52,7 @@ class Run:
                 sys.exit((self.folder / "out").read_text()[-2000:])
             time.sleep(0.05)
 
-    def cost(self) -> Tuple[float, float]:
+    def cost(self) -> tuple[float, float]:
         """CPU seconds and memory (MB) of the manager so far."""
         process = psutil.Process(self.process.pid)
         times = process.cpu_times()
@@ -75,7 +74,7 @@ class Run:
         self.log.close()
 
 
-def stage(python: str, folder: Path, lines: List[str], rest: float) -> Tuple[float, float, float]:
+def stage(python: str, folder: Path, lines: list[str], rest: float) -> tuple[float, float, float]:
     """CPU seconds, MB of memory and MB of the state file, some seconds (`rest`) after the last
     line's job has started."""
     run = Run(python, folder, [*lines, "h 1 5 0 priority=9 hold=1", "h 1 5 0 priority=8"])

@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "clients")]
 
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[client for client in known() if client not in ON_VRM], metavar="CLIENT")
     options = parser.parse_args()
-    times: Dict[Tuple[str, str], List[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     folder = Path(tempfile.mkdtemp(prefix="vrm-clients-"))
     folder.chmod(0o755)
     try:

@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any
+from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -48,10 +49,10 @@ for _ in range(int(sys.argv[1])):
     print(time.monotonic() - before)
 """
 
-Exec = Callable[[List[str]], "subprocess.CompletedProcess[str]"]
+Exec = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
-def plain(env: Dict[str, str], folder: Path) -> Exec:
+def plain(env: dict[str, str], folder: Path) -> Exec:
     """Runs commands here."""
     return lambda words: subprocess.run(words, env=env, cwd=folder, text=True, capture_output=True, check=True,
                                         stdin=subprocess.DEVNULL)
@@ -83,7 +84,7 @@ def configured(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def manager(folder: Path, start: Callable[[List[str], Any], "subprocess.Popen[Any]"]) -> Iterator[None]:
+def manager(folder: Path, start: Callable[[list[str], Any], subprocess.Popen[Any]]) -> Iterator[None]:
     """A manager, while the block lasts."""
     with open(folder / "said", "w") as said:
         process = start([sys.executable, "-m", "vrm.cli", "-c", str(folder / "vrm.yaml"), "run", "--wait"], said)
@@ -99,16 +100,16 @@ def manager(folder: Path, start: Callable[[List[str], Any], "subprocess.Popen[An
             process.wait(60)
 
 
-def surroundings(folder: Path) -> Dict[str, str]:
+def surroundings(folder: Path) -> dict[str, str]:
     """What a client of vrm has around it."""
     return {"PATH": f"{folder}/commands:{os.environ['PATH']}", "VRM_DIRECTORY": f"{folder}/logs",
             "PYTHONPATH": str(ROOT)}
 
 
-def measure(sides: Dict[str, Exec], arguments: argparse.Namespace) -> None:
+def measure(sides: dict[str, Exec], arguments: argparse.Namespace) -> None:
     """Print rates and times of all sides, and their ratios."""
-    rates: Dict[str, List[float]] = {name: [] for name in sides}
-    times: Dict[str, Dict[str, List[float]]] = {name: {"sbatch": [], "squeue": []} for name in sides}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, dict[str, list[float]]] = {name: {"sbatch": [], "squeue": []} for name in sides}
     for number in range(arguments.rounds):
         for name in (list(sides) if number % 2 else list(sides)[::-1]):
             rates[name].append(rate(sides[name], arguments.jobs))

@@ -16,7 +16,6 @@ import argparse
 import random
 import statistics
 import time
-from typing import Optional
 
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.forecast import Ensemble, forecast
@@ -94,7 +93,7 @@ def shared(frozen: Frozen, members: int) -> float:
 
 
 def show(name: str, frozen: Frozen, order: str, backfilling: str, policy: str, found: float,
-         passed: Optional[float] = None) -> None:
+         passed: float | None = None) -> None:
     """Print a row."""
     print(f"{name:8} {len(frozen.waiting()):7} {len(frozen.state.cluster.bookings):7}  {order:5} "
           f"{backfilling:12} {policy:8} {found:6.2f}" + ("" if passed is None else f" {passed:7.2f}"), flush=True)

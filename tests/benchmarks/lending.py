@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any
 
 from vrm.api import Machine, Rules, simulate
 from vrm.simulation.inputs import open_workload, processors_of
@@ -24,13 +24,13 @@ from vrm.workload.submission import Submission
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Jobs(List[Submission]):
+class Jobs(list[Submission]):
     """Jobs of a machine with so many processors."""
 
     processors = 0
 
 
-def cost(jobs: Jobs, nodes: int, backfill: str) -> Tuple[float, Any]:
+def cost(jobs: Jobs, nodes: int, backfill: str) -> tuple[float, Any]:
     """CPU seconds of one run, and its summary."""
     begun = time.process_time()
     outcome = simulate(jobs, Machine.of(nodes, sockets=2, cores=8), Rules(malleable=1.0, backfill=backfill))
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    cases: List[Tuple[str, Jobs, int]] = []
+    cases: list[tuple[str, Jobs, int]] = []
     for name, nodes in (() if args.quick else (("KTH-SP2-1996-2.1-cln.swf.gz", 100),
                                                ("HPC2N-2002-2.1-cln.swf.gz", 120))):
         path = args.data / "swf" / name

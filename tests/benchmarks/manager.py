@@ -25,7 +25,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import psutil
 import yaml
@@ -40,12 +40,12 @@ importlib.import_module("numpy")  # scheduling loads it at the first long queue;
 ROOT_OPT_IN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def environment() -> Dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of the runs; root has opted in."""
     return {**os.environ, **(ROOT_OPT_IN if os.geteuid() == 0 else {})}
 
 
-def configure(folder: Path, lines: List[str], **keys: Any) -> Path:
+def configure(folder: Path, lines: list[str], **keys: Any) -> Path:
     """A site of one core with `true` as its program, a queue of these lines, and what `keys` say
     over it."""
     (folder / "bin").mkdir()
@@ -60,7 +60,7 @@ def configure(folder: Path, lines: List[str], **keys: Any) -> Path:
     return config
 
 
-_FOLDERS: List[tempfile.TemporaryDirectory[str]] = []
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def new_folder() -> Path:
@@ -69,7 +69,7 @@ def new_folder() -> Path:
     return Path(_FOLDERS[-1].name)
 
 
-def run_vrm(jobs: int, line: str = "true 1 60 0", **keys: Any) -> Tuple[float, float, List[float]]:
+def run_vrm(jobs: int, line: str = "true 1 60 0", **keys: Any) -> tuple[float, float, list[float]]:
     """Seconds from the first start to the last end, of the whole command, and the seconds
     between each job's end and the next one's start."""
     folder = new_folder()
@@ -84,7 +84,7 @@ def run_vrm(jobs: int, line: str = "true 1 60 0", **keys: Any) -> Tuple[float, f
     return spans[-1][1] - spans[0][0], whole, gaps
 
 
-def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
+def launched(folder: Path) -> tuple[list[str], dict[str, str]]:
     """The command and environment with which the manager starts one of these jobs."""
     from vrm.config.schema import load
     from vrm.live.site.setup import prepare
@@ -100,7 +100,7 @@ def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
     return [os.fspath(word) for word in launch.argv], dict(launch.env)
 
 
-def run_loop(argv: List[str], env: Dict[str, str], jobs: int) -> float:
+def run_loop(argv: list[str], env: dict[str, str], jobs: int) -> float:
     """Seconds of a bare shell loop over the same mpirun."""
     script = (f"i=0; while [ $i -lt {jobs} ]; do {shlex.join(argv)} > /dev/null 2>&1; "
               "i=$((i+1)); done")
@@ -150,8 +150,8 @@ if __name__ == "__main__":  # it starts further processes from this file
 """
 
 
-def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs: int,
-             cores: int = 1, outputs: str = "dropped") -> Optional[float]:
+def run_peer(python: str, code: str, argv: list[str], env: dict[str, str], jobs: int,
+             cores: int = 1, outputs: str = "dropped") -> float | None:
     """Seconds a peer takes for the same commands on so many cores; None when it cannot be run. HyperQueue
     keeps the outputs of each in two files, as vrm does; QCG-PilotJob where they are to be `kept`."""
     changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
@@ -166,10 +166,10 @@ def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs:
     return float(done.stdout.split()[-1])
 
 
-def overhead(jobs: int, rounds: int, peers: Optional[str]) -> None:
+def overhead(jobs: int, rounds: int, peers: str | None) -> None:
     """The table of back-to-back jobs."""
-    contestants: Dict[str, List[float]] = {}
-    gaps: List[float] = []
+    contestants: dict[str, list[float]] = {}
+    gaps: list[float] = []
     with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
         argv, env = launched(Path(name))
         for _ in range(rounds):
@@ -197,10 +197,10 @@ def overhead(jobs: int, rounds: int, peers: Optional[str]) -> None:
           f"{ordered[int(0.95 * len(ordered))]:.2f} ms\n")
 
 
-def ensemble(jobs: int, rounds: int, peers: Optional[str]) -> None:
+def ensemble(jobs: int, rounds: int, peers: str | None) -> None:
     """The table of serial programs without MPI, as many at once as there are cores."""
     cores = min(2, len(os.sched_getaffinity(0)))
-    contestants: Dict[str, List[float]] = {}
+    contestants: dict[str, list[float]] = {}
     for _ in range(rounds):
         contestants.setdefault("shell loop, one at a time", []).append(
             run_loop(["/bin/true"], dict(os.environ), jobs))
@@ -261,7 +261,7 @@ def step(jobs: int = 10000, nodes: int = 1000) -> None:
 def forecasts(jobs: int, rounds: int) -> None:
     """How long a job's end takes to let the next one start, with and without the process that
     forecasts all that wait: turn about, each behind a queue of so many jobs."""
-    gaps: Dict[str, List[List[float]]] = {"on": [], "off": []}
+    gaps: dict[str, list[list[float]]] = {"on": [], "off": []}
     for number in range(rounds):
         for switch in (("on", "off"), ("off", "on"))[number % 2]:
             _, _, between = run_vrm(jobs, "nap 1 60 0 0 args=0.05", Forecast=switch == "on",

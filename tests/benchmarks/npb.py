@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 from prettytable import PrettyTable
 
@@ -32,14 +31,14 @@ ALLOWED, ALLOWED_OFFICIAL = 1.3, 1.05
 """How many times as long as the plain version, and as the official one, a program may take."""
 
 
-def run(argv: List[str]) -> str:
+def run(argv: list[str]) -> str:
     """What a program prints."""
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     return subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE,
                           text=True).stdout
 
 
-def ours(argv: List[str]) -> Tuple[float, Dict[str, float]]:
+def ours(argv: list[str]) -> tuple[float, dict[str, float]]:
     """Seconds and verified values of a benchmark."""
     text = run(argv)
     seconds = re.search(r"Time in seconds = *(\S+)", text)
@@ -48,7 +47,7 @@ def ours(argv: List[str]) -> Tuple[float, Dict[str, float]]:
                                re.finditer(r"^ (.+?) +(\S+), official", text, re.MULTILINE)}
 
 
-def plain(argv: List[str]) -> Tuple[float, Dict[str, float]]:
+def plain(argv: list[str]) -> tuple[float, dict[str, float]]:
     """The same of the plain version."""
     text = run(argv)
     seconds = re.search(r"^seconds +(\S+)", text, re.MULTILINE)
@@ -87,7 +86,7 @@ def main() -> int:
             run(["gfortran", "-O3", "-J", folder, str(HERE / "npb_plain.f90"), "-o",
                  f"{folder}/plain"])
         for app in apps:
-            times: Tuple[List[float], List[float]] = ([], [])
+            times: tuple[list[float], list[float]] = ([], [])
             for _ in range(options.rounds):
                 mine, right = ours(["mpirun", "-np", "1",
                                     f"{folder}/{app}.{options.problem_class}.x"])

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import List, Tuple
 
 from prettytable import PrettyTable
 
@@ -27,7 +26,7 @@ GOAL = 3.0
 """Seconds in which 64 stand-ins on 2 cores should have answered."""
 
 
-def measure(nodes: int, ssh: Path) -> Tuple[float, float]:
+def measure(nodes: int, ssh: Path) -> tuple[float, float]:
     """Seconds until so many nodes have answered and their agents have ended, and the CPU
     seconds of this process in that."""
     hosts = [f"node{number}" for number in range(nodes)]
@@ -58,7 +57,7 @@ def main() -> None:
         ssh.chmod(0o755)
         first = 0.0
         for nodes in options.nodes:
-            times: List[Tuple[float, float]] = [measure(nodes, ssh)
+            times: list[tuple[float, float]] = [measure(nodes, ssh)
                                                 for _ in range(options.rounds)]
             seconds = statistics.median(took for took, _ in times)
             first = first or seconds

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List, Tuple
+from collections.abc import Callable
 
 from prettytable import PrettyTable
 
@@ -50,9 +50,9 @@ def by_file(run: RunDirectory, *words: str) -> float:
     return time.monotonic() - begin
 
 
-def meanwhile(path: Path, *questions: Callable[[], float]) -> Tuple[float, List[float]]:
+def meanwhile(path: Path, *questions: Callable[[], float]) -> tuple[float, list[float]]:
     """How long the slowest of some questions takes, and each `sinfo` during that."""
-    took: List[float] = []
+    took: list[float] = []
     asking = [threading.Thread(target=lambda each=each: took.append(each())) for each in questions]
     for thread in asking:
         thread.start()
@@ -62,7 +62,7 @@ def meanwhile(path: Path, *questions: Callable[[], float]) -> Tuple[float, List[
     return max(took), during
 
 
-def measure(python: str, folder: Path, jobs: int) -> Tuple[float, List[float], List[float], List[float]]:
+def measure(python: str, folder: Path, jobs: int) -> tuple[float, list[float], list[float], list[float]]:
     """How long the later of both lists takes, and each `sinfo` before that, during that, and during a `scancel`."""
     run = Run(python, folder, [f"h 1 5 0 array=0-{jobs - 1} hold=1"])
     run.wait("only held jobs are left")

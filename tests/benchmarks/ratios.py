@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from simulation import HPC2N, ROOT, compiled, synthetic, system
 
@@ -28,7 +28,7 @@ SIMULATE = [sys.executable, "-m", "vrm.cli", "simulate"]
 PLAIN = [sys.executable, "tests/benchmarks/plain_loop.py"]
 
 
-def cost(command: List[str], root: Path = ROOT) -> Tuple[float, Dict[str, Any]]:
+def cost(command: list[str], root: Path = ROOT) -> tuple[float, dict[str, Any]]:
     """CPU seconds of a command and its children, and what it printed as JSON; run in that checkout."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=root, env={**compiled(), "PYTHONPATH": str(root)},

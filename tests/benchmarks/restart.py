@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import replace
 from multiprocessing import Process
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import yaml
 from prettytable import PrettyTable
@@ -29,7 +29,7 @@ from vrm.run import journal
 from vrm.workload.following import QueueFollower
 
 
-def run(python: str, folder: Path) -> Tuple[float, float]:
+def run(python: str, folder: Path) -> tuple[float, float]:
     """CPU seconds and MB of memory of a manager that runs the queue to its end."""
     with open(folder / "out", "w") as out:
         process = subprocess.Popen([python, "-m", "vrm.cli", "-c", str(folder / "vrm.yaml"), "run"], cwd=folder,
@@ -43,7 +43,7 @@ def run(python: str, folder: Path) -> Tuple[float, float]:
 def lengthen(folder: Path, jobs: int) -> None:
     """Repeat the only job of a run."""
     log, queue = folder / "log", folder / "queue"
-    first: Dict[str, Dict[str, Any]] = {each.pop("event"): each for each in journal.read(log / "journal") if each.pop("sum")}
+    first: dict[str, dict[str, Any]] = {each.pop("event"): each for each in journal.read(log / "journal") if each.pop("sum")}
     row = next(read_jobs(log / "jobs.csv"))
     with open(queue, "a") as file:
         file.writelines(f"true 1 {30 + number % 50}\n" for number in range(1, jobs))
@@ -54,7 +54,7 @@ def lengthen(folder: Path, jobs: int) -> None:
                                  "line": f"{line.digest:x}"})
     with JobWriter(log / "jobs.csv") as rows:
         for job_id in range(1, jobs):
-            later: Dict[str, Any] = {"id": job_id, "time": first["start"]["time"] + job_id / 1024}
+            later: dict[str, Any] = {"id": job_id, "time": first["start"]["time"] + job_id / 1024}
             for event in ("start", "end"):
                 records.append(event, **{**first[event], **later})
             rows.write(replace(row, id=job_id))
@@ -82,7 +82,7 @@ def main() -> int:
         other = Process(target=lengthen, args=(folder, chosen.jobs))  # its memory would count as that of what is started
         other.start()
         other.join()
-        found: Dict[str, List[Tuple[float, float]]] = {}
+        found: dict[str, list[tuple[float, float]]] = {}
         for _ in range(chosen.rounds):
             for python in (sys.executable, *chosen.against):
                 found.setdefault(python, []).append(run(python, folder))

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 from prettytable import PrettyTable
 
@@ -71,7 +70,7 @@ int main(int argc, char **argv)
 
 def nanoseconds(program: Path, how: str, threads: int, regions: int, number: int) -> float:
     """The least time of a region in one run."""
-    variables: Dict[str, str] = {}
+    variables: dict[str, str] = {}
     run = f"benchmark-{os.getpid()}"
     if how.startswith("/"):
         variables = {"LD_PRELOAD": how, "DLB_ARGS": f"--drom --ompt --quiet --shm-key={run}"}
@@ -118,7 +117,7 @@ def main() -> None:
                 continue
             kinds = ["none", "shim", "order", *[options.dlb] * bool(options.dlb and compiler == "clang")]
             for threads in map(int, options.threads.split(",")):
-                found: List[Tuple[float, ...]] = [
+                found: list[tuple[float, ...]] = [
                     tuple(nanoseconds(program, how, threads, options.regions, number)
                           for how in kinds) for number in range(options.runs)]
                 without, shim, order, *others = (min(column) for column in zip(*found))

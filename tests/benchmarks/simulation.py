@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HPC2N, KTH = "HPC2N-2002-2.1-cln.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
@@ -59,9 +59,9 @@ class Case(NamedTuple):
 
     name: str
     trace: str
-    options: List[str]
-    floor: Optional[float]
-    aim: Optional[float] = None
+    options: list[str]
+    floor: float | None
+    aim: float | None = None
 
 
 def synthetic(path: Path, jobs: int, nodes: int, cores: int, load: float = 0.85,
@@ -104,13 +104,13 @@ def system(path: Path, **amounts: int) -> None:
     path.write_text(json.dumps({"nodes": [{"count": 200, "sockets": 2, "cores": 10, **amounts}]}))
 
 
-def compiled() -> Dict[str, str]:
+def compiled() -> dict[str, str]:
     """An environment in which Python keeps what it has compiled, as where vrm is installed: the start of a
     program that is compiled each time would be half of a short run."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def measure(code: str, words: List[str]) -> Dict[str, Any]:
+def measure(code: str, words: list[str]) -> dict[str, Any]:
     """Seconds, peak memory (MB) and what the program printed, of one whole process."""
     begun = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True,
@@ -122,7 +122,7 @@ def measure(code: str, words: List[str]) -> Dict[str, Any]:
     return {**json.loads(lines[0]), **json.loads(lines[-1]), "seconds": seconds}
 
 
-def cases() -> List[Case]:
+def cases() -> list[Case]:
     """The table's rows."""
     pack = ["--nodes", "128", "--sockets", "1", "--cores", "16", "--policy", "pack"]
     whole = ["--nodes", "5040", "--sockets", "1", "--cores", "16"]

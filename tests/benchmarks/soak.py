@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 import psutil
 import yaml
@@ -55,14 +54,14 @@ def write_site(root: Path, jobs: int, mpirun: str, direct: bool) -> Path:
     return config
 
 
-def use(manager: psutil.Process) -> Tuple[float, int, int]:
+def use(manager: psutil.Process) -> tuple[float, int, int]:
     """Memory (MB), open files and child processes of the manager now."""
     return (manager.memory_info().rss / 2**20, manager.num_fds(),
             len(manager.children(recursive=True)))
 
 
-def watch(process: "subprocess.Popen[bytes]", log: Path, pause: float
-          ) -> List[Tuple[int, float, int, int]]:
+def watch(process: subprocess.Popen[bytes], log: Path, pause: float
+          ) -> list[tuple[int, float, int, int]]:
     """The manager's use every few seconds, with the number of jobs that had ended."""
     manager = psutil.Process(process.pid)
     found = []
@@ -80,7 +79,7 @@ def watch(process: "subprocess.Popen[bytes]", log: Path, pause: float
             return found
 
 
-def gaps(journal: Path) -> List[float]:
+def gaps(journal: Path) -> list[float]:
     """Milliseconds from the end of each mpirun to the first start of another after it, where one
     started within a second (by then a job was waiting)."""
     ran = [record["ran"] for record in read(journal)
@@ -95,7 +94,7 @@ def gaps(journal: Path) -> List[float]:
     return found
 
 
-def processes(testbed: Testbed) -> Dict[str, int]:
+def processes(testbed: Testbed) -> dict[str, int]:
     """How many processes each node has."""
     return {node: len(testbed.pids(node)) for node in testbed.nodes}
 

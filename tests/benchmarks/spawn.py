@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, List
+from collections.abc import Callable
 
 from prettytable import PrettyTable
 
@@ -37,7 +37,7 @@ BALLAST = 100 << 20
 class Contest:
     """Runs a program again and again in different ways; times are seconds for each run."""
 
-    def __init__(self, folder: Path, argv: List[str], jobs: int) -> None:
+    def __init__(self, folder: Path, argv: list[str], jobs: int) -> None:
         self.folder = folder
         self.argv = argv
         self.jobs = jobs
@@ -54,7 +54,7 @@ class Contest:
         return LaunchRequest(self.number, self.argv, self.env, self.folder, f"{name}.o",
                              f"{name}.e", f"{name}.marker", f"{name}.status")
 
-    def spawner_one_by_one(self) -> List[float]:
+    def spawner_one_by_one(self) -> list[float]:
         """Launch, wait for the event of the end, launch the next."""
         times = []
         with Spawner() as spawner:
@@ -65,7 +65,7 @@ class Contest:
                 times.append(time.perf_counter() - begin)
         return times
 
-    def spawner_all_at_once(self) -> List[float]:
+    def spawner_all_at_once(self) -> list[float]:
         """Launch all, then wait for all ends."""
         with Spawner() as spawner:
             self.await_ends(spawner, 1, [self.request()])
@@ -74,7 +74,7 @@ class Contest:
             return [(time.perf_counter() - begin) / self.jobs] * self.jobs
 
     @staticmethod
-    def await_ends(spawner: Spawner, count: int, requests: List[LaunchRequest]) -> None:
+    def await_ends(spawner: Spawner, count: int, requests: list[LaunchRequest]) -> None:
         """Launch these and return when `count` jobs have ended."""
         for request in requests:
             spawner.launch(request)
@@ -85,7 +85,7 @@ class Contest:
                     sys.exit(event.message)
                 count -= isinstance(event, Ended)
 
-    def subprocess_one_by_one(self) -> List[float]:
+    def subprocess_one_by_one(self) -> list[float]:
         """`Popen` with the same files and a session, from this large process, and `wait`."""
         times = []
         for _ in range(self.jobs):
@@ -97,7 +97,7 @@ class Contest:
             times.append(time.perf_counter() - begin)
         return times
 
-    def shell_loop(self) -> List[float]:
+    def shell_loop(self) -> list[float]:
         """A bare loop of bash, with the same two output files for each job."""
         command = " ".join(map(shlex.quote, self.argv))
         first = self.number + 1
@@ -122,7 +122,7 @@ def sleepers(contest: Contest, count: int) -> PrettyTable:
     """What `count` running jobs cost: memory of supervisors, time to look at all processes."""
     table = PrettyTable([f"with {count} jobs running", "value"], align="r")
     with Spawner() as spawner:
-        started: List[Started] = []
+        started: list[Started] = []
         for _ in range(count):
             request = contest.request()
             spawner.launch(LaunchRequest(request.id, ["sleep", "600"], {**contest.env, "TAG": "x"},
@@ -182,13 +182,13 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="vrm-spawn-", dir=options.folder) as name:
         contest = Contest(Path(name), argv, options.jobs)
-        contestants: Dict[str, Callable[[], List[float]]] = {
+        contestants: dict[str, Callable[[], list[float]]] = {
             "bare shell loop": contest.shell_loop,
             "subprocess.Popen, wait": contest.subprocess_one_by_one,
             "spawner": contest.spawner_one_by_one,
             "spawner, all at once": contest.spawner_all_at_once,
         }
-        times: Dict[str, List[float]] = {who: [] for who in contestants}
+        times: dict[str, list[float]] = {who: [] for who in contestants}
         for turn in range(options.rounds):
             order = list(contestants)
             for who in order if turn % 2 else reversed(order):

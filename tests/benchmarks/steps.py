@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import yaml
 from prettytable import PrettyTable
@@ -39,7 +39,7 @@ print(json.dumps({{name: statistics.median(each) for name, each in took.items()}
 """
 
 
-def measure(mpirun: str, times: int) -> Dict[str, Any]:
+def measure(mpirun: str, times: int) -> dict[str, Any]:
     """The medians, in milliseconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -58,7 +58,7 @@ def measure(mpirun: str, times: int) -> Dict[str, Any]:
         found = next((folder / "log").glob("bench.py.*.o"), None)
         if done.returncode or found is None:
             sys.exit(done.stdout + done.stderr + "".join(p.read_text() for p in (folder / "log").glob("*.e")))
-        result: Dict[str, Any] = json.loads(found.read_text())
+        result: dict[str, Any] = json.loads(found.read_text())
         return result
 
 

@@ -16,7 +16,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
+from collections.abc import Callable
 
 BIN = Path(sys.executable).parent
 LIMIT = 150.0
@@ -62,7 +63,7 @@ def submitit() -> Any:
     executor = submitit.AutoExecutor(folder="log", cluster="slurm")
     executor.update_parameters(timeout_min=10, nodes=1, tasks_per_node=1, cpus_per_task=1, name="square")
     jobs = executor.map_array(square, [1, 2, 3, 13])
-    found: List[Any] = []
+    found: list[Any] = []
     for job in jobs:
         try:
             found.append(job.result())
@@ -377,7 +378,7 @@ def clusterfutures() -> Any:
     import cfut
 
     with cfut.SlurmExecutor(additional_setup_lines=["#SBATCH -n 1 -t 5"]) as executor:
-        found: List[Any] = []
+        found: list[Any] = []
         for future in [executor.submit(square, number) for number in (1, 2, 13)]:
             try:
                 found.append(future.result(LIMIT))
@@ -539,7 +540,7 @@ def myqueue() -> Any:
     until(lambda: Path("begun").exists(), "it runs")
     mq("remove", "-s", "qr", "-n", "runs.sh")
 
-    def states() -> List[List[str]]:
+    def states() -> list[list[str]]:
         return sorted(line.split() for line in mq("list", "-c", "ns", "-s", "qhrdFCMTa").splitlines()[2:-2])
     until(lambda: not {"queued", "running"} & {state for *_, state in states()}, "all have ended")
     mq("daemon", "stop")
@@ -566,7 +567,7 @@ app()
     return [sorted(path.read_text() for path in Path(".").glob("squared.*")), done.returncode, "unlucky" in done.stderr]
 
 
-CLIENTS: Dict[str, Callable[[], Any]] = {
+CLIENTS: dict[str, Callable[[], Any]] = {
     "submitit": submitit, "pysqa": pysqa, "psij": psij, "qtoolkit": qtoolkit,
     "reframe-squeue": lambda: reframe("squeue"), "reframe-slurm": lambda: reframe("slurm"), "snakemake": snakemake,
     "parsl": parsl, "jube": jube, "dask": dask, "executorlib": executorlib, "aiida": aiida,
@@ -575,7 +576,7 @@ CLIENTS: Dict[str, Callable[[], Any]] = {
     "myqueue": myqueue, "hydra": hydra}
 
 
-def all_of(names: List[str], together: int) -> None:
+def all_of(names: list[str], together: int) -> None:
     """Run each client in a process and a directory of its own; each wait of a client has a limit of its own."""
     def one(name: str) -> None:
         Path(name).mkdir()

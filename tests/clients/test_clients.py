@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Container, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import pytest
 
@@ -21,7 +22,7 @@ from testbed import Testbed, missing
 
 DRIVE = Path(__file__).with_name("drive.py")
 ROOT = Path(__file__).resolve().parents[2]
-EXPECTED: Dict[str, Any] = {
+EXPECTED: dict[str, Any] = {
     "snakemake": "0\n1\nthreads 2\n", "parsl": [0, 2, 4, 6], "dask": [1, 4, 9], "jube": ["1,1", "2,4", "3,9", ""],
     "reframe-squeue": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
     "reframe-slurm": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
@@ -71,7 +72,7 @@ class Outcome(NamedTuple):
     said: str
 
 
-Results = Dict[str, Dict[str, Outcome]]
+Results = dict[str, dict[str, Outcome]]
 """On `slurm` and on `vrm`, by the client."""
 
 
@@ -161,7 +162,7 @@ def run_all(testbed: Testbed, python: Path, asked: Container[str]) -> Results:
     return drives.outcomes(clients)
 
 
-def known() -> List[str]:
+def known() -> list[str]:
     """The clients that are installed."""
     return [name for name in EXPECTED if name != "jube" or shutil.which("jube")]
 

@@ -6,7 +6,7 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -34,7 +34,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (["queue", "--on", "x"], "--on HOST comes before"), (["run", "--on", "x", "--", "true"], "--on HOST comes before"),
 ])
 def test_a_mistake_is_one_line_and_leaves_nothing(
-        empty: Path, capsys: Any, words: List[str], told: str) -> None:
+        empty: Path, capsys: Any, words: list[str], told: str) -> None:
     assert main(words) == cli.COULD_NOT_RUN
     said = capsys.readouterr()
     assert told in said.err and said.err.count("\n") == 1 and said.out == ""
@@ -87,7 +87,7 @@ NOISE = bytes(range(256))
     ["generate", "--estimates", "noise", "q"], ["experiment", "noise"], ["report", "noise"],
     ["compare", "noise"], ["validate", "noise", "--known", "actual"], ["-c", "noise"],
 ], ids=" ".join)
-def test_a_file_of_another_kind_is_named(empty: Path, capsys: Any, words: List[str]) -> None:
+def test_a_file_of_another_kind_is_named(empty: Path, capsys: Any, words: list[str]) -> None:
     packed = gzip.compress(b"; MaxProcs: 64\n" * 99)
     (empty / "noise").write_bytes(NOISE)
     (empty / "noise.swf.gz").write_bytes(packed[:15] + NOISE)

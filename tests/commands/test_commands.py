@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,7 +31,7 @@ VRM = [sys.executable, "-m", "vrm.cli"]
 DATA = Path(__file__).resolve().parent.parent / "data" / "0.1.0"
 
 
-def everything(parser: Parser) -> Dict[str, Parser]:
+def everything(parser: Parser) -> dict[str, Parser]:
     """All commands by how they are typed."""
     found = {}
     for inner in parser.commands().values():
@@ -116,7 +117,7 @@ def test_vrm_alone_explains_itself(empty: Path, capsys: Any) -> None:
     (["submit", "-n", "4", "solver"], "the ranks follow the program: `vrm submit PROGRAM 4 TIME`"),
 ])
 def test_a_mistake_gets_the_commands_own_usage(
-        empty: Path, capsys: Any, words: List[str], said: str) -> None:
+        empty: Path, capsys: Any, words: list[str], said: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     err = capsys.readouterr().err
@@ -166,7 +167,7 @@ def test_the_table_of_commands_says_what_each_module_has() -> None:
     (["queue"], ["status"]), (["-c", "queue", "submit", "top"], ["job"]), (["-i", "queue"], []), ([], []), (["run"], []),
     (["-c", "f", "--once"], []), (["--config=f", "queue"], list(cli.MODULES)), (["no", "queue"], list(cli.MODULES)),
     (["--help"], list(cli.MODULES))])
-def test_a_command_line_loads_what_it_needs(words: List[str], needed: List[str]) -> None:
+def test_a_command_line_loads_what_it_needs(words: list[str], needed: list[str]) -> None:
     assert cli.modules_of(words) == needed
 
 
@@ -206,7 +207,7 @@ def test_completion_is_code_for_the_shell(shell: str, sign: str, capsys: Any) ->
         subprocess.run([shell, "-n"], input=said, text=True, check=True)
 
 
-def completed(line: str, where: Path) -> List[str]:
+def completed(line: str, where: Path) -> list[str]:
     """What a shell would be offered at the end of the line."""
     answer = where / "answer"
     subprocess.run([*VRM], cwd=where, check=True, stdout=subprocess.DEVNULL, env={
@@ -354,7 +355,7 @@ def executable(path: Path, text: str = "exit 0\n") -> None:
     path.chmod(0o755)
 
 
-def vrm(where: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+def vrm(where: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("VRM_", "SLURM_", "PBS_"))}
     return warm.run(words, cwd=where, env={**clean, **env}, timeout=60)
@@ -595,7 +596,7 @@ def test_after_a_failure_the_next_step_is_its_log(site: Site) -> None:
 # ------------------------------------------------------------------------------------ plain words
 
 
-def texts(path: Path) -> Iterator[Tuple[int, str]]:
+def texts(path: Path) -> Iterator[tuple[int, str]]:
     """The texts of a module that are no docstrings, with their lines; single words are names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import List, Tuple
 
 import pytest
 
@@ -21,7 +20,7 @@ from vrm.commands.parsing import every
 PAGE = Path(__file__).parent.parent.parent / "docs" / "commands.md"
 
 
-def examples() -> List[Tuple[str, str]]:
+def examples() -> list[tuple[str, str]]:
     """Command and example of each row of the table."""
     rows = re.findall(r"^\| (?:`([^`]+)`)? ?\| .* \| `(vrm [^`]+)` \|$", PAGE.read_text(), re.M)
     return [(name, typed) for name, typed in rows]
@@ -44,10 +43,10 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
     site.program("first", "echo one\n")
     site.program("wait", "exec sleep 600\n")
 
-    def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
+    def vrm(*words: str) -> subprocess.CompletedProcess[str]:
         return warm.run(words, cwd=site.root, env=site.env, timeout=300)
 
-    def of(name: str, state: str) -> List[int]:
+    def of(name: str, state: str) -> list[int]:
         """The ids of jobs of this name that have this state."""
         return [each["id"] for each in json.loads(vrm("queue", "--json").stdout)["jobs"]
                 if (each["name"], each["state"]) == (name, state)]

@@ -4,7 +4,7 @@ accident."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Dict, Tuple
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +12,7 @@ from conftest import mpirun_environment
 from vrm.cli import main
 from vrm.live.batch.login import login_node
 
-Vrm = Callable[..., Tuple[int, str]]
+Vrm = Callable[..., tuple[int, str]]
 
 
 def submits(folder: Path, name: str) -> Path:
@@ -38,7 +38,7 @@ def submits(folder: Path, name: str) -> Path:
     ("none", ["etc/slurm.conf"], {}, ""),
 ])
 def test_a_login_node_has_a_submit_command_and_its_configuration(
-        tmp_path: Path, program: str, files: list, env: Dict[str, str], name: str) -> None:
+        tmp_path: Path, program: str, files: list, env: dict[str, str], name: str) -> None:
     submits(tmp_path, program)
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def vrm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("PATH", f"{tmp_path}/slurm/bin:{mpirun_environment()['PATH']}")
     monkeypatch.chdir(work)
 
-    def typed(*words: str) -> Tuple[int, str]:
+    def typed(*words: str) -> tuple[int, str]:
         status = main(words)
         shown = capsys.readouterr()
         return status, shown.out + shown.err

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -49,7 +49,7 @@ def queue(tmp_path: Path) -> Path:
     return path
 
 
-def json_of(capsys: Any) -> Dict[str, Any]:
+def json_of(capsys: Any) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, List
+from collections.abc import Callable
 
 import pytest
 
@@ -26,7 +26,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return write
 
 
-def complaints(file: str) -> List[str]:
+def complaints(file: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read_machine(file)
     return str(caught.value).split("\n")

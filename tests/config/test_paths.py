@@ -18,7 +18,7 @@ PATHS = st.one_of(st.sampled_from(["logs", "../up", "/tmp/x", "~/runs", "~nobody
                   st.none(), st.integers(), st.lists(st.text(max_size=2), max_size=1))
 
 
-def whole(path: "Path | None") -> "Places | None":
+def whole(path: Path | None) -> Places | None:
     """What all of the configuration says; None where something is wrong with it."""
     try:
         found = load(path)
@@ -32,7 +32,7 @@ def test_the_keys_are_those_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("path", [*sorted(EXAMPLES.rglob("*.yaml")), None])
-def test_of_the_examples_and_the_defaults(path: "Path | None", monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_the_examples_and_the_defaults(path: Path | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert places(path and str(path)) == whole(path)
 

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import termios
 from pathlib import Path
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,12 +36,12 @@ class Outside:
         self.env = {**mpirun_environment(), "VRM_DIRECTORY": str(site.log)}
         self.env["PATH"] = f"{site.log}/launchers:{site.log}/bin:{self.env['PATH']}"
 
-    def popen(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
+    def popen(self, *words: str, **how: Any) -> subprocess.Popen[str]:
         """Start a command."""
         return subprocess.Popen(words, env={**self.env, **how.pop("env", {})}, text=True, cwd=self.site.root, **{
             "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how})
 
-    def run(self, *words: str, input: Any = None, **how: Any) -> "subprocess.CompletedProcess[str]":
+    def run(self, *words: str, input: Any = None, **how: Any) -> subprocess.CompletedProcess[str]:
         """Run one to its end."""
         return subprocess.run(words, env={**self.env, **how.pop("env", {})}, text=True, cwd=self.site.root,
                               capture_output=True, timeout=60, check=False, **how, **(
@@ -135,12 +136,12 @@ def test_a_client_on_another_node_that_asks_no_more_is_gone(tmp_path: Path) -> N
     class JobView(LaterAnswer):
         """Waits, and keeps what comes."""
 
-        heard: List[object] = []
+        heard: list[object] = []
 
-        def poll(self) -> Optional[Answer]:
+        def poll(self) -> Answer | None:
             return Answer("all\n", code=4) if "end" in self.heard else None
 
-        def take(self) -> Tuple[bytes, bytes]:
+        def take(self) -> tuple[bytes, bytes]:
             return b"\xff out", b"err"
 
         def gone(self) -> None:
@@ -187,10 +188,10 @@ def test_a_job_is_granted_when_it_is_launched_and_not_when_that_is_decided() -> 
     class Looks:
         launched = False
 
-        def jobs(self, ids: List[int]) -> List[JobView]:
+        def jobs(self, ids: list[int]) -> list[JobView]:
             return [JobView(2, SubmittedJob(2, "sleep", 1, 60), PLAIN, JobState.RUNNING, nodes=("n0",), launched=self.launched)]
 
-        def files(self, job: JobView) -> Tuple[str, str, str]:
+        def files(self, job: JobView) -> tuple[str, str, str]:
             return "", "", ""
 
     looks = Looks()
@@ -328,7 +329,7 @@ def test_mpirun_is_the_real_one_on_the_cores_of_a_job(outside: Outside) -> None:
     assert sorted(done.stdout.splitlines()) == ["rank 0 2", "rank 1 2"], done.stderr
     assert outside.run("mpirun", "-n", "1", "sh", "-c", "exit 5").returncode == 5
     wait_until(lambda: len(outside.site.rows()) == 2, "both are recorded")
-    wrong: List[Tuple[str, ...]] = [("mpirun", "true"), ("mpirun", "-n", "0", "true"), ("mpirun", "-n", "1"),
+    wrong: list[tuple[str, ...]] = [("mpirun", "true"), ("mpirun", "-n", "0", "true"), ("mpirun", "-n", "1"),
                                     ("mpirun", "-n", "1", "-H", "n1", "true"), ("mpirun", "-n", "9", "true")]
     for words in wrong:
         done = outside.run(*words)

@@ -7,7 +7,8 @@ import math
 import os
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -33,20 +34,20 @@ class Counter:
         self.now = 1_700_000_000.0
         self.site = front.Site("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
         self.all = {job.id: job for job in jobs}
-        self.asked: List[Asked] = []
-        self.done: List[Any] = []
+        self.asked: list[Asked] = []
+        self.done: list[Any] = []
 
-    def jobs(self, ids: Any = (), ended: bool = True) -> List[front.JobView]:
+    def jobs(self, ids: Any = (), ended: bool = True) -> list[front.JobView]:
         chosen = sorted(set(ids)) or sorted(self.all)
         return [self.all[i] for i in chosen if i in self.all and (ended or not self.all[i].state.ended)]
 
-    def ids(self) -> List[int]:
+    def ids(self) -> list[int]:
         return sorted(self.all)
 
-    def array(self, first: int) -> List[front.JobView]:
+    def array(self, first: int) -> list[front.JobView]:
         return [job for job in self.jobs() if job.array == first]
 
-    def steps(self, job: front.JobView) -> List[Step]:
+    def steps(self, job: front.JobView) -> list[Step]:
         return []
 
     def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], Any]:
@@ -54,16 +55,16 @@ class Counter:
                  front.StepUsage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10), ("n1", "n2"))]
         return lambda: [found for _ in jobs]
 
-    def files(self, job: front.JobView) -> "tuple[str, str, str]":
+    def files(self, job: front.JobView) -> tuple[str, str, str]:
         return "/o", "/e", ""
 
     def script(self, job_id: int) -> bytes:
         return SCRIPT
 
-    def nodes(self) -> List[front.NodeView]:
+    def nodes(self) -> list[front.NodeView]:
         return [front.NodeView("n1", (4, 4), 3), front.NodeView("n2", (4, 4), 0), front.NodeView("n3", (4, 4), 0, up=False)]
 
-    def submit(self, asked: Asked) -> List[int]:
+    def submit(self, asked: Asked) -> list[int]:
         self.asked.append(asked)
         return [len(self.all) + len(self.asked)]
 
@@ -94,7 +95,7 @@ def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front
     return front.JobView(job_id, job, details, state, **more)
 
 
-def run(counter: Counter, *words_: str, env: Dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
+def run(counter: Counter, *words_: str, env: dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
     """What a command prints; a script is sent when it is asked for."""
     call = Call(words_[0], list(words_[1:]), "/work", env or {})
     try:
@@ -126,7 +127,7 @@ def test_options_in_all_their_forms() -> None:
 
 @given(st.lists(st.text("-=nNtabcw ,:/3\n'", max_size=8), max_size=6), st.sampled_from(sorted(names.TABLE)))
 @settings(deadline=None, max_examples=300)
-def test_no_words_break_a_command(said: List[str], name: str) -> None:
+def test_no_words_break_a_command(said: list[str], name: str) -> None:
     """Whatever is typed: an answer, or a refusal with the command's name, of which some is printed."""
     counter = Counter(a_job(1), a_job(2, JobState.FAILED, code=3))
     if name in ("srun", "salloc") or not names.TABLE[name]:
@@ -198,7 +199,7 @@ def test_moments(utc: None) -> None:
 # ------------------------------------------------------------------------------------ sbatch
 
 
-def asked(*words_: str, script: bytes = SCRIPT, env: Dict[str, str] | None = None, counter: Counter | None = None
+def asked(*words_: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, counter: Counter | None = None
           ) -> Asked:
     counter = counter or Counter()
     answer = run(counter, "sbatch", *words_, script=script, env=env)
@@ -226,7 +227,7 @@ def test_lists_of_nodes_in_files() -> None:
     lists = {"/work/a/list": b"n1 # the first\nn[2-3]\n\n", "/work/rest": b"n4,n5*2\n", "/work/hosts": b"n2\nn1\n" * 3,
              "/work/odd": b"n1\nn1\nn2\n", "/work/none": b"# nothing\n"}
 
-    def read(*said: str, env: Dict[str, str] | None = None) -> Any:
+    def read(*said: str, env: dict[str, str] | None = None) -> Any:
         options = blocking.SRUN if said[0] == "srun" else sbatch.OPTIONS
         call = Call(said[0], [], "/work", env or {}, missing={"/work/gone": "No such file or directory"})
         chosen = options.parse(said[1:])[0]
@@ -288,7 +289,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("said, wanted", REQUESTS)
-def test_what_is_asked_of_the_machine(said: str, wanted: Dict[str, Any]) -> None:
+def test_what_is_asked_of_the_machine(said: str, wanted: dict[str, Any]) -> None:
     found = demand(sbatch.OPTIONS.parse(said.split())[0], sbatch.OPTIONS)
     assert {**found, **wanted} == found and set(found) <= {"procs", "cores", *wanted}
 
@@ -410,7 +411,7 @@ def test_what_a_job_would_do() -> None:
 
 @pytest.mark.parametrize("said, wanted", [((), None), (("--no-requeue",), "no"), (("--requeue",), "yes"),
                                           (("--requeue", "--no-requeue"), "no")])
-def test_whether_a_job_may_run_again(said: Sequence[str], wanted: Optional[str]) -> None:
+def test_whether_a_job_may_run_again(said: Sequence[str], wanted: str | None) -> None:
     assert asked(*said, "job.sh").values.get("requeue") == wanted
 
 
@@ -515,7 +516,7 @@ def test_sacct(utc: None) -> None:
     (JobState.CANCELLED, "interrupted", 143, "", "PREEMPTED 0:0 None CANCELLED 0:15"),
     (JobState.CANCELLED, "", None, "job 3, on which it depends, ended as failed",
      "CANCELLED 0:0 DependencyNeverSatisfied")])
-def test_how_jobs_ended(state: JobState, cause: str, code: Optional[int], reason: str, shown: str) -> None:
+def test_how_jobs_ended(state: JobState, cause: str, code: int | None, reason: str, shown: str) -> None:
     begun = {} if "depends" in reason else {"nodes": ("n1",), "start": 1_699_999_400.0}
     counter = Counter(a_job(1, state, cores=(2,), end=1_699_999_401.0, code=code, cause=cause, reason=reason, **begun))
     job, *steps = run(counter, "sacct", "-nP", "-j1", "-o", "state,exitcode,reason").out.splitlines()
@@ -527,7 +528,7 @@ def test_how_jobs_ended(state: JobState, cause: str, code: Optional[int], reason
 def test_what_steps_have_used() -> None:
     """The script's line counts its steps, too: what is left is its own. In the forms of Slurm 22.05.8."""
     class Used(Counter):
-        def steps(self, job: front.JobView) -> List[Step]:
+        def steps(self, job: front.JobView) -> list[Step]:
             return [Step(1, "0", "solve", 5, 14, "completed", 0, 2, 2, "n1", 0.895, 0.137, 118_583_296),
                     Step(1, "batch", "batch", 3, 14, "completed", 0, 1, 2, "n1", 1.279, 0.225, 118_583_296)]
     counter = Used(a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=3.0, end=14.0, code=0))
@@ -631,7 +632,7 @@ def test_scontrol_update_and_listpids() -> None:
 
 @given(st.lists(st.sampled_from([JobState.COMPLETED, JobState.RUNNING, JobState.QUEUED, None]), min_size=1, max_size=20),
        st.integers(0, 6), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_how_many_jobs_of_an_array_run_at_a_time(states: List[Optional[JobState]], limit: int, before: int, random: Any) -> None:
+def test_how_many_jobs_of_an_array_run_at_a_time(states: list[JobState | None], limit: int, before: int, random: Any) -> None:
     """After any state of the array never more start than may, and all do. None: it has run, and waits again."""
     named, count = Dependency.on(90, OK), {"SLURM_ARRAY_TASK_COUNT": str(len(states))}
     counter = Counter(a_job(90, JobState.COMPLETED), *(
@@ -640,7 +641,7 @@ def test_how_many_jobs_of_an_array_run_at_a_time(states: List[Optional[JobState]
             "after": (named, *((Dependency.on(100 + at - before, ANY),) if at >= before else ()))})
         for at, state in enumerate(states)))
     assert run(counter, "scontrol", "update", "JobId=100", f"ArrayTaskThrottle={limit}") == Answer()
-    after: Dict[int, set[int]] = {100 + at: set() for at in range(len(states))}  # those that have run wait for nothing
+    after: dict[int, set[int]] = {100 + at: set() for at in range(len(states))}  # those that have run wait for nothing
     for _, job_id, change in counter.done:
         assert change["throttle"] == limit and named in change["after"]
         after[job_id] = {each for one in change["after"] for each in one.ids if one.kind == ANY}
@@ -688,7 +689,7 @@ def test_qstat_shows_queues_and_the_server() -> None:
     counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED, why=front.HELD), a_job(4, JobState.FAILED),
                       a_job(10, array=10, index=0), a_job(11, JobState.QUEUED, array=10, index=4))
 
-    def columns(text: str) -> Dict[str, str]:
+    def columns(text: str) -> dict[str, str]:
         head, _, row = text.splitlines()[:3]
         return dict(zip(head.split(), row.split()))
     queues = columns(run(counter, "qstat", "-Q").out)
@@ -725,7 +726,7 @@ def test_scancel() -> None:
     counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.COMPLETED), a_job(10, array=10, index=0),
                       a_job(11, array=10, index=4))
 
-    def done(*words_: str) -> List[Any]:
+    def done(*words_: str) -> list[Any]:
         counter.done.clear()
         answer = run(counter, "scancel", *words_)
         assert (answer.out, answer.code) == ("", 0)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from typing import Any, List, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,7 +23,7 @@ BEGAN = 1_699_999_990.0
 class Pbs(Counter):
     """The same manager, which knows what the script of job 34 has used."""
 
-    def steps(self, job: front.JobView) -> List[Step]:
+    def steps(self, job: front.JobView) -> list[Step]:
         return [Step(34, "batch", "s", 0, 1, "completed", 0, 1, 1, "n1", 1.0, 1.5, 3 << 20)] if job.id == 34 else []
 
 
@@ -166,6 +167,6 @@ def test_json_of_no_job() -> None:
 
 
 @pytest.mark.parametrize("left, said", [([], "-"), ([9], "9"), ([1, 2, 3], "1-3"), ([0, 3, 9], "0-3:3,9"), ([0, 3, 6, 9], "0-9:3")])
-def test_indices_that_are_left(left: List[int], said: str) -> None:
+def test_indices_that_are_left(left: list[int], said: str) -> None:
     from vrm.front.pbs_qstat import indices
     assert indices([part(60 + at, index) for at, index in enumerate(left)]) == said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -43,8 +43,8 @@ GB = 1 << 30
                                           "nodelist": frozenset({"n1"})}),
     ("nodes=1:ppn=4,mem=8gb,vmem=9gb", {"procs": 4, "cores": 1, "nodes": (1, 1), "tasks_per_node": 4, "mem_per_task": 2 * GB}),
 ])
-def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
-    given: Dict[str, str] = {}
+def test_what_is_asked_for(text: str, wanted: dict[str, Any]) -> None:
+    given: dict[str, str] = {}
     if text:
         words.resources(text, given)
     found = words.request(given)
@@ -60,7 +60,7 @@ def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
     ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "cannot be used"),
     ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])
 def test_what_vrm_cannot_give_is_refused(text: str, why: str) -> None:
-    given: Dict[str, str] = {}
+    given: dict[str, str] = {}
     words.resources(text, given)
     with pytest.raises(ValueError, match=why):
         words.request(given)
@@ -93,7 +93,7 @@ def test_indices_of_arrays() -> None:
     ("1530", (2026, 11, 23, 15, 30)), ("0700", (2026, 11, 24, 7, 0)), ("220700", (2026, 12, 22, 7, 0)),
     ("11220700", (2027, 11, 22, 7, 0)), ("12010000", (2026, 12, 1, 0, 0)), ("2711220700", (2027, 11, 22, 7, 0)),
     ("202001010000.30", (2020, 1, 1, 0, 0, 30))])
-def test_when_a_job_may_begin(text: str, wanted: "tuple[int, ...]") -> None:
+def test_when_a_job_may_begin(text: str, wanted: tuple[int, ...]) -> None:
     """What is left out is that of the next time when the rest is so; a date with its year may be past."""
     now = time.mktime((2026, 11, 23, 7, 5, 0, 0, 0, -1))
     assert words.moment(text, now) == time.mktime((*wanted, *[0] * (9 - len(wanted)))[:8] + (-1,))

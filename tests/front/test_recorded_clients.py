@@ -4,14 +4,13 @@ the answer. Where a client calls with words that look wrong, so it does."""
 from __future__ import annotations
 
 import re
-from typing import Dict, List
 
 import pytest
 
 from test_front_options import Counter, a_job, run
 from vrm.model import JobState
 
-SCRIPTS: Dict[str, bytes] = {
+SCRIPTS: dict[str, bytes] = {
     "Nextflow": b"#!/bin/bash\n#SBATCH -J nf-hello_(1)\n#SBATCH -o /work/.command.log\n#SBATCH --no-requeue\n"
                 b"#SBATCH --signal B:USR2@30\n#SBATCH -c 2\n#SBATCH -t 00:10:00\n#SBATCH --mem 100M\n# NEXTFLOW TASK: hello\n",
     "FireWorks": b"#!/bin/bash -l\n\n#SBATCH --nodes=1\n#SBATCH --ntasks=2\n#SBATCH --ntasks-per-node=2\n"
@@ -98,7 +97,7 @@ def test_the_format_of_balsam_comes_by_a_variable() -> None:
 
 
 def test_what_scripts_ask_for() -> None:
-    asked: Dict[str, List[int]] = {}
+    asked: dict[str, list[int]] = {}
     for client, script in SCRIPTS.items():
         counter = Counter()
         assert run(counter, "sbatch", "x", script=script).code == 0, client

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator, List
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,8 +48,8 @@ def test_a_manager_that_says_nothing(manager: socket.socket, compiled: bool) -> 
     if compiled:
         assert build.link(Path("bin"), ["squeue", "scontrol", "sbatch"])
 
-    def start(*words: str) -> "subprocess.Popen[str]":
-        command: List[str] = ([os.path.abspath(f"bin/{words[0]}"), *words[1:]] if compiled else
+    def start(*words: str) -> subprocess.Popen[str]:
+        command: list[str] = ([os.path.abspath(f"bin/{words[0]}"), *words[1:]] if compiled else
                               [sys.executable, "-c", CLIENT, *words])
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

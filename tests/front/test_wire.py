@@ -36,7 +36,7 @@ def test_what_is_no_call_is_refused(data: bytes) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([b"O", b"E", b"X"]), st.binary(max_size=30)), max_size=5), st.data())
 @settings(deadline=None)
-def test_frames_come_in_any_parts(sent: "list[tuple[bytes, bytes]]", data: st.DataObject) -> None:
+def test_frames_come_in_any_parts(sent: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
     whole = b"".join(wire.frame(kind, text) for kind, text in sent)
     cut = data.draw(st.integers(0, len(whole)))
     first, rest = wire.frames(whole[:cut])

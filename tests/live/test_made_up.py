@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
@@ -43,20 +44,20 @@ class Moon(BatchSystem):
     script_help = "for moonsub"
     queue_word = "crater"
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         return dict.fromkeys(env["MOON_NODES"].split(), 3)
 
     def questions(self, job: str) -> Sequence[Question]:
         return (((sys.executable, "-c", f"import os; print({job}, os.environ.get('MOON_END', 4000))"),
                  lambda text: Answer(float(text.split()[1]), {"n1": 2}, 3)),)
 
-    def job_environment(self, env: Environment, slots: Sequence[int]) -> Dict[str, str]:
+    def job_environment(self, env: Environment, slots: Sequence[int]) -> dict[str, str]:
         return {"MOON_INSIDE": env["MOON_JOB"]} if "MOON_JOB" in env else {}
 
-    def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
+    def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         return {"n0": 1} if "MOON_JOB" in env else None
 
-    def script_lines(self, wrapper: Wrapper) -> List[str]:
+    def script_lines(self, wrapper: Wrapper) -> list[str]:
         return ["# As many as there are.", f"--nodes {wrapper.nodes}"]
 
 
@@ -74,12 +75,12 @@ class Twice(Launcher):
 
     @classmethod
     def detect(cls, settings: Any, emulated: bool, topologies: Any, base: Mapping[str, str]
-               ) -> "Twice":
+               ) -> Twice:
         return cls(environment(base, settings.environment))
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot], nodes: Sequence[Node],
                 rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         return Launch((self.mpirun, "TWICE_RANK=0", os.fspath(app), *arguments),
                       tagged({**self.env, **(variables or {})}, self.run_id, job_id), {})
 
@@ -96,7 +97,7 @@ def enter() -> None:
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dict[str, str]]:
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Registered for one test; the environment of a job of the batch system."""
     monkeypatch.setattr(LAUNCHERS, "_known", dict(LAUNCHERS._known))
     enter()
@@ -104,7 +105,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dict[str, str]]:
     del systems()["moon"], WAYS["rocket"]
 
 
-def test_a_batch_system_of_ones_own(made_up: Dict[str, str]) -> None:
+def test_a_batch_system_of_ones_own(made_up: dict[str, str]) -> None:
     assert find_allocation(made_up) == Allocation("moon", ("n0", "n1"), {"n0": 3, "n1": 2}, "17",
                                                   4000.0, 3)
     assert batch_job(made_up, 3) == "moon 17 again 2" and kill_delay("moon 17") == 7.0
@@ -119,7 +120,7 @@ def test_a_batch_system_of_ones_own(made_up: Dict[str, str]) -> None:
         register(Moon)
 
 
-def test_a_launcher_of_ones_own(made_up: Dict[str, str]) -> None:
+def test_a_launcher_of_ones_own(made_up: dict[str, str]) -> None:
     from vrm.config.schema import Launcher as Section
 
     launcher = make_launcher(Section(Kind="twice"), base=made_up)
@@ -134,7 +135,7 @@ class Plain:
     mpirun, version_text, run_id = "p", "P 1", ""
 
     @classmethod
-    def detect(cls, *arguments: Any) -> "Plain":
+    def detect(cls, *arguments: Any) -> Plain:
         return cls()
 
 
@@ -146,7 +147,7 @@ def test_a_launcher_that_is_no_subclass_has_the_defaults() -> None:
     assert launcher.lost_nodes("e") == () and launcher.exit_code(5, "o", "e") == 5
 
 
-def vrm(site: Any, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+def vrm(site: Any, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """vrm's command line in a process that knows what is made up here."""
     return subprocess.run([sys.executable, __file__, "-c", str(site.config_file), *arguments],
                           cwd=site.root, env={**site.env, **env}, capture_output=True, text=True,
@@ -172,7 +173,7 @@ def test_a_run_by_both(site: Any) -> None:
     (("script", "--help"), ("(--slurm | --pbs | --moon)", "for moonsub", "crater (Moon)")),
     (("script", "--moon", "-N", "2", "-t", "1h", "--cores", "2"), ("#MOON --nodes 2",)),
     (("init", "--help"), ("also write vrm.moon, for moonsub",))])
-def test_the_commands_know_it(site: Any, words: Tuple[str, ...], wanted: Tuple[str, ...]) -> None:
+def test_the_commands_know_it(site: Any, words: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     if words[0] == "init":
         done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True,
                               env=site.env, check=False)

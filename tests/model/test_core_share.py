@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Dict, List, Set, Tuple
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +38,7 @@ def lend(cluster: Cluster, lender: int, now: float, borrower: int = NOBODY, core
     return loan
 
 
-def by_rank(cluster: Cluster, booking: Booking) -> Dict[int, Tuple[int, Set[Tuple[int, int]]]]:
+def by_rank(cluster: Cluster, booking: Booking) -> dict[int, tuple[int, set[tuple[int, int]]]]:
     return {slot.rank: (slot.node, {(slot.socket, core) for core in slot.cores})
             for slot in cluster.slots(booking)}
 
@@ -49,7 +48,7 @@ def by_rank(cluster: Cluster, booking: Booking) -> Dict[int, Tuple[int, Set[Tupl
 @given(st.sampled_from(POLICIES), st.lists(st.integers(2, 6), min_size=1, max_size=3),
        st.integers(1, 3), st.integers(2, 4), st.integers(1, 9), st.booleans(), st.data())
 def test_a_lender_gives_equal_cores_of_each_rank_and_keeps_one(
-        policy: str, sockets: List[int], nodes: int, threads: int, ranks: int, within: bool,
+        policy: str, sockets: list[int], nodes: int, threads: int, ranks: int, within: bool,
         data: st.DataObject) -> None:
     cluster = Cluster(Node(f"n{i}", tuple(sockets)) for i in range(nodes))
     placed = make_policy(policy, cluster).place(hybrid(1, ranks, threads), cluster)
@@ -91,7 +90,7 @@ SOCKETS = st.sampled_from([(2, 2), (4,), (3, 5), (4, 4)])
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(POLICIES), st.lists(SOCKETS, min_size=1, max_size=9), st.integers(1, 3), st.integers(1, 20),
        st.integers(0, 2), st.randoms(use_true_random=False))
-def test_equal_nodes_are_put_together(policy: str, sockets: List[Tuple[int, ...]], threads: int, ranks: int,
+def test_equal_nodes_are_put_together(policy: str, sockets: list[tuple[int, ...]], threads: int, ranks: int,
                                       each: int, random: Random) -> None:
     """Sets of cores of many nodes, and the ranks and cores of a placement, against node by node."""
     cluster = Cluster(Node(f"n{at}", each) for at, each in enumerate(sockets))
@@ -123,8 +122,8 @@ def test_equal_nodes_are_put_together(policy: str, sockets: List[Tuple[int, ...]
 @settings(max_examples=100, deadline=None)
 @given(st.lists(SOCKETS, min_size=2, max_size=5), st.integers(1, 8), st.integers(1, 12), st.integers(1, 3),
        st.tuples(st.integers(1, 3), st.integers(0, 4)), st.integers(0, 3))
-def test_a_borrower_fills_the_nodes_by_number(sockets: List[Tuple[int, ...]], each: int, ranks: int, threads: int,
-                                              nodes: Tuple[int, int], per_node: int) -> None:
+def test_a_borrower_fills_the_nodes_by_number(sockets: list[tuple[int, ...]], each: int, ranks: int, threads: int,
+                                              nodes: tuple[int, int], per_node: int) -> None:
     cluster = Cluster(Node(f"n{at}", some) for at, some in enumerate(sockets))
     layout = cluster.layout
     running(cluster, Job(1, "a", sum(map(sum, sockets)), 9))
@@ -184,7 +183,7 @@ def test_what_cannot_be_lent_is_said_with_what_can() -> None:
 
 
 def test_a_lend_counts_once_and_room_does_not_change() -> None:
-    heard: List[Tuple[str, int]] = []
+    heard: list[tuple[str, int]] = []
 
     class Ear:
         def booked(self, booking: Booking) -> None:
@@ -229,7 +228,7 @@ def test_a_lend_counts_once_and_room_does_not_change() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.5, 50), st.sampled_from([0.25, 0.5, 0.75, 1.0])), max_size=5),
        st.floats(0, 60), st.floats(0, 100))
-def test_work_and_finish_are_each_others_inverse(steps: List[Tuple[float, float]], now: float,
+def test_work_and_finish_are_each_others_inverse(steps: list[tuple[float, float]], now: float,
                                                  left: float) -> None:
     plan, at = [(0.0, 0.5)], 0.0
     for seconds, speed in steps:
@@ -248,8 +247,8 @@ def test_work_and_finish_are_each_others_inverse(steps: List[Tuple[float, float]
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(1, 60)), min_size=1, max_size=5),
        st.lists(st.booleans(), min_size=12, max_size=12))
-def test_expected_ends_are_those_of_a_plain_integral(lends: List[Tuple[float, float]],
-                                                     backs: List[bool]) -> None:
+def test_expected_ends_are_those_of_a_plain_integral(lends: list[tuple[float, float]],
+                                                     backs: list[bool]) -> None:
     """One rank of 8 cores lends one core after the other and has some of them back, sooner or later
     than was expected."""
     cluster = Cluster.regular(1, 1, 8)
@@ -349,7 +348,7 @@ def test_a_copy_lends_on_its_own() -> None:
     assert again.loans.all == [loan] and again.bookings[1].shares[-1].lent == loan.cores
 
 
-def forms(placement: Placement, cluster: Cluster) -> List[Placement]:
+def forms(placement: Placement, cluster: Cluster) -> list[Placement]:
     return [of_record(to_record(placement), cluster.layout),
             of_values(to_values(placement), cluster.layout)]
 

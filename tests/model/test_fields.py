@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from conftest import mpirun_environment, wait_until
@@ -38,7 +38,7 @@ HOST = st.from_regex(r"[a-m][a-z0-9-]{0,3}[0-9]{0,3}[a-z]", fullmatch=True)
 BYTES = st.integers(0, 1 << 44)
 TIMES = st.integers(1, 10**9).map(float) | st.floats(0.001, 10**6).map(
     lambda value: round(value, 3))
-VALUES: Dict[str, st.SearchStrategy[Any]] = {
+VALUES: dict[str, st.SearchStrategy[Any]] = {
     "app": st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_. ]{0,9}", fullmatch=True).filter(
         lambda app: app == app.strip()),
     "procs": st.integers(1, 10**9 - 1),
@@ -85,19 +85,19 @@ def test_names_are_taken_once() -> None:
         assert len(names) == len(set(names)), form
 
 
-def values_of(job: Job, details: Details) -> Dict[str, Any]:
+def values_of(job: Job, details: Details) -> dict[str, Any]:
     """All fields by their attributes."""
     return {field.at: getter(field)(job if field.kept in OF_JOB else details)
             for field in TABLE if field.kept not in (LINE, RESULT)}
 
 
 @given(JOBS)
-def test_a_job_has_the_values_that_it_was_made_of(values: Dict[str, Any]) -> None:
+def test_a_job_has_the_values_that_it_was_made_of(values: dict[str, Any]) -> None:
     assert values_of(*made(values, 7, 3.0)) == values
 
 
 @given(JOBS)
-def test_every_field_in_a_queue_line(values: Dict[str, Any]) -> None:
+def test_every_field_in_a_queue_line(values: dict[str, Any]) -> None:
     said = {field.at: field for field in TABLE if field.word and field.word != "each"}  # a pattern there
     line = QueueLine(values["app"], values["procs"], values["walltime"], values["exclusive"],
                      fields={field.word: values[at] for at, field in said.items()
@@ -110,7 +110,7 @@ def test_every_field_in_a_queue_line(values: Dict[str, Any]) -> None:
 
 
 @given(JOBS, st.lists(st.integers(0, 99), max_size=3, unique=True).map(tuple))
-def test_every_field_in_a_journal(values: Dict[str, Any], indices: Tuple[int, ...]) -> None:
+def test_every_field_in_a_journal(values: dict[str, Any], indices: tuple[int, ...]) -> None:
     job, details = made({**values, "index": None}, 7, 3.0)
     record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details, indices)}))
     assert journal_check.fault(record) == ""
@@ -121,7 +121,7 @@ def test_every_field_in_a_journal(values: Dict[str, Any], indices: Tuple[int, ..
 
 
 @given(JOBS)
-def test_every_field_in_the_state(values: Dict[str, Any]) -> None:
+def test_every_field_in_the_state(values: dict[str, Any]) -> None:
     job, details = made(values, 7, 3.0)
     facts = json.loads(json.dumps({**snapshot._facts(job, details), "state": "queued"}))
     assert state._job(facts)
@@ -137,7 +137,7 @@ def test_every_field_in_the_state(values: Dict[str, Any]) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(JOBS)
-def test_every_field_in_jobs_csv_and_in_a_replay(tmp_path: Path, values: Dict[str, Any]) -> None:
+def test_every_field_in_jobs_csv_and_in_a_replay(tmp_path: Path, values: dict[str, Any]) -> None:
     job, details = made(values, 7, 3.0)
     row = JobRow(7, job.app, job.procs, 3.0, 4.0, 5.0, job.walltime, "completed",
                  exclusive=job.exclusive, **fields_of(job, details))
@@ -235,7 +235,7 @@ def test_a_new_field_is_one_row(tmp_path: Path) -> None:
     queue, log = tmp_path / "queue", tmp_path / "log"
     queue.write_text("job 1 60 0 hold=1 colour=blue\njob 1 60 0 colour=\n")
 
-    def words(*more: str) -> List[str]:
+    def words(*more: str) -> list[str]:
         return [sys.executable, str(program), "-c", str(tmp_path / "vrm.yaml"), *more]
 
     def vrm(*more: str) -> str:

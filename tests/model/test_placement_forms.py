@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import marshal
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from vrm.scheduling import make_policy
 
 
 @st.composite
-def placements(draw: Any) -> Tuple[Cluster, Job, Placement]:
+def placements(draw: Any) -> tuple[Cluster, Job, Placement]:
     """A job on a cluster on which others came and went before it."""
     nodes = [Node(f"n{number}", tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))),
                   {"gpu": draw(st.integers(0, 3))} if draw(st.booleans()) else {})
@@ -48,7 +48,7 @@ def placements(draw: Any) -> Tuple[Cluster, Job, Placement]:
     return found
 
 
-def spelt(cores: str) -> Dict[str, List[Tuple[int, int]]]:
+def spelt(cores: str) -> dict[str, list[tuple[int, int]]]:
     """The cores of each node, of the column `cores`."""
     return {name: [(place.socket, core) for place in places
                    for core in range(place.first, place.last + 1)]
@@ -57,7 +57,7 @@ def spelt(cores: str) -> Dict[str, List[Tuple[int, int]]]:
 
 @settings(deadline=None)
 @given(placements())
-def test_a_placement_comes_back(case: Tuple[Cluster, Job, Placement]) -> None:
+def test_a_placement_comes_back(case: tuple[Cluster, Job, Placement]) -> None:
     cluster, job, placement = case
     slots = list(placement.slots(cluster.nodes))
     other = Cluster(cluster.nodes)
@@ -80,9 +80,9 @@ def test_a_placement_comes_back(case: Tuple[Cluster, Job, Placement]) -> None:
 
 @settings(deadline=None)
 @given(placements())
-def test_a_placement_is_written_for_people(case: Tuple[Cluster, Job, Placement]) -> None:
+def test_a_placement_is_written_for_people(case: tuple[Cluster, Job, Placement]) -> None:
     cluster, job, placement = case
-    wanted: Dict[str, List[Tuple[int, int]]] = {}
+    wanted: dict[str, list[tuple[int, int]]] = {}
     for slot in placement.slots(cluster.nodes):
         wanted.setdefault(cluster.nodes[slot.node].name, []).extend(
             (slot.socket, core) for core in slot.cores)
@@ -128,7 +128,7 @@ def test_policies_of_users_make_placements_as_before() -> None:
     ({"procs": 4}, "another job"), ({"width": 1}, "another job"), ({"taken": "0x1f"}, "cores are"),
     ({"taken": "0x3ff00000000"}, "cores are"), ({"taken": "ff"}, "cores are"),
     ({"held": "0xff"}, "cores are"), ({"held": "0xffffffff0000"}, "cores are"), ({"held": 7}, "cores are")])
-def test_what_is_wrong_with_a_record(change: Dict[str, Any], wrong: str) -> None:
+def test_what_is_wrong_with_a_record(change: dict[str, Any], wrong: str) -> None:
     cluster = Cluster.regular(3, 2, 4)
     placement = CorePlacement(cluster.layout, 0x3ff, 5, 2)
     record = {**to_record(placement), **change}

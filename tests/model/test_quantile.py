@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import List
 
 import numpy
 import pytest
@@ -16,7 +15,7 @@ SHARE = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.95, 1.0])
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), SHARE)
-def test_it_is_that_of_numpy(values: List[float], share: float) -> None:
+def test_it_is_that_of_numpy(values: list[float], share: float) -> None:
     ordered = sorted(values)
     found = quantile(ordered, share)
     assert found == pytest.approx(float(numpy.quantile(values, share)), rel=1e-12, abs=1e-6)
@@ -29,7 +28,7 @@ def test_of_equal_values_it_is_exactly_that_value(value: float, count: int, shar
 
 
 @given(st.lists(st.floats(0, 1e9) | st.just(math.inf), min_size=1, max_size=60), SHARE)
-def test_it_is_infinite_where_the_value_above_is(values: List[float], share: float) -> None:
+def test_it_is_infinite_where_the_value_above_is(values: list[float], share: float) -> None:
     ordered = sorted(values)
     above = ordered[math.ceil(share * (len(ordered) - 1))]
     assert (quantile(ordered, share) == math.inf) == (above == math.inf)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -19,13 +19,13 @@ from vrm.results.state import parsed
 NOW = 1_795_000_000.0
 
 
-def job(number: int, app: str, nodes: List[str], devices: str = "") -> Dict[str, Any]:
+def job(number: int, app: str, nodes: list[str], devices: str = "") -> dict[str, Any]:
     return {"id": number, "app": app, "procs": 1, "state": "running", "submit": NOW - 20, "estimate": 60,
             "exclusive": False, "start": NOW - 10, "expected_end": NOW + 50, "nodes": nodes,
             "binding": "ok", **({"devices": devices} if devices else {})}
 
 
-def snapshot(**more: Any) -> Dict[str, Any]:
+def snapshot(**more: Any) -> dict[str, Any]:
     """Two nodes with GPUs, of which one gives only two of its four, and two without."""
     return {
         "format": 2, "time": NOW - 1, "emulated": False,
@@ -93,7 +93,7 @@ def test_top_shows_gpus_behind_the_cores() -> None:
     ("", {}), ("n0:gpu/0", {"n0": {"gpu": (0,)}}),
     ("n0:gpu/0,2;n1:gpu/1+mic/0", {"n0": {"gpu": (0, 2)}, "n1": {"gpu": (1,), "mic": (0,)}}),
     ("nonsense", {}), ("n0:gpu/x", {}), (";;", {})])
-def test_texts_of_devices(text: str, wanted: Dict[str, Any]) -> None:
+def test_texts_of_devices(text: str, wanted: dict[str, Any]) -> None:
     assert holdings.parse_devices(text) == wanted
 
 

@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -353,7 +353,7 @@ def test_waiting_jobs_can_be_limited():
 # --------------------------------------------------------------------------------------- as JSON
 
 
-def queue_json(*arguments: Any) -> Dict[str, Any]:
+def queue_json(*arguments: Any) -> dict[str, Any]:
     """The data, with a list of all jobs."""
     data = tables.queue_json(*arguments)
     return {**data, "jobs": list(data["jobs"])}
@@ -557,7 +557,7 @@ def test_many_waiting_jobs_of_an_array_share_a_row(made: int) -> None:
     job = {**ARRAY, "ids": f"3-{made + 2}", "indices": f"0-{2 * made - 2}:2"}
     state = snapshot(NODES, [JOBS[0], job, queued(1000, "other.x", 1, 5.0)], format=2)
 
-    def cells(**how: Any) -> List[List[str]]:
+    def cells(**how: Any) -> list[list[str]]:
         return [[cell.strip() for cell in line.split("|")[1:-1]]
                 for line in queue_table(state, NOW, **how).splitlines() if line.startswith("|")][2:]
 

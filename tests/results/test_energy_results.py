@@ -40,7 +40,7 @@ def test_what_is_no_power_is_not_known(wrong: float) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(1, 999)), max_size=12))
-def test_the_power_is_the_sum_at_each_moment(spans: "list[tuple[int, int, int]]") -> None:
+def test_the_power_is_the_sum_at_each_moment(spans: list[tuple[int, int, int]]) -> None:
     jobs = [Drawn(begin, begin + length, watts / 7) for begin, length, watts in spans]
     steps = power_over_time(jobs)
     for moment, (time, watts) in enumerate(steps):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Dict, List, Optional
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -24,20 +23,20 @@ class Books(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
-        self.states: Dict[int, JobState] = {}
-        self.after: Dict[int, List[Dependency]] = {}
-        self.held: Dict[int, bool] = {}
+        self.states: dict[int, JobState] = {}
+        self.after: dict[int, list[Dependency]] = {}
+        self.held: dict[int, bool] = {}
         self.deadline = math.inf
         self.now = 0.0
-        self.begun: Dict[int, float] = {}
-        self.begin: Dict[int, int] = {}
-        self.until: Dict[int, float] = {}
-        self.jobs: List[Job] = []
+        self.begun: dict[int, float] = {}
+        self.begin: dict[int, int] = {}
+        self.until: dict[int, float] = {}
+        self.jobs: list[Job] = []
 
-    def waiting(self) -> List[int]:
+    def waiting(self) -> list[int]:
         return [i for i, state in self.states.items() if state is JobState.QUEUED]
 
-    def settle(self, now: float) -> List[int]:
+    def settle(self, now: float) -> list[int]:
         """Drop what can never run, in turn; the ids."""
         dropped = []
         changed = True
@@ -53,7 +52,7 @@ class Books(RuleBasedStateMachine):
                     changed = True
         return dropped
 
-    def open(self, number: int) -> List[int]:
+    def open(self, number: int) -> list[int]:
         """The jobs, once for each thing, of which something is still wanted."""
         return [other for d in dict.fromkeys(self.after[number]) for other in d.ids
                 if (other not in self.begun if d.kind == START else not self.states[other].ended)]
@@ -85,7 +84,7 @@ class Books(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.book.queue))
     @rule(data=st.data(), state=st.sampled_from([None, *(s for s in JobState if s.ended)]))
-    def run(self, data: st.DataObject, state: Optional[JobState]) -> None:
+    def run(self, data: st.DataObject, state: JobState | None) -> None:
         number = data.draw(st.sampled_from(sorted(job.id for job in self.book.queue)))
         self.book.queue.remove(number)
         self.book.started(number, self.now)

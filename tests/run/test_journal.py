@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -28,13 +28,13 @@ JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
 RUN = {"event": "run", "run": "r", "nodes": [["n0", [4]]]}
 
 
-def start(job_id: int, procs: int = 1) -> Dict[str, Any]:
+def start(job_id: int, procs: int = 1) -> dict[str, Any]:
     """The start of a job on the first cores of the one node."""
     return {"event": "start", "id": job_id, "time": 2.0, "backfilled": False,
             "placement": {"taken": hex((1 << procs) - 1), "procs": procs, "width": 1}}
 
 
-def end(job_id: int, state: str) -> Dict[str, Any]:
+def end(job_id: int, state: str) -> dict[str, Any]:
     return {"event": "end", "id": job_id, "time": 3.0, "state": state, "reason": "",
             "exit_code": None}
 
@@ -256,13 +256,13 @@ def test_placements_come_back_as_they_were(policy: str) -> None:
 # Damage.
 
 
-def run_of_three() -> List[Dict[str, Any]]:
+def run_of_three() -> list[dict[str, Any]]:
     """The records of three jobs: one has ended, one runs, one waits."""
     return [RUN, *({"event": "job", **codec.job_record(Job(i, "a.x", 1, 9.0, 10.0 + i))}
                    for i in range(3)), start(0), end(0, "completed"), start(1)]
 
 
-def written(path: Path, records: List[Dict[str, Any]]) -> bytes:
+def written(path: Path, records: list[dict[str, Any]]) -> bytes:
     """A journal of this vrm with the records in it."""
     path.unlink(missing_ok=True)
     journal = journals.Journal(path)
@@ -273,7 +273,7 @@ def written(path: Path, records: List[Dict[str, Any]]) -> bytes:
     return path.read_bytes()
 
 
-def plain(records: List[Dict[str, Any]]) -> bytes:
+def plain(records: list[dict[str, Any]]) -> bytes:
     """The same as vrm 0.1.0 wrote it."""
     return b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n"
                     for record in records)
@@ -363,7 +363,7 @@ def test_zeros_that_were_read_while_the_record_came_are_read_again(tmp_path: Pat
 @pytest.mark.parametrize("damaged", [[b'{"event":"hold","id":[1'], [b"7"], [b'{"event":"hold"}{"event":"hold"'],
                                      [b'{"event":"hold","id":{"a":1', b'"id":2']])
 def test_records_that_are_decoded_together_are_found_one_by_one_where_one_is_none(
-        tmp_path: Path, damaged: List[bytes]) -> None:
+        tmp_path: Path, damaged: list[bytes]) -> None:
     path = tmp_path / "journal"
     journal = journals.Journal(path)
     for number in range(journals.BATCH + 5):
@@ -416,7 +416,7 @@ def test_jobs_of_which_the_same_is_said_share_it_and_what_is_wrong_is_wrong_agai
 
 
 @pytest.mark.parametrize("event", [start(0), {**end(0, "failed"), "ran": [1.0, 2.5], "exit_code": 3}])
-def test_starts_and_ends_are_checked_value_by_value(event: Dict[str, Any]) -> None:
+def test_starts_and_ends_are_checked_value_by_value(event: dict[str, Any]) -> None:
     usual = {**event, "sum": "00000000"}
     assert journal_check.fault(usual) == "" == journal_check.fault({**usual, "command": "c"})
     for name in usual:
@@ -538,7 +538,7 @@ def test_changed_rules_are_in_force_while_the_configuration_says_what_it_said_th
 
 @pytest.mark.parametrize("change", [{"rules": {}}, {"was": 7}, {"reason": None}, {"time": "now"},
                                     {"rules": {**Rules().record(), "algorithm": 5}}])
-def test_damaged_rules_are_damage(change: Dict[str, Any]) -> None:
+def test_damaged_rules_are_damage(change: dict[str, Any]) -> None:
     record = {"event": "rules", "time": 1.0, "reason": "", "was": Rules().record(),
               "rules": Rules().record(), **change}
     with pytest.raises(journals.JournalError, match="journal:2: rules: "):

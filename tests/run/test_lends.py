@@ -4,7 +4,7 @@ journal is refused with the line."""
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,7 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.offers import borrowed, offer
 
-Records = List[Dict[str, Any]]
+Records = list[dict[str, Any]]
 
 
 def begun(records: Records) -> Run:
@@ -37,7 +37,7 @@ def begun(records: Records) -> Run:
     return run
 
 
-def facts(state: State) -> Dict[str, Any]:
+def facts(state: State) -> dict[str, Any]:
     return {"lends": state.lends.all, "next": state.lends.next, "epochs": state.lends.epochs}
 
 
@@ -143,7 +143,7 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     ({"event": "grown", "id": 2, "cores": "0x3", "width": 2, "time": 1.0}, "grown of job 2, which does not run"),
     ({"event": "grown", "id": 1, "cores": "0x3", "width": 0, "time": 1.0}, "width"),
 ])
-def test_a_journal_that_makes_no_sense_names_its_line(bad: Dict[str, Any], why: str) -> None:
+def test_a_journal_that_makes_no_sense_names_its_line(bad: dict[str, Any], why: str) -> None:
     records: Records = []
     begun(records)
     with pytest.raises(JournalError, match=f"journal:{len(records) + 1}: .*{why}"):

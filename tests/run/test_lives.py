@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings, strategies as st
@@ -36,7 +36,7 @@ LICENCES = 3
 JOBS = st.lists(jobs(plain=True, most_procs=6) | jobs(plain=False, most_procs=6), min_size=1, max_size=4)
 
 
-def machine() -> List[Node]:
+def machine() -> list[Node]:
     """Two nodes that are alike, one that is larger and has no GPU, and a small one."""
     return [Node("n0", (2, 2), {"gpu": 2, "memory": 8}, frozenset(["fast"])),
             Node("n1", (2, 2), {"gpu": 2, "memory": 8}, frozenset(["fast"])),
@@ -48,7 +48,7 @@ def scheduled(algorithm: str, backfilling: str, policy: str, cluster: Cluster) -
     return Scheduler(make_ordering(algorithm), make_backfilling(backfilling), make_policy(policy, cluster, heatmap))
 
 
-def facts(state: State) -> Dict[str, Any]:
+def facts(state: State) -> dict[str, Any]:
     """All that a state and its journal must agree on."""
     return {
         "jobs": {job_id: (entry.job, entry.details, entry.state, entry.held, entry.tries, entry.losses, entry.missing)
@@ -60,7 +60,7 @@ def facts(state: State) -> Dict[str, Any]:
         "lends": state.lends.all, "epochs": state.lends.epochs}
 
 
-def decisions(starts: List[Start]) -> List[Tuple[int, bool, str]]:
+def decisions(starts: list[Start]) -> list[tuple[int, bool, str]]:
     return sorted((start.job.id, start.backfilled, json.dumps(to_record(start.booking.placement))) for start in starts)
 
 
@@ -74,13 +74,13 @@ class Lives(RuleBasedStateMachine):
         self.policy, self.algorithm, self.now_by, self.now = policy, algorithm, self.backfilling, 0.0
         cluster = Cluster(machine(), {"ansys": LICENCES})
         scheduler = scheduled(algorithm, self.backfilling, policy, cluster)
-        self.records: List[Dict[str, Any]] = [
+        self.records: list[dict[str, Any]] = [
             {"event": "run", "format": 3, "run": "r", "nodes": codec.nodes_record(cluster.nodes)}]
         self.run = Run(State(scheduler.new_queue(), cluster), scheduler)
         self.run.state.log = self.log
-        self.promised: Dict[int, float] = {}
+        self.promised: dict[int, float] = {}
         self.started: Counter[int] = Counter()
-        self.down: Set[int] = set()
+        self.down: set[int] = set()
 
     def log(self, event: str, **values: Any) -> None:
         self.records.append(json.loads(json.dumps({"event": event, **values})))
@@ -89,12 +89,12 @@ class Lives(RuleBasedStateMachine):
     def state(self) -> State:
         return self.run.state
 
-    def close(self, dropped: List[Any]) -> None:
+    def close(self, dropped: list[Any]) -> None:
         """Jobs that can never run are closed, and those that depend on them."""
         for job, reason in dropped:
             self.close(self.state.end(job.id, JobState.CANCELLED, self.now, reason, exit_code=None))
 
-    def ids(self, *states: JobState) -> List[int]:
+    def ids(self, *states: JobState) -> list[int]:
         return sorted(job_id for job_id, entry in self.state.book.entries.items() if entry.state in states)
 
     # What people and programs do.
@@ -279,10 +279,10 @@ class Lives(RuleBasedStateMachine):
         if not hasattr(self, "run"):
             return
         cluster = self.state.cluster
-        cores: Dict[Tuple[int, int, int], int] = {}
-        devices: Set[Tuple[int, str, int]] = set()
+        cores: dict[tuple[int, int, int], int] = {}
+        devices: set[tuple[int, str, int]] = set()
         left = [{name: round(amount * unit(name)) for name, amount in node.resources.items()} for node in cluster.nodes]
-        licences, tenants = LICENCES * 1000, [set() for _ in cluster.nodes]  # type: List[Set[int]]
+        licences, tenants = LICENCES * 1000, [set() for _ in cluster.nodes]  # type: list[set[int]]
         for job_id, booking in cluster.bookings.items():
             job, placement = booking.job, booking.placement
             lent = cluster.loans.lent(job_id)
@@ -312,7 +312,7 @@ class Lives(RuleBasedStateMachine):
             if booking.job.exclusive:
                 assert all(tenants[node] == {job_id} for node in booking.placement.nodes)
 
-    def number(self, at: Tuple[int, int, int]) -> int:
+    def number(self, at: tuple[int, int, int]) -> int:
         """The number of a core in the cluster's layout."""
         node, socket, core = at
         return self.state.cluster.layout.node_first[node] + sum(self.state.cluster.nodes[node].sockets[:socket]) + core

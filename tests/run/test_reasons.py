@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional
+from typing import Any
 
 import pytest
 
@@ -18,8 +18,8 @@ NOW = 1_700_000_000.0
 
 
 def why(cluster: Cluster, policy: str, backfilling: str, running: list[Job], waiting: list[Job],
-        heatmap: Optional[Heatmap] = None, phase: str = "running", interval: float = 0.0
-        ) -> Dict[int, str]:
+        heatmap: Heatmap | None = None, phase: str = "running", interval: float = 0.0
+        ) -> dict[int, str]:
     """The reasons of the waiting jobs when the others have been started; times are `T`."""
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfilling),
                           make_policy(policy, cluster, heatmap), interval)
@@ -58,7 +58,7 @@ def job(number: int, procs: int, estimate: float = 100.0, app: str = "a.x", **mo
      {2: "needs half of 2 nodes, 1 with room; next T"}),
 ])
 def test_what_a_job_lacks(policy: str, backfilling: str, running: list[Job], waiting: list[Job],
-                          expected: Dict[int, str]) -> None:
+                          expected: dict[int, str]) -> None:
     assert why(Cluster.regular(2, 2, 2), policy, backfilling, running, waiting) == expected
 
 

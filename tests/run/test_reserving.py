@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_a_job_is_bound_to_one_reservation() -> None:
 
 def test_a_journal_tells_of_reservations() -> None:
     run = run_of()
-    records: List[Dict[str, Any]] = [{"event": "run", "run": "a", "format": 2,
+    records: list[dict[str, Any]] = [{"event": "run", "run": "a", "format": 2,
                                       "nodes": codec.nodes_record(run.state.cluster.nodes)}]
     run.state.log = lambda event, **values: records.append({"event": event, **values})
     state = run.state
@@ -113,7 +113,7 @@ def test_a_journal_tells_of_reservations() -> None:
     assert state.reservations[1] == Reservation(1, "demo", ("n2", "n3"), 100, 200, 100.0)
 
 
-def _step(run: Run, now: float) -> List[Any]:
+def _step(run: Run, now: float) -> list[Any]:
     """End what has ended, and decide."""
     for _, job_id in [each for each in run.state.cluster.ends if each[0] <= now]:
         run.state.vacate(job_id)
@@ -153,7 +153,7 @@ def test_times_as_people_write_them(text: str, seconds: float) -> None:
     ({"nodes": "n[1", "end": "+1h"}, "--nodes: `n[1` has a bracket without its other one"),
     ({"number": 1, "list": True}, "--list and --cancel make no reservation"),
     ({"number": 1, "end": "+1h", "json": True}, "--json goes with --list")])
-def test_words_that_are_no_reservation(words: Dict[str, Optional[Any]], said: str) -> None:
+def test_words_that_are_no_reservation(words: dict[str, Any | None], said: str) -> None:
     given = {"number": None, "nodes": None, "begin": None, "end": None, "name": None, "jobs": None,
              "list": False, "cancel": None, "json": False, **words}
     with pytest.raises(CannotRun) as error:

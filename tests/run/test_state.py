@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -32,7 +33,7 @@ def machine(backfilling: str = "easy", nodes: int = 3, policy: str = "compact") 
     return Run(State(scheduler.new_queue(), cluster), scheduler)
 
 
-def facts(state: State) -> Dict[str, Any]:
+def facts(state: State) -> dict[str, Any]:
     """All that a state says of its jobs."""
     return {
         "jobs": {job_id: (entry.job, entry.details, entry.state, entry.held, entry.tries,
@@ -46,22 +47,22 @@ def facts(state: State) -> Dict[str, Any]:
 
 
 @functools.lru_cache(None)
-def one_of(*these: Any) -> "st.SearchStrategy[Any]":
+def one_of(*these: Any) -> st.SearchStrategy[Any]:
     """One of these. Made once: most of the time went to what hypothesis takes to look at a new strategy."""
     return st.sampled_from(these)
 
 
-def drive(run: Run, draw: Any) -> List[Dict[str, Any]]:
+def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
     """Any life that jobs may have, and its events."""
     state = run.state
-    records: List[Dict[str, Any]] = [
+    records: list[dict[str, Any]] = [
         {"event": "run", "format": 2, "run": "r",
          "nodes": codec.nodes_record(state.cluster.nodes)}]
     state.log = lambda event, **values: records.append(
         json.loads(json.dumps({"event": event, **values})))
     now = 0.0
 
-    def close(dropped: List[Any]) -> None:
+    def close(dropped: list[Any]) -> None:
         for job, reason in dropped:
             close(state.end(job.id, JobState.CANCELLED, now, reason, exit_code=None))
 
@@ -75,7 +76,7 @@ def drive(run: Run, draw: Any) -> List[Dict[str, Any]]:
             "submit", "submit", "step", "step", *["end", "again", "back"] * bool(ids["running"]),
             *["hold"] * bool(ids["queued"]), *["once more"] * bool(ids["ended"])))
 
-        def one(kind: str, known: Dict[str, List[int]] = ids) -> int:
+        def one(kind: str, known: dict[str, list[int]] = ids) -> int:
             return draw(one_of(*known[kind]))
 
         if what == "submit":
@@ -111,7 +112,7 @@ def drive(run: Run, draw: Any) -> List[Dict[str, Any]]:
     return records
 
 
-def taken_up(records: List[Dict[str, Any]], fresh: Run) -> Run:
+def taken_up(records: list[dict[str, Any]], fresh: Run) -> Run:
     """The run that the events make, on the machine of a fresh one."""
     state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
     past = replay(records, state=state)
@@ -123,7 +124,7 @@ def taken_up(records: List[Dict[str, Any]], fresh: Run) -> Run:
 
 
 @st.composite
-def lives(draw: Any, backfillings: Sequence[str] = ("easy",)) -> Tuple[str, Run, List[Dict[str, Any]]]:
+def lives(draw: Any, backfillings: Sequence[str] = ("easy",)) -> tuple[str, Run, list[dict[str, Any]]]:
     """A kind of backfilling, a run of any life under it, and its events: by a strategy, in which a draw takes half the
     time of one of `st.data()`."""
     backfilling = draw(one_of(*backfillings))
@@ -220,7 +221,7 @@ class Told:
     """Notes what a simulation tells."""
 
     def __init__(self) -> None:
-        self.ends: List[Tuple[int, float, float, str]] = []
+        self.ends: list[tuple[int, float, float, str]] = []
 
     def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
         self.ends.append((booking.job.id, booking.start, end, status))
@@ -235,8 +236,8 @@ class Told:
         pass
 
 
-def simulated(submissions: List[Submission], nodes: int = 3, **options: Any
-              ) -> Tuple[List[Tuple[int, float, float, str]], Simulator]:
+def simulated(submissions: list[Submission], nodes: int = 3, **options: Any
+              ) -> tuple[list[tuple[int, float, float, str]], Simulator]:
     cluster, told = Cluster.regular(nodes, 1, 2), Told()
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
                           make_policy("compact", cluster, None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
@@ -19,7 +19,7 @@ class Noting:
         cluster = Cluster.regular(1, 1, 4)
         scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"), make_policy("pack", cluster))
         self.run = Run(State(scheduler.new_queue(), cluster), scheduler)
-        self.told: List[Tuple[str, int]] = []
+        self.told: list[tuple[str, int]] = []
 
     def submit(self, job_id: int, walltime: float, details: Details = PLAIN) -> None:
         self.run.state.submit([Job(job_id, "a", 1, walltime, 0.0)], details)

@@ -4,7 +4,8 @@ run in them, and what was promised beside them holds."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -27,17 +28,17 @@ class Held(NamedTuple):
 
     begin: float
     end: float
-    nodes: FrozenSet[int]
+    nodes: frozenset[int]
 
 
 class Case(NamedTuple):
     """A machine of one-core nodes, jobs in order of time, and reservations (made at 0)."""
 
     nodes: int
-    jobs: List[Submission]
-    reservations: List[Tuple[float, float, FrozenSet[int], Tuple[int, ...]]]
+    jobs: list[Submission]
+    reservations: list[tuple[float, float, frozenset[int], tuple[int, ...]]]
 
-    def wanted(self) -> List[ReservationRequest]:
+    def wanted(self) -> list[ReservationRequest]:
         return [ReservationRequest(begin, end, nodes=tuple(f"n{node}" for node in sorted(nodes)), jobs=jobs)
                 for begin, end, nodes, jobs in self.reservations]
 
@@ -53,7 +54,7 @@ def cases(draw: Callable[[Any], Any], early: bool = True) -> Case:
         run = draw(st.integers(1, walltime)) if early else walltime
         jobs.append(Submission(Job(job_id, "a.x", draw(st.integers(1, nodes)), float(walltime), time),
                                float(run)))
-    found: List[Tuple[float, float, FrozenSet[int], Tuple[int, ...]]] = []
+    found: list[tuple[float, float, frozenset[int], tuple[int, ...]]] = []
     free = set(range(count))
     for _ in range(draw(st.integers(1, 3))):
         begin = float(draw(st.integers(0, 20)))
@@ -75,18 +76,18 @@ class Plain:
 
     def __init__(self, case: Case, backfilling: str) -> None:
         self.case, self.backfilling = case, backfilling
-        self.running: Dict[int, Held] = {}
-        self.waiting: List[Job] = []
+        self.running: dict[int, Held] = {}
+        self.waiting: list[Job] = []
         self.bound = {job: at for at, (*_, jobs) in enumerate(case.reservations) for job in jobs}
-        self.starts: Dict[int, Tuple[float, FrozenSet[int]]] = {}
+        self.starts: dict[int, tuple[float, frozenset[int]]] = {}
 
-    def open(self, job: Job, time: float) -> FrozenSet[int]:
+    def open(self, job: Job, time: float) -> frozenset[int]:
         """The nodes of no reservation into which the job would reach."""
         return frozenset(range(self.case.nodes)) - frozenset(
             node for begin, end, nodes, _ in self.case.reservations for node in nodes
             if begin < time + job.walltime and end > time)
 
-    def room(self, job: Job, time: float, held: List[Held]) -> Optional[FrozenSet[int]]:
+    def room(self, job: Job, time: float, held: list[Held]) -> frozenset[int] | None:
         """The first nodes that the job may have at a time for all that it may take."""
         free = set(self.open(job, time))
         for each in held:
@@ -94,8 +95,8 @@ class Plain:
                 free -= each.nodes
         return frozenset(sorted(free)[:job.procs]) if len(free) >= job.procs else None
 
-    def earliest(self, job: Job, now: float, held: List[Held]
-                 ) -> Tuple[float, Optional[FrozenSet[int]]]:
+    def earliest(self, job: Job, now: float, held: list[Held]
+                 ) -> tuple[float, frozenset[int] | None]:
         times = {now, *(each.end for each in held),
                  *(end for _, end, _, _ in self.case.reservations)}
         for time in sorted(time for time in times if time >= now):
@@ -104,7 +105,7 @@ class Plain:
                 return time, room
         return math.inf, None
 
-    def start(self, job: Job, now: float, nodes: FrozenSet[int]) -> None:
+    def start(self, job: Job, now: float, nodes: frozenset[int]) -> None:
         self.starts[job.id] = now, nodes
         self.running[job.id] = Held(now, now + job.expected, nodes)
         self.waiting.remove(job)
@@ -148,7 +149,7 @@ class Plain:
                     or self.room(head, shadow, [*self.running.values(), mine]) is not None):
                 self.start(job, now, nodes)
 
-    def run(self) -> Dict[int, Tuple[float, FrozenSet[int]]]:
+    def run(self) -> dict[int, tuple[float, frozenset[int]]]:
         runs = {job.id: run for job, run, *_ in self.case.jobs}
         to_come = [one.job for one in self.case.jobs]
         boundaries = {time for begin, end, _, _ in self.case.reservations for time in (begin, end)}
@@ -173,9 +174,9 @@ class Plain:
 
 
 def simulated(case: Case, backfilling: str, policy: str = "compact", sockets: int = 1, cores: int = 1
-              ) -> Dict[int, Tuple[float, float, FrozenSet[int]]]:
+              ) -> dict[int, tuple[float, float, frozenset[int]]]:
     """Start, end and nodes of each job."""
-    found: Dict[int, Tuple[float, float, FrozenSet[int]]] = {}
+    found: dict[int, tuple[float, float, frozenset[int]]] = {}
 
     class Watching:
         def booked(self, booking: Any) -> None:
@@ -206,7 +207,7 @@ def test_as_the_definition_says(backfilling: str, case: Case) -> None:
         case, backfilling).run()
 
 
-def overlapping(case: Case, found: Dict[int, Tuple[float, float, FrozenSet[int]]]) -> List[str]:
+def overlapping(case: Case, found: dict[int, tuple[float, float, frozenset[int]]]) -> list[str]:
     """What is wrong with a schedule."""
     wrong = []
     walltimes = {one.job.id: one.job.walltime for one in case.jobs}
@@ -243,9 +244,9 @@ class Promises:
         simulator._start_with(Run(state, scheduler), simulator.executor, simulator.recorder)
         for wanted in case.wanted():
             state.reserve(wanted, 0.0, foreseen=True)
-        self.broken: List[str] = []
-        known: Dict[int, float] = {}
-        bound: Set[int] = set()
+        self.broken: list[str] = []
+        known: dict[int, float] = {}
+        bound: set[int] = set()
         for now in simulator.moments(case.jobs):
             if backfilling == "easy" and bound - set(state.queue.bound):
                 known.clear()  # a job that was bound competes now, and is perhaps ahead

@@ -1,7 +1,7 @@
 """Scheduling steps against the plain reference, and what EASY promises."""
 
 import math
-from typing import Any, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -287,7 +287,7 @@ def test_a_step_orders_no_more_of_a_long_queue_than_it_looks_at(monkeypatch: Any
     for number in range(2, 2000):
         queue.add(Job(number, "a.x", 32, 10_000.0, 0.0))
     queue.add(Job(2000, "a.x", 4, 10.0, 1.0))
-    asked: List[int] = []
+    asked: list[int] = []
     key = queue.key
     monkeypatch.setattr(queue, "key", lambda job, now: asked.append(job.id) or key(job, now))
     starts = scheduler.step(5.0, queue, cluster)

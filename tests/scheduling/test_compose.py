@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_all_that_is_wrong_is_said() -> None:
     ("interval", {"interval": float("nan")}),
     ("starts_per_interval", {"starts_per_interval": 2}),
 ])
-def test_the_field_that_is_wrong(field: str, choices: Dict[str, Any]) -> None:
+def test_the_field_that_is_wrong(field: str, choices: dict[str, Any]) -> None:
     with pytest.raises(RulesError) as found:
         compose(Rules(**choices), Cluster.regular(1, 1, 1))
     assert list(found.value.wrong) == [field]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from vrm.model import Cluster, Heatmap, Infeasible, Job
 from vrm.scheduling import Dispatcher, JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.custom import dispatcher_of
 
-State = Tuple[Cluster, JobQueue, Scheduler]
+State = tuple[Cluster, JobQueue, Scheduler]
 
 
 class Alternating:
@@ -37,13 +38,13 @@ def dispatcher(name: str) -> Dispatcher:
 
 
 def run(state: State, tasks: Sequence[Task], begin: float, end: float = float("inf")
-        ) -> List[Tuple[float, int, str]]:
+        ) -> list[tuple[float, int, str]]:
     """Run from event to event, without those up to `begin` and from `end` on: what started when
     and where."""
     cluster, queue, scheduler = state
     runs = {task.job.id: task.runtime for task in tasks}
     coming = [task.job for task in tasks if task.job.submit > begin]
-    ends: Dict[int, float] = {job_id: booking.start + runs[job_id]
+    ends: dict[int, float] = {job_id: booking.start + runs[job_id]
                               for job_id, booking in cluster.bookings.items()}
     wake, found = scheduler.wake(begin), []
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from typing import Any, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from vrm.scheduling.estimators import (CORRECTIONS, ESTIMATORS, LEAST, MEMORY, Q
 from vrm.ext.planning.estimators import prefix
 from vrm.scheduling.registry import PolicyError
 
-Ended = List[Tuple[Job, float]]
+Ended = list[tuple[Job, float]]
 
 
 def some_jobs(seed: int, number: int) -> Ended:
@@ -68,7 +68,7 @@ def plain_accasim(job: Job, ended: Ended) -> float:
 
 def plain_history(job: Job, ended: Ended) -> float:
     """The ratios of the nearest kind of job, sorted, and the share of them by exact fractions."""
-    def who(one: Job) -> Tuple[str, ...]:
+    def who(one: Job) -> tuple[str, ...]:
         return (one.user,) if one.user else ("", one.app, str(one.procs))
 
     for near in (lambda other: (who(other), other.walltime) == (who(job), job.walltime),

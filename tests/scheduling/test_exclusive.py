@@ -4,7 +4,8 @@ definition, and what a job of an earlier placement policy keeps."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -23,10 +24,10 @@ class Held(NamedTuple):
     job: Job
     begin: float
     end: float
-    places: List[Place]
+    places: list[Place]
 
 
-def earliest(job: Job, now: float, held: Sequence[Held], nodes: Sequence[Node]) -> Optional[Held]:
+def earliest(job: Job, now: float, held: Sequence[Held], nodes: Sequence[Node]) -> Held | None:
     """The first place where the job finds the same cores for all its estimate: every end is tried."""
     for begin in sorted({now, *(each.end for each in held if each.end > now)}):
         end, machine = begin + job.estimate, Reference(nodes, "pack")
@@ -44,12 +45,12 @@ def earliest(job: Job, now: float, held: Sequence[Held], nodes: Sequence[Node]) 
 
 
 def plain(jobs: Sequence[Submission], nodes: Sequence[Node], depth: float, kept: bool
-          ) -> Dict[int, Tuple[float, List[Place]]]:
+          ) -> dict[int, tuple[float, list[Place]]]:
     """Start and places of every job, first come first served, by the definition; nothing is clever here."""
-    running: Dict[int, Tuple[float, Held]] = {}  # real end, and what is expected
-    waiting: List[Job] = []
-    slots: Dict[int, Held] = {}
-    starts: Dict[int, Tuple[float, List[Place]]] = {}
+    running: dict[int, tuple[float, Held]] = {}  # real end, and what is expected
+    waiting: list[Job] = []
+    slots: dict[int, Held] = {}
+    starts: dict[int, tuple[float, list[Place]]] = {}
     runs = {job.id: run for job, run, *_ in jobs}
     to_come = [job for job, *_ in jobs]
     while to_come or running or waiting:
@@ -100,7 +101,7 @@ def plain(jobs: Sequence[Submission], nodes: Sequence[Node], depth: float, kept:
 
 
 @st.composite
-def cases(draw: Any) -> Tuple[List[Node], List[Submission]]:
+def cases(draw: Any) -> tuple[list[Node], list[Submission]]:
     """A machine, and jobs that fit on it, some of them exclusive; many end early."""
     nodes = draw(regular_nodes(4))
     machine = Cluster(nodes)
@@ -121,7 +122,7 @@ class Starts(Watcher):
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self.starts: Dict[int, Tuple[float, List[Place]]] = {}
+        self.starts: dict[int, tuple[float, list[Place]]] = {}
 
     def booked(self, booking: Any) -> None:
         self.starts[booking.job.id] = booking.start, places_of(booking.placement, self.nodes)
@@ -133,7 +134,7 @@ class Starts(Watcher):
 @given(case=cases())
 @pytest.mark.slow
 def test_plans_equal_their_definition(backfill: str, depth: float, kept: bool,
-                                      case: Tuple[List[Node], List[Submission]]) -> None:
+                                      case: tuple[list[Node], list[Submission]]) -> None:
     nodes, jobs = case
     found = Starts(nodes)
     simulate(list(jobs), Machine(nodes), Rules(policy="pack", backfill=backfill), record=Recording(watchers=[found]))
@@ -145,7 +146,7 @@ def test_nothing_else_comes_on_its_nodes() -> None:
     cluster = Cluster.regular(4, 2, 2)
     policy = make_policy("pack", cluster)
 
-    def place(number: int, tasks: int, alone: bool = False, **more: Any) -> Optional[List[int]]:
+    def place(number: int, tasks: int, alone: bool = False, **more: Any) -> list[int] | None:
         job = Job(number, "a", tasks, 10, exclusive=alone, **more)
         placement = policy.place(job, cluster)
         assert policy.fits(job, cluster) == (placement is not None)
@@ -199,7 +200,7 @@ def test_jobs_of_a_policy_by_lanes_keep_their_nodes_under_pack(backfill: str) ->
     for number, (tasks, alone) in enumerate(((3, False), (1, True), (9, False)), 2):
         queue.add(Job(number, "a", tasks, 10, exclusive=alone, submit=1))
 
-    def step(now: float) -> Iterator[Tuple[int, List[int]]]:
+    def step(now: float) -> Iterator[tuple[int, list[int]]]:
         return ((start.job.id, start.booking.placement.nodes) for start in scheduler.step(now, queue, cluster))
 
     assert list(step(1)) == [(2, [2])]

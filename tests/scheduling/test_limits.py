@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ def scheduler(queues: Any, cluster: Cluster, backfill: str = "easy", ordering: s
 
 
 def started(subject: Scheduler, cluster: Cluster, jobs: Iterable[Job], now: float = 0.0,
-            queue: Any = None) -> List[int]:
+            queue: Any = None) -> list[int]:
     queue = subject.new_queue() if queue is None else queue
     for job in jobs:
         queue.add(job)
@@ -93,8 +94,8 @@ def test_the_default_queue_has_the_jobs_that_name_none() -> None:
     ({"max_cores_per_user": 3}, [1, 2, 3, 4, 5]),
     ({"max_cores_per_user": 2}, [1, 3, 4, 5]),
 ])
-def test_who_is_over_a_limit_waits_and_blocks_nobody(backfill: str, limit: Dict[str, int],
-                                                     expected: List[int]) -> None:
+def test_who_is_over_a_limit_waits_and_blocks_nobody(backfill: str, limit: dict[str, int],
+                                                     expected: list[int]) -> None:
     cluster = Cluster.regular(4, 1, 4)
     subject = scheduler({"q": limit, "r": {}}, cluster, backfill)
     jobs = [Job(1, "a", 1, 60.0, queue="q", user="u"), Job(2, "a", 2, 60.0, queue="q", user="u"),
@@ -242,7 +243,7 @@ JOBS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9
 @settings(max_examples=60, deadline=None)
 @given(queues=QUEUES, wanted=JOBS, ordering=st.sampled_from(["FCFS", "SJF", "WFP3", "PRB"]))
 def test_limits_hold_at_every_moment_and_all_jobs_end(
-        backfill: str, queues: Dict[str, Dict[str, int]], wanted: List[Tuple[Any, ...]],
+        backfill: str, queues: dict[str, dict[str, int]], wanted: list[tuple[Any, ...]],
         ordering: str) -> None:
     queues["a"]["default"] = True
     jobs = [Submission(Job(number, "x", procs, float(estimate), float(submit), queue=queue, user=user),
@@ -268,8 +269,8 @@ def test_limits_hold_at_every_moment_and_all_jobs_end(
 
 @settings(max_examples=60, deadline=None)
 @given(queues=QUEUES, wanted=JOBS)
-def test_kept_reservations_hold_beside_limits(queues: Dict[str, Dict[str, int]],
-                                              wanted: List[Tuple[Any, ...]]) -> None:
+def test_kept_reservations_hold_beside_limits(queues: dict[str, dict[str, int]],
+                                              wanted: list[tuple[Any, ...]]) -> None:
     """Under conservative backfilling with exact estimates nobody starts after its reservation."""
     cluster = Cluster.regular(2, 1, 4)
     subject = scheduler({name: {key: value for key, value in keys.items() if key != "cores_per_node"}
@@ -278,7 +279,7 @@ def test_kept_reservations_hold_beside_limits(queues: Dict[str, Dict[str, int]],
     coming = [Job(number, "x", procs, float(run), float(submit), queue=name, user=user)
               for number, (procs, run, _, submit, name, user) in enumerate(
                   sorted(wanted, key=lambda each: each[3]))]
-    promised: Dict[int, float] = {}
+    promised: dict[int, float] = {}
     while coming or len(queue) or cluster.bookings:
         times = [job.submit for job in coming[:1]]
         times += [booking.expected_end for booking in cluster.bookings.values()]
@@ -305,5 +306,5 @@ def test_a_copied_queue_goes_on_by_itself() -> None:
     other.release(0)
     assert started(twin, other, (), 1.0, waiting) == [1]
     assert list(queue.outside) == [1, 2] and list(waiting.outside) == [2]
-    node: Optional[Node] = cluster.nodes[0]
+    node: Node | None = cluster.nodes[0]
     assert node is not None and list(cluster.bookings) == [0]

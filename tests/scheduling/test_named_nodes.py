@@ -4,7 +4,7 @@ the plain version in `test_placement` and `test_backfilling`, whose jobs name no
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
@@ -27,7 +27,7 @@ class Seen(Watcher):
     """Notes on which nodes jobs start."""
 
     def __init__(self) -> None:
-        self.starts: List[Tuple[float, Job, Set[str]]] = []
+        self.starts: list[tuple[float, Job, set[str]]] = []
 
     def booked(self, booking: Booking) -> None:
         on = {NAMES[node] for node, tasks in booking.placement.ranks_by_node(NODES) if tasks}
@@ -46,7 +46,7 @@ class LastFirst:
             raise Infeasible("no room")
         return len(placement.nodes)
 
-    def place(self, job: Job, view: Any) -> Optional[Placement]:
+    def place(self, job: Job, view: Any) -> Placement | None:
         free, chosen = view.free_cores & sum(view.layout.node_cores(at) for at, node in enumerate(view.nodes)
                                              if job.features <= node.features), 0
         for _ in range(job.procs):
@@ -58,7 +58,7 @@ class LastFirst:
 
 
 @st.composite
-def named(draw: Any, tasks: int) -> Dict[str, Any]:
+def named(draw: Any, tasks: int) -> dict[str, Any]:
     """What a job says of nodes."""
     names = draw(st.lists(st.sampled_from(NAMES), max_size=4, unique=True))
     cut = min(draw(st.integers(0, len(names))), tasks)
@@ -67,7 +67,7 @@ def named(draw: Any, tasks: int) -> Dict[str, Any]:
 
 
 @st.composite
-def workloads(draw: Any) -> List[Submission]:
+def workloads(draw: Any) -> list[Submission]:
     found, now = [], 0.0
     for job_id in range(draw(st.integers(2, 12))):
         now += draw(st.sampled_from([0.0, 0.0, 1.0, 5.0]))
@@ -85,7 +85,7 @@ def workloads(draw: Any) -> List[Submission]:
     ("sd max_slowdown=100 when=always", ["pack"]), ("cp jobs=5 budget=0.01", ["pack", "compact"])])
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_no_job_is_where_it_would_not_be(backfill: str, policies: List[Any], data: st.DataObject) -> None:
+def test_no_job_is_where_it_would_not_be(backfill: str, policies: list[Any], data: st.DataObject) -> None:
     tasks, seen = data.draw(workloads()), Seen()
     outcome = simulate(tasks, Machine(NODES), Rules(backfill=backfill, policy=data.draw(st.sampled_from(policies))),
                        record=Recording(watchers=[seen]))
@@ -120,7 +120,7 @@ def test_reasons_why_a_job_can_never_run() -> None:
 @pytest.mark.parametrize("values, said", [
     ({"nodelist": ["a", "b"]}, "1 rank(s) cannot run on 2 nodes"), ({"nodelist": ["a"], "exclude": ["a"]}, "both name a"),
     ({"tasks": 3, "nodelist": ["a", "b"], "nodes": (1, 1)}, "names 2 nodes, and the job runs on 1 at most")])
-def test_requests_that_contradict_themselves(values: Dict[str, Any], said: str) -> None:
+def test_requests_that_contradict_themselves(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as wrong:
         Request.of(**{"tasks": 1, **values})
     assert said in str(wrong.value)
@@ -144,7 +144,7 @@ def test_borrowed_cores_are_on_the_named_nodes() -> None:
                      CorePlacement(cluster.layout, cores, 2, 2), 0.0)
     lent = [(node, offer(cluster, node).cores) for node in range(3)]
 
-    def on(**names: Any) -> Optional[List[int]]:
+    def on(**names: Any) -> list[int] | None:
         found = borrowed(Job(9, "b.x", 2, 1.0, request=Request.of(2, **names)), cluster, lent)
         assert found is None or found.lease is not None
         return None if found is None else list(found.nodes)

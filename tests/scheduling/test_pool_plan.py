@@ -3,7 +3,7 @@ is taken out of the plan to be moved, and no step is forgotten."""
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,7 +27,7 @@ PROGRAMS = Programs({"a": {"p": Measured(5, 30)}, "b": {"p": Measured(5, 12)}})
 class Plain(PoolProfile):
     """The definition."""
 
-    def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
+    def _free_throughout(self, job: Job, first: int) -> Pool | None:
         pool, end = self.pools[first], self.times[first] + job.expected
         if not self.policy.fits(job, pool):
             return None
@@ -62,7 +62,7 @@ class Seen(Watcher):
     """What started when, and where."""
 
     def __init__(self) -> None:
-        self.starts: List[Tuple[Any, ...]] = []
+        self.starts: list[tuple[Any, ...]] = []
 
     def booked(self, booking: Any) -> None:
         self.starts.append((booking.job.id, booking.start, booking.placement.room,
@@ -70,7 +70,7 @@ class Seen(Watcher):
 
 
 @st.composite
-def workloads(draw: Any) -> List[Submission]:
+def workloads(draw: Any) -> list[Submission]:
     found, time = [], 0.0
     for number in range(1, draw(st.integers(4, 22))):
         time += draw(st.sampled_from([0, 0, 1, 2, 5]))
@@ -96,8 +96,8 @@ def workloads(draw: Any) -> List[Submission]:
 @settings(max_examples=25, deadline=None)
 @given(jobs=workloads(), cap=st.sampled_from(["", "80", "0=70 20=50 60=90"]), order=st.sampled_from(["FCFS", "SJF"]),
        outages=st.sampled_from([(), (), (Outage(1, 6.0, 40.0), Outage(2, 9.0, 15.0))]))
-def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs: List[Submission], cap: str,
-                                                order: str, outages: Tuple[Outage, ...]) -> None:
+def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs: list[Submission], cap: str,
+                                                order: str, outages: tuple[Outage, ...]) -> None:
     found = []
     for kind in (PoolProfile, Plain):
         watcher = Seen()

@@ -4,7 +4,7 @@ EASY and conservative backfilling start what their definitions say."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, Selection, simulate
 from vrm.workload.submission import Submission
 
-NODES, STEPS = 4, Tuple[Tuple[float, float], ...]
+NODES, STEPS = 4, tuple[tuple[float, float], ...]
 
 
 class Load(NamedTuple):
@@ -46,7 +46,7 @@ def level(steps: STEPS, time: float) -> float:
     return [watts for begin, watts in steps if begin <= time or begin == steps[0][0]][-1]
 
 
-def fits(load: Load, at: float, holds: List[Held], steps: STEPS) -> bool:
+def fits(load: Load, at: float, holds: list[Held], steps: STEPS) -> bool:
     """Whether a job can run from `at` to the end of its walltime beside what is held."""
     moments = [at] + [time for time in ([begin for begin, _ in steps] + [held.start for held in holds])
                       if at < time < at + load.walltime]
@@ -58,7 +58,7 @@ def fits(load: Load, at: float, holds: List[Held], steps: STEPS) -> bool:
     return True
 
 
-def earliest(load: Load, now: float, holds: List[Held], steps: STEPS) -> float:
+def earliest(load: Load, now: float, holds: list[Held], steps: STEPS) -> float:
     """The first moment at which it fits; infinity where there is none."""
     for time in sorted({now, *(held.end for held in holds), *(begin for begin, _ in steps)}):
         if time >= now and fits(load, time, holds, steps):
@@ -66,10 +66,10 @@ def earliest(load: Load, now: float, holds: List[Held], steps: STEPS) -> float:
     return math.inf
 
 
-def easy(loads: List[Load], steps: STEPS) -> Dict[int, float]:
+def easy(loads: list[Load], steps: STEPS) -> dict[int, float]:
     """The starts of EASY backfilling, from its definition."""
-    starts: Dict[int, float] = {}
-    running: List[Tuple[int, Held]] = []
+    starts: dict[int, float] = {}
+    running: list[tuple[int, Held]] = []
     now = 0.0
     while True:
         running = [(at, held) for at, held in running if held.start + held.load.run > now]
@@ -101,13 +101,13 @@ def easy(loads: List[Load], steps: STEPS) -> Dict[int, float]:
         now = min(later)
 
 
-def conservative(loads: List[Load], steps: STEPS) -> Dict[int, float]:
+def conservative(loads: list[Load], steps: STEPS) -> dict[int, float]:
     """The starts of conservative backfilling where jobs run as long as they say: each job has the earliest
     hole when it comes, on the first nodes that are free for all of it, and keeps these nodes."""
-    holds: List[Held] = []
-    on: List[FrozenSet[int]] = []
+    holds: list[Held] = []
+    on: list[frozenset[int]] = []
 
-    def free(load: Load, at: float) -> List[int]:
+    def free(load: Load, at: float) -> list[int]:
         taken = {node for held, nodes in zip(holds, on) for node in nodes
                  if held.start < at + load.walltime and at < held.end}
         return [node for node in range(NODES) if node not in taken]
@@ -121,7 +121,7 @@ def conservative(loads: List[Load], steps: STEPS) -> Dict[int, float]:
     return {at: held.start for at, held in enumerate(holds) if held.start < math.inf}
 
 
-def simulated(loads: List[Load], steps: STEPS, backfill: str) -> Dict[int, float]:
+def simulated(loads: list[Load], steps: STEPS, backfill: str) -> dict[int, float]:
     jobs = [Submission(Job(at, "a", load.nodes, load.walltime, load.submit, watts=load.watts), load.run)
             for at, load in enumerate(loads)]
     nodes = [Node(f"n{at}", (1,), power=PowerClass("p")) for at in range(NODES)]
@@ -135,7 +135,7 @@ TIMES = st.integers(1, 40).map(float)
 
 
 @st.composite
-def cases(draw: Any, exact: bool = False) -> Tuple[List[Load], STEPS]:
+def cases(draw: Any, exact: bool = False) -> tuple[list[Load], STEPS]:
     steps = draw(st.lists(st.tuples(st.integers(0, 120).map(float), st.integers(3, 12).map(float)),
                           min_size=1, max_size=4, unique_by=lambda step: step[0]))
     loads = []
@@ -149,7 +149,7 @@ def cases(draw: Any, exact: bool = False) -> Tuple[List[Load], STEPS]:
                    key=lambda load: load.submit), tuple(sorted(steps)))
 
 
-def obeyed(loads: List[Load], starts: Dict[int, float], steps: STEPS) -> None:
+def obeyed(loads: list[Load], starts: dict[int, float], steps: STEPS) -> None:
     """No moment has more than the cap, and every job has run."""
     assert sorted(starts) == list(range(len(loads)))
     ends = {at: start + loads[at].run for at, start in starts.items()}
@@ -159,14 +159,14 @@ def obeyed(loads: List[Load], starts: Dict[int, float], steps: STEPS) -> None:
 
 
 @given(cases())
-def test_easy_is_what_its_definition_says(case: Tuple[List[Load], STEPS]) -> None:
+def test_easy_is_what_its_definition_says(case: tuple[list[Load], STEPS]) -> None:
     starts = simulated(*case, "easy")
     obeyed(case[0], starts, case[1])
     assert starts == easy(*case)
 
 
 @given(cases(exact=True))
-def test_conservative_is_what_its_definition_says(case: Tuple[List[Load], STEPS]) -> None:
+def test_conservative_is_what_its_definition_says(case: tuple[list[Load], STEPS]) -> None:
     starts = simulated(*case, "conservative")
     obeyed(case[0], starts, case[1])
     assert starts == conservative(*case)
@@ -174,7 +174,7 @@ def test_conservative_is_what_its_definition_says(case: Tuple[List[Load], STEPS]
 
 @pytest.mark.parametrize("backfill", ["none", "conservative", "3", "easy-kept", "eamc"])
 @given(case=cases())
-def test_no_dispatcher_goes_beyond_the_cap(backfill: str, case: Tuple[List[Load], STEPS]) -> None:
+def test_no_dispatcher_goes_beyond_the_cap(backfill: str, case: tuple[list[Load], STEPS]) -> None:
     obeyed(case[0], simulated(*case, backfill), case[1])
 
 

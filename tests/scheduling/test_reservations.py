@@ -4,7 +4,7 @@ promises on every kind of machine."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -30,11 +30,11 @@ class Held(NamedTuple):
     units: int
 
 
-def free(held: List[Held], moment: float, total: int) -> int:
+def free(held: list[Held], moment: float, total: int) -> int:
     return total - sum(h.units for h in held if h.begin <= moment < h.end)
 
 
-def earliest(job: Job, now: float, held: List[Held], total: int) -> float:
+def earliest(job: Job, now: float, held: list[Held], total: int) -> float:
     """The first moment from which the job fits for all its estimate: every end is tried."""
     for begin in sorted({now, *(h.end for h in held if h.end > now)}):
         inside = [begin, *(h.begin for h in held if begin < h.begin < begin + job.estimate)]
@@ -43,21 +43,21 @@ def earliest(job: Job, now: float, held: List[Held], total: int) -> float:
     return math.inf
 
 
-def in_order(algorithm: str, waiting: List[Job], now: float) -> List[Job]:
-    def key(job: Job) -> Tuple[float, float, int]:
+def in_order(algorithm: str, waiting: list[Job], now: float) -> list[Job]:
+    def key(job: Job) -> tuple[float, float, int]:
         utility = {"FCFS": -job.submit, "SJF": -job.estimate,
                    "WFP3": ((now - job.submit) / job.estimate) ** 3 * job.procs}[algorithm]
         return -utility, job.submit, job.id
     return sorted(waiting, key=key)
 
 
-def plain(jobs: List[Submission], total: int, depth: float, kept: bool,
-          algorithm: str = "FCFS") -> Dict[int, float]:
+def plain(jobs: list[Submission], total: int, depth: float, kept: bool,
+          algorithm: str = "FCFS") -> dict[int, float]:
     """The start of every job on one-core nodes, by the definition; nothing is clever here."""
-    running: Dict[int, Tuple[float, Held]] = {}  # real end, and what is expected
-    waiting: List[Job] = []
-    slots: Dict[int, float] = {}
-    starts: Dict[int, float] = {}
+    running: dict[int, tuple[float, Held]] = {}  # real end, and what is expected
+    waiting: list[Job] = []
+    slots: dict[int, float] = {}
+    starts: dict[int, float] = {}
     runs = {job.id: run for job, run, *_ in jobs}
     to_come = list(jobs)
     while to_come or running or waiting:
@@ -71,7 +71,7 @@ def plain(jobs: List[Submission], total: int, depth: float, kept: bool,
         to_come = to_come[len(fresh):]
         waiting += fresh
 
-        def held(without: Optional[int] = None) -> List[Held]:
+        def held(without: int | None = None) -> list[Held]:
             by_id = {job.id: job for job in waiting}
             return [h for _, h in running.values()] + [
                 Held(time, time + by_id[i].estimate, by_id[i].procs)
@@ -113,9 +113,9 @@ _FACTS = {most: st.lists(st.tuples(_GAP, st.integers(1, 15), st.integers(0, 14),
                          min_size=1, max_size=20) for most in (6, 12)}
 
 
-def workloads(most: int = 6) -> st.SearchStrategy[List[Submission]]:
+def workloads(most: int = 6) -> st.SearchStrategy[list[Submission]]:
     """Random jobs that often end early."""
-    def made(facts: List[Any]) -> List[Submission]:
+    def made(facts: list[Any]) -> list[Submission]:
         time, found = 0, []
         for index, (gap, estimate, less, app, procs) in enumerate(facts, 1):
             time += gap
@@ -125,7 +125,7 @@ def workloads(most: int = 6) -> st.SearchStrategy[List[Submission]]:
     return _FACTS[most].map(made)
 
 
-def starts(jobs: List[Submission], backfill: Any, **choices: Any) -> Dict[int, float]:
+def starts(jobs: list[Submission], backfill: Any, **choices: Any) -> dict[int, float]:
     """As `simulate` says; its summary, which nobody looks at here, would take as long as the rest."""
     cluster = Cluster.regular(6, 1, 1)
     record = Results(cluster.nodes)
@@ -137,7 +137,7 @@ def starts(jobs: List[Submission], backfill: Any, **choices: Any) -> Dict[int, f
 @MANY
 @given(jobs=workloads())
 @pytest.mark.slow
-def test_conservative_equals_its_definition(algorithm: str, jobs: List[Submission]) -> None:
+def test_conservative_equals_its_definition(algorithm: str, jobs: list[Submission]) -> None:
     assert starts(jobs, "conservative", algorithm=algorithm) == plain(jobs, 6, math.inf, True,
                                                                       algorithm)
 
@@ -148,7 +148,7 @@ def test_conservative_equals_its_definition(algorithm: str, jobs: List[Submissio
 @given(jobs=workloads())
 @pytest.mark.slow
 def test_recomputed_reservations_equal_their_definition(depth: float, algorithm: str,
-                                                        jobs: List[Submission]) -> None:
+                                                        jobs: list[Submission]) -> None:
     backfill = "conservative-recomputed" if depth == math.inf else Reserving(int(depth), False)
     expected = plain(jobs, 6, depth, False, algorithm)
     assert starts(jobs, backfill, algorithm=algorithm) == expected
@@ -160,14 +160,14 @@ def test_recomputed_reservations_equal_their_definition(depth: float, algorithm:
 @MANY
 @given(jobs=workloads())
 @pytest.mark.slow
-def test_kept_reservations_equal_their_definition(depth: int, jobs: List[Submission]) -> None:
+def test_kept_reservations_equal_their_definition(depth: int, jobs: list[Submission]) -> None:
     assert starts(jobs, f"{depth}-kept") == plain(jobs, 6, depth, True)
 
 
 @MANY
 @given(jobs=workloads())
 @pytest.mark.slow
-def test_arrays_and_loops_find_the_same(jobs: List[Submission]) -> None:
+def test_arrays_and_loops_find_the_same(jobs: list[Submission]) -> None:
     """Long plans and queues are seen through arrays; here short ones are made to be."""
     from vrm.scheduling import compressing, profile, queue
     expected = {how: starts(jobs, how) for how in ("conservative", "easy", "3", "2-kept")}
@@ -192,7 +192,7 @@ class Promises(Results):
         super().__init__(cluster.nodes)
         self.scheduler = scheduler
         self.simulator: Any = None
-        self.promised: Dict[int, float] = {}
+        self.promised: dict[int, float] = {}
 
     def moment(self, state: Moment) -> None:
         now = state[0]
@@ -210,7 +210,7 @@ class Promises(Results):
 @given(jobs=workloads())
 @pytest.mark.slow
 def test_nobody_starts_after_the_reservation(policy: str, backfill: str,
-                                             jobs: List[Submission]) -> None:
+                                             jobs: list[Submission]) -> None:
     cluster = Cluster.regular(3, 2, 2)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfill),
                           make_policy(policy, cluster))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -23,11 +24,11 @@ from vrm.api import Machine, Rules, Submission, simulate
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results
 
-Started = Dict[int, Tuple[float, bool, List[Place]]]
+Started = dict[int, tuple[float, bool, list[Place]]]
 
 
-def turn(reference: Reference, now: float, waiting: List[Job],
-         starts: int) -> List[Tuple[int, bool, List[Place]]]:
+def turn(reference: Reference, now: float, waiting: list[Job],
+         starts: int) -> list[tuple[int, bool, list[Place]]]:
     """One turn of the loop: heads up to the limit; backfilling only when a head does not fit."""
     found = []
     order = reference.in_order(waiting, now)
@@ -46,8 +47,8 @@ def turn(reference: Reference, now: float, waiting: List[Job],
 def loop(reference: Reference, tasks: Sequence[Task], interval: float, starts: int) -> Started:
     """The loop as one would write it first: look, decide, sleep."""
     coming = [task for task in tasks if reference.nodes_needed(task.job) is not None]
-    ends: Dict[int, float] = {}
-    waiting: Dict[int, Task] = {}
+    ends: dict[int, float] = {}
+    waiting: dict[int, Task] = {}
     started: Started = {}
     first, turns = (coming[0].job.submit if coming else 0.0), 0
     while coming or waiting:
@@ -85,7 +86,7 @@ class Places(Results):
        backfilling=st.sampled_from(["none", "easy", "list"]), heatmap=st.booleans(),
        interval=st.sampled_from([0.5, 1.0, 2.5, 10.0]), starts=st.sampled_from([0, 1, 1, 2, 5]))
 @pytest.mark.slow
-def test_the_loop_is_imitated(tasks: List[Task], nodes: Any, policy: str, ordering: str,
+def test_the_loop_is_imitated(tasks: list[Task], nodes: Any, policy: str, ordering: str,
                               backfilling: str, heatmap: bool, interval: float,
                               starts: int) -> None:
     plain, cluster, reference = pair(nodes, policy, ordering, backfilling, heatmap)
@@ -98,9 +99,9 @@ def test_the_loop_is_imitated(tasks: List[Task], nodes: Any, policy: str, orderi
 @settings(max_examples=60, deadline=None)
 @given(tasks=workloads(), interval=st.sampled_from([0.5, 3.0, 10.0]), moved=st.integers(0, 2 ** 31))
 @pytest.mark.slow
-def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: List[Task], interval: float,
+def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: list[Task], interval: float,
                                                              moved: int) -> None:
-    def run(offset: float) -> List[Tuple[int, float, float]]:
+    def run(offset: float) -> list[tuple[int, float, float]]:
         subs = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit + offset), run)
                 for job, run in tasks]
         rows = simulate(subs, Machine.of(3, sockets=2, cores=4),
@@ -113,7 +114,7 @@ def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: List[Task], 
 @given(tasks=workloads(), policy=POLICIES, interval=st.sampled_from([0.5, 3.0]),
        backfilling=st.sampled_from(["conservative", "conservative-recomputed", "3", "easy-kept"]))
 @pytest.mark.slow
-def test_plans_of_reservations_live_with_an_interval(tasks: List[Task], policy: str,
+def test_plans_of_reservations_live_with_an_interval(tasks: list[Task], policy: str,
                                                      interval: float, backfilling: str) -> None:
     cluster = Cluster.regular(3, 2, 4)
     watch = Places(cluster)  # and booking a core twice fails
@@ -173,7 +174,7 @@ class Never:
     def fits(self, job: Job, pool: Any) -> bool:
         return False
 
-    def place(self, job: Job, cluster: Any, pool: Any = None) -> Optional[Placement]:
+    def place(self, job: Job, cluster: Any, pool: Any = None) -> Placement | None:
         return None
 
     def similar(self, job: Job) -> None:

@@ -7,7 +7,8 @@ import gc
 import itertools
 import math
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ from vrm.api import Rules, Submission, simulate
 
 # ------------------------------------------------------------- conservative, by trying all moments
 
-Hold = Tuple[Job, List[Place], float]
+Hold = tuple[Job, list[Place], float]
 
 
 def at(reference: Reference, holds: Sequence[Hold], moment: float, now: float) -> Reference:
@@ -51,7 +52,7 @@ def common(states: Sequence[Reference]) -> Reference:
 
 
 def earliest(job: Job, reference: Reference, holds: Sequence[Hold], now: float
-             ) -> Tuple[float, List[Place]]:
+             ) -> tuple[float, list[Place]]:
     """The first moment from which the job fits for all its estimate, and where."""
     changes = {now, *(max(end, now) for _, _, end in reference.running.values()),
                *(begin for _, _, begin in holds), *(begin + job.estimate for job, _, begin in holds)}
@@ -67,15 +68,15 @@ def earliest(job: Job, reference: Reference, holds: Sequence[Hold], now: float
 @settings(max_examples=250, deadline=None)
 @given(different_nodes(4), workloads(plain=False, most=7), POLICIES)
 @pytest.mark.slow
-def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: Any, policy: str
+def test_conservative_gives_every_job_the_first_hole(nodes: list[Node], tasks: Any, policy: str
                                                      ) -> None:
     cluster = Cluster(nodes, {"ansys": 2})
     chosen = make_policy(policy, cluster)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("conservative-recomputed"), chosen)
     reference = Reference(nodes, policy, licences=2)
     queue = scheduler.new_queue()
-    waiting: Dict[int, Job] = {}
-    events: List[Tuple[float, int, Any]] = [(task.job.submit, 1, task.job) for task in tasks]
+    waiting: dict[int, Job] = {}
+    events: list[tuple[float, int, Any]] = [(task.job.submit, 1, task.job) for task in tasks]
     runs = {task.job.id: task.runtime for task in tasks}
     while events:
         now = min(time for time, _, _ in events)
@@ -92,8 +93,8 @@ def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: A
             else:
                 cluster.release(what)
                 reference.end(what)
-        holds: List[Hold] = []
-        planned: Dict[int, float] = {}
+        holds: list[Hold] = []
+        planned: dict[int, float] = {}
         for job in reference.in_order(list(waiting.values()), now):
             planned[job.id], places = earliest(job, reference, holds, now)
             if places:
@@ -114,11 +115,11 @@ def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: A
 @settings(max_examples=50, deadline=None)
 @given(different_nodes(4), workloads(plain=False, most=8), POLICIES)
 @pytest.mark.slow
-def test_kept_promises_hold(backfill: str, nodes: List[Node], tasks: Any, policy: str) -> None:
+def test_kept_promises_hold(backfill: str, nodes: list[Node], tasks: Any, policy: str) -> None:
     """Whoever ends when expected delays nobody whose reservation is kept, and all jobs run."""
     submissions = [Submission(task.job, task.job.estimate) for task in
                    sorted(tasks, key=lambda task: (task.job.submit, task.job.id))]
-    promised: Dict[int, float] = {}
+    promised: dict[int, float] = {}
     cluster = Cluster(nodes, {"ansys": 2})
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfill),
                           make_policy(policy, cluster))
@@ -173,7 +174,7 @@ def test_no_two_jobs_hold_a_device_and_each_has_the_nearest(facts: Any, wishes: 
         for i, (sockets, cores, gpus) in enumerate(facts)]
     cluster = Cluster(nodes, {"ansys": 2})
     chosen = make_policy(policy, cluster)
-    held: Dict[int, Any] = {}
+    held: dict[int, Any] = {}
     for number, wish in enumerate(wishes):
         job = Job(id=number, **wish)
         before = {place: set(indices) for place, indices in cluster.held.items()}
@@ -246,7 +247,7 @@ def test_devices_that_somebody_holds_cannot_be_given_again() -> None:
     ([1, 8, 4], {"tasks": 13, "nodes": (2, 2)}, None),
     ([8], {"tasks": 2, "nodes": (2, 0)}, None),
 ])
-def test_tasks_are_spread(rooms: List[int], asked: Any, expected: Any) -> None:
+def test_tasks_are_spread(rooms: list[int], asked: Any, expected: Any) -> None:
     found = spread(list(enumerate(rooms)), Request.of(**asked))
     if isinstance(expected, list):
         expected = dict(enumerate(expected))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -32,14 +32,14 @@ CASES = [
       "record": Recording(efficiency=True, threshold=1.0, warm_up=20.0)})]
 
 
-def found(workload: Any, given: Dict[str, Any]) -> Dict[str, Any]:
+def found(workload: Any, given: dict[str, Any]) -> dict[str, Any]:
     outcome = simulate(workload, **given)
     clock = ("simulated_seconds", "jobs_per_second")
     return {"rows": list(outcome.jobs), **{key: value for key, value in outcome.summary.items() if key not in clock}}
 
 
 @pytest.mark.parametrize("old, new", CASES)
-def test_old_keywords_warn_and_give_the_same(old: Dict[str, Any], new: Dict[str, Any]) -> None:
+def test_old_keywords_warn_and_give_the_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         expected = found(JOBS, new)

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Iterator, List
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,7 +26,7 @@ def nothing_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     compressing._taken.clear()
 
 
-def drawn(seed: int) -> List[Submission]:
+def drawn(seed: int) -> list[Submission]:
     """Jobs that wait by the hundred, most of which end long before their requests are over."""
     draw = random.Random(seed)
     found = []

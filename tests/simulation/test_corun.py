@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ def job(number: int, app: str, procs: int, work: float, submit: float = 0.0) -> 
     return Submission(Job(number, app, procs, 1000, submit), work)
 
 
-def ends(jobs: List[Submission], nodes: int = 1, **choices: Any) -> Dict[int, float]:
+def ends(jobs: list[Submission], nodes: int = 1, **choices: Any) -> dict[int, float]:
     choices.setdefault("speedups", PAIRS)
     outcome = simulate(jobs, **by_name(dict(nodes=nodes, sockets=2, cores=2, policy="strip", **choices)))
     return {row.id: row.end for row in outcome.jobs}
@@ -92,13 +92,13 @@ APPS = ["bt.A", "cg.A", "ep.A"]
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(APPS), st.integers(1, 6), st.integers(1, 50),
                           st.integers(0, 60)), min_size=1, max_size=12))
-def test_work_is_conserved(rows: List[Any]) -> None:
+def test_work_is_conserved(rows: list[Any]) -> None:
     """Between any two events each job does its work at the speed of the model."""
     rows.sort(key=lambda one: one[3])
     jobs = [job(number, app, procs, work, submit)
             for number, (app, procs, work, submit) in enumerate(rows, 1)]
     cluster = Cluster.regular(2, 2, 2)
-    found: List[Any] = []
+    found: list[Any] = []
 
     class Record(Results):
         def ended(self, booking: Any, start: Any, end: float, *rest: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_table(tmp_path: Path) -> None:
 
 
 def test_a_pool_of_measured_loads(tmp_path: Path) -> None:
-    def load(name: str, compact: List[float], partners: Dict[str, Any]) -> str:
+    def load(name: str, compact: list[float], partners: dict[str, Any]) -> str:
         return json.dumps({"load_name": name, "num_of_processes": int(name.split(".")[2]),
                            "compact_timelogs": compact, "coscheduled_timelogs": partners})
     path = tmp_path / "pool.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -27,8 +27,8 @@ MACHINES = st.sampled_from([(8, 1, 1, "compact"), (6, 1, 1, "spare"), (7, 1, 1, 
                             (1, 2, 4, "pack"), (9, 1, 1, "pack")])
 
 
-def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bool,
-          memory: Tuple[int, ...] = (-1,)) -> None:
+def write(path: Path, rows: list[tuple[int, int, int, float, int]], shuffled: bool,
+          memory: tuple[int, ...] = (-1,)) -> None:
     """A trace; job numbers fall within an instant if `shuffled`. The jobs ask in turns for so much
     memory (MiB per processor)."""
     at, lines = 0, ["; MaxProcs: 8\n"]
@@ -41,7 +41,7 @@ def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bo
     path.write_text("".join(lines))
 
 
-def found(trace: Path, **words: Any) -> Tuple[Dict[str, Any], List[Any], Dict[str, int], bytes]:
+def found(trace: Path, **words: Any) -> tuple[dict[str, Any], list[Any], dict[str, int], bytes]:
     """All that a simulation finds and writes, but for the time it took."""
     outcome = simulate(trace, **by_name(dict(out=trace.parent / "out", **words)))
     summary = {key: value for key, value in outcome.summary.items()
@@ -58,7 +58,7 @@ def found(trace: Path, **words: Any) -> Tuple[Dict[str, Any], List[Any], Dict[st
 def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: Any, shuffled: bool,
                                            algorithm: str) -> None:
     nodes, sockets, cores, policy = machine
-    runs: List[Any] = []
+    runs: list[Any] = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         trace = Path(folder) / "trace.swf"
         write(trace, rows, shuffled)
@@ -85,7 +85,7 @@ def test_memory_is_counted_while_a_core_s_share_is_enough(backfill: str, rows: A
     """Jobs that no node holds are refused either way; one that asks for more than its cores' share
     has the run begin again with the engine."""
     memory = (100, 1024, 64, *[3000] * heavy, *[9000] * impossible)
-    runs: List[Any] = []
+    runs: list[Any] = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         trace = Path(folder) / "trace.swf"
         write(trace, rows, False, memory)
@@ -105,14 +105,14 @@ def test_memory_is_counted_while_a_core_s_share_is_enough(backfill: str, rows: A
         assert found() == counted
 
 
-def swf(processors: int, jobs: List[Tuple[int, int, int, int]]) -> str:
+def swf(processors: int, jobs: list[tuple[int, int, int, int]]) -> str:
     """A trace of jobs: submission, run time, processors and request."""
     return f"; MaxProcs: {processors}\n" + "".join(
         f"{number} {submit} -1 {run} {procs} -1 -1 {procs} {request} -1 1 1 -1 1 -1 -1 -1 -1\n"
         for number, (submit, run, procs, request) in enumerate(jobs, 1))
 
 
-def bursts(number: int, sizes: List[int], wide: List[int]) -> List[Tuple[int, int, int, int]]:
+def bursts(number: int, sizes: list[int], wide: list[int]) -> list[tuple[int, int, int, int]]:
     """Bursts of jobs, each on an empty machine. In a burst some long jobs run. Wide ones come, each
     followed by narrow ones that are shorter and longer than it, before or about when the first ends."""
     draw, jobs = random.Random(1), []
@@ -138,7 +138,7 @@ ORDERS = ("FCFS", "SJF", "LJF", "SAF", "LAF", "n*procs - t", "-(log10(t)*n + 870
                                                      (16, [1, 2, 4, 8], [8, 16])])
 @pytest.mark.parametrize("backfill, number", [("easy", 700), ("none", 100), ("conservative", 80)])
 def test_shorter_jobs_that_start_as_the_head_take_no_reservation_with_them(
-        backfill: str, number: int, processors: int, sizes: List[int], wide: List[int],
+        backfill: str, number: int, processors: int, sizes: list[int], wide: list[int],
         tmp_path: Path) -> None:
     """While nothing ends, heads come, overtake the reserved one and start: the numbers of its
     reservation are no longer right."""
@@ -160,7 +160,7 @@ def test_shorter_jobs_that_start_as_the_head_take_no_reservation_with_them(
     # Job 6 moves the reservation of job 4 to 130, when there is room for job 7, too.
     ([(80, 50, 8), (85, 60, 1), (90, 40, 1), (95, 60, 1)], {4: 130, 5: 85, 6: 90, 7: 95})])
 def test_a_reservation_is_made_again_after_another_job_started_as_the_head(
-        later: List[Tuple[int, int, int]], starts: Dict[int, int], tmp_path: Path) -> None:
+        later: list[tuple[int, int, int]], starts: dict[int, int], tmp_path: Path) -> None:
     trace = tmp_path / "trace.swf"
     trace.write_text(swf(13, [(submit, run, procs, run) for submit, run, procs in (
         (0, 100, 6), (0, 200, 2), (0, 130, 2), *later)]))

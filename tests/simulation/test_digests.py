@@ -8,7 +8,7 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -31,10 +31,10 @@ cg ep bt lu sp ft mg cg is
 ep sp mg lu bt ft is cg ep
 ft ep lu cg is mg bt sp ft
 """
-Kind = Dict[str, Any]
+Kind = dict[str, Any]
 
 
-def jobs(seed: int, most: int, gap: float, wishes: bool = False, malleable: bool = False) -> List[Submission]:
+def jobs(seed: int, most: int, gap: float, wishes: bool = False, malleable: bool = False) -> list[Submission]:
     """Sixty jobs that come faster than they are done."""
     draw, now, found = random.Random(seed), 0.0, []
     for number in range(60):
@@ -52,18 +52,18 @@ def jobs(seed: int, most: int, gap: float, wishes: bool = False, malleable: bool
     return found
 
 
-def regular(nodes: int, sockets: int, cores: int) -> List[Node]:
+def regular(nodes: int, sockets: int, cores: int) -> list[Node]:
     return [Node(f"n{number}", (cores,) * sockets) for number in range(nodes)]
 
 
-def mixed() -> List[Node]:
+def mixed() -> list[Node]:
     return [Node("g0", (4, 4), {"gpu": 2, "memory": 16}, frozenset(["fast"])),
             Node("g1", (4, 4), {"gpu": 2, "memory": 16}, frozenset(["fast"])),
             *(Node(f"m{number}", (4, 4), {"memory": 8}) for number in range(3)),
             Node("big", (8, 8), {"memory": 64}, frozenset(["fast"])), Node("odd", (3,), {"memory": 4})]
 
 
-def kinds() -> Dict[str, Kind]:
+def kinds() -> dict[str, Kind]:
     """The workloads, each with its machine and what else happens."""
     return {
         "equal nodes": {"workload": jobs(1, 24, 60), "nodes": regular(8, 2, 4)},
@@ -79,7 +79,7 @@ class Starts(Watcher):
     """What started when and where."""
 
     def __init__(self) -> None:
-        self.made: List[Any] = []
+        self.made: list[Any] = []
 
     def booked(self, booking: Booking) -> None:
         self.made.append([booking.job.id, booking.start, to_record(booking.placement)])
@@ -100,14 +100,14 @@ def schedule(kind: Kind, policy: str, backfilling: str, order: str) -> str:
     return digest([sorted(rows), seen.made])
 
 
-def combinations(name: str) -> List[List[str]]:
+def combinations(name: str) -> list[list[str]]:
     """All policies and dispatchers, each with one order after the other."""
     pairs = [(policy, backfilling) for policy in POLICIES for backfilling in BACKFILLINGS]
     first = list(kinds()).index(name)
     return [[*pair, ORDERS[(first + at + at // len(ORDERS)) % len(ORDERS)]] for at, pair in enumerate(pairs)]
 
 
-def recorded(name: str) -> Dict[str, str]:
+def recorded(name: str) -> dict[str, str]:
     kind = kinds()[name]
     return {" ".join(each): schedule(kind, *each) for each in combinations(name)}
 

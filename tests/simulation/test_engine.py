@@ -6,7 +6,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -25,16 +26,16 @@ from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
 
-Row = Tuple[float, int, float]  # submit, procs, run time
+Row = tuple[float, int, float]  # submit, procs, run time
 
 
-def workload(rows: Sequence[Row], estimate: Optional[float] = None) -> List[Submission]:
+def workload(rows: Sequence[Row], estimate: float | None = None) -> list[Submission]:
     """Jobs numbered from 1; the estimate is the run time unless given."""
     return [Submission(Job(number, "app", procs, estimate or run, submit), run)
             for number, (submit, procs, run) in enumerate(rows, 1)]
 
 
-def starts(submissions: Sequence[Submission], nodes: int, **choices: Any) -> Dict[int, float]:
+def starts(submissions: Sequence[Submission], nodes: int, **choices: Any) -> dict[int, float]:
     """Start of each job on one-core nodes."""
     return {row.id: row.start for row in simulate(submissions, **by_name(dict(nodes=nodes, **choices))).jobs}
 
@@ -56,8 +57,8 @@ FIVE = workload([(0, 2, 4), (0, 1, 9), (0, 3, 2), (0, 2, 5), (0, 1, 7), (0, 2, 6
     ("2-kept", {3: 4, 4: 6, 5: 0, 6: 7}),
 ])
 @pytest.mark.parametrize("machine", [(5, 1, 1, "compact"), (1, 1, 5, "pack")])
-def test_vectors_of_five_processors(backfill: str, expected: Dict[int, float],
-                                    machine: Tuple[int, int, int, str]) -> None:
+def test_vectors_of_five_processors(backfill: str, expected: dict[int, float],
+                                    machine: tuple[int, int, int, str]) -> None:
     nodes, sockets, cores, policy = machine
     outcome = simulate(FIVE, Machine.of(nodes, sockets, cores), Rules(policy=policy, backfill=backfill))
     found = {row.id: row.start for row in outcome.jobs}
@@ -129,7 +130,7 @@ def test_easy_may_use_nodes_that_the_head_leaves_over() -> None:
 
 def test_the_real_run_time_is_not_visible() -> None:
     """What is decided before a job ends does not depend on when it will end."""
-    def run(last: float) -> Dict[int, float]:
+    def run(last: float) -> dict[int, float]:
         jobs = [Submission(Job(1, "a", 3, 100, 0), last), Submission(Job(2, "a", 4, 10, 1), 10),
                 Submission(Job(3, "a", 1, 60, 2), 60), Submission(Job(4, "a", 1, 30, 62), 30),
                 Submission(Job(5, "a", 1, 60, 63), 60)]
@@ -199,9 +200,9 @@ _FACTS = {most: st.lists(st.tuples(_GAP, st.integers(1, 12), st.sampled_from([1,
           for most in (4, 6, 8, 12)}
 
 
-def workloads(most_procs: int = 6) -> st.SearchStrategy[List[Submission]]:
+def workloads(most_procs: int = 6) -> st.SearchStrategy[list[Submission]]:
     """Random jobs, with estimates at or above the run times, many of them at one moment."""
-    def made(facts: List[Any]) -> List[Submission]:
+    def made(facts: list[Any]) -> list[Submission]:
         time, found = 0, []
         for index, (gap, run, factor, app, procs) in enumerate(facts, 1):
             time += gap
@@ -219,7 +220,7 @@ class Watch(Results):
         self.cluster = cluster
 
     def moment(self, state: Moment) -> None:
-        held: Dict[Tuple[int, int, int], int] = {}
+        held: dict[tuple[int, int, int], int] = {}
         for job_id, booking in self.cluster.bookings.items():
             ranks = 0
             for slot in booking.placement.slots(self.cluster.nodes):
@@ -238,7 +239,7 @@ class Watch(Results):
 @given(jobs=workloads(), algorithm=st.sampled_from(["FCFS", "SJF", "WFP3"]))
 @pytest.mark.slow
 def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, algorithm: str,
-                                                  jobs: List[Submission]) -> None:
+                                                  jobs: list[Submission]) -> None:
     nodes, sockets, cores, policy = machine
     cluster = Cluster.regular(nodes, sockets, cores)
     watch = Watch(cluster)
@@ -259,7 +260,7 @@ KINDS = (OK, ANY, START, FAIL)
 
 
 @st.composite
-def dependent_workloads(draw: Any) -> List[Submission]:
+def dependent_workloads(draw: Any) -> list[Submission]:
     """Jobs of ids 0, 2, 4, ... that depend on lower ids: on jobs, and on odd ones that are not in
     the workload."""
     time, found = 0, []
@@ -277,11 +278,11 @@ def dependent_workloads(draw: Any) -> List[Submission]:
     return found
 
 
-def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[int, Any]:
+def in_plain_words(jobs: list[Submission], procs: int, overtake: bool) -> dict[int, Any]:
     """What becomes of each job, second by second: start and status, or a status alone."""
-    state: Dict[int, str] = {}
-    start: Dict[int, int] = {}
-    ends: Dict[int, int] = {}
+    state: dict[int, str] = {}
+    start: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for now in range(300):
         for job, run, *_ in jobs:
             if ends.get(job.id) == now:
@@ -295,7 +296,7 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
     return {job_id: (start.get(job_id), how) for job_id, how in state.items()}
 
 
-def drop_late(jobs: List[Submission], now: int, state: Dict[int, str]) -> bool:
+def drop_late(jobs: list[Submission], now: int, state: dict[int, str]) -> bool:
     """Cancel what had not started by `now` and should have, to end by its deadline; whether there was one."""
     late = [job.id for job, *_, details in jobs if state.get(job.id) == "waiting"
             and now >= job.submit + details.more.get("deadline", 999) - job.walltime]
@@ -303,8 +304,8 @@ def drop_late(jobs: List[Submission], now: int, state: Dict[int, str]) -> bool:
     return bool(late)
 
 
-def start_in_plain_words(jobs: List[Submission], procs: int, overtake: bool, now: int, state: Dict[int, str],
-                         start: Dict[int, int], ends: Dict[int, int]) -> bool:
+def start_in_plain_words(jobs: list[Submission], procs: int, overtake: bool, now: int, state: dict[int, str],
+                         start: dict[int, int], ends: dict[int, int]) -> bool:
     """One look at who may start in a second; whether somebody did."""
     begun, ready = False, []
     for job, _, after, held, _, details in jobs:  # lower ids, on which others may depend, come first
@@ -332,8 +333,8 @@ def start_in_plain_words(jobs: List[Submission], procs: int, overtake: bool, now
 @settings(max_examples=300, deadline=None)
 @given(jobs=dependent_workloads(), overtake=st.booleans())
 @pytest.mark.slow
-def test_dependencies_and_holds_as_in_plain_words(jobs: List[Submission], overtake: bool) -> None:
-    found: Dict[int, Any] = {}
+def test_dependencies_and_holds_as_in_plain_words(jobs: list[Submission], overtake: bool) -> None:
+    found: dict[int, Any] = {}
 
     class Record(Results):
         def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
@@ -359,7 +360,7 @@ def test_dependencies_and_holds_as_in_plain_words(jobs: List[Submission], overta
 
 @settings(max_examples=40, deadline=None)
 @given(jobs=workloads(), backfill=st.sampled_from(BACKFILLINGS))
-def test_the_same_input_gives_the_same_bytes(jobs: List[Submission], backfill: str) -> None:
+def test_the_same_input_gives_the_same_bytes(jobs: list[Submission], backfill: str) -> None:
     def run() -> str:
         text = io.StringIO()
         cluster = Cluster.regular(3, 2, 2)
@@ -377,7 +378,7 @@ def test_the_same_input_gives_the_same_bytes(jobs: List[Submission], backfill: s
 @given(jobs=workloads())
 @pytest.mark.slow
 def test_places_are_written_as_the_live_manager_writes_them(policy: str,
-                                                            jobs: List[Submission]) -> None:
+                                                            jobs: list[Submission]) -> None:
     cluster = Cluster.regular(4, 2, 3)
     texts = PlacementText(cluster.nodes)
 
@@ -386,11 +387,11 @@ def test_places_are_written_as_the_live_manager_writes_them(policy: str,
             placement = booking.placement
             nodes, cores = texts.columns(placement)
             assert nodes == texts.nodes(placement)
-            found: Dict[str, List[str]] = {}
+            found: dict[str, list[str]] = {}
             for slot in placement.slots(cluster.nodes):
                 found.setdefault(f"n{slot.node}", []).extend(
                     f"{slot.socket}/{core}" for core in slot.cores)
-            spelt: Dict[str, List[str]] = {}
+            spelt: dict[str, list[str]] = {}
             for part in cores.split(";"):
                 name, _, places = part.partition(":")
                 for place in places.split("+"):
@@ -416,7 +417,7 @@ def nearly(a: Any, b: Any) -> bool:
 @settings(max_examples=50, deadline=None)
 @given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
 @pytest.mark.slow
-def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
+def test_metrics_are_those_of_the_report(jobs: list[Submission], trim: tuple[float, float]) -> None:
     users = [Submission(job.but(user=str(job.id % 3 or "")), run) for job, run, *_ in jobs]
     cluster = Cluster.regular(6, 1, 1)
     results = Results(cluster.nodes)
@@ -544,7 +545,7 @@ SMALL = {
 }
 
 
-def small_workload() -> List[Submission]:
+def small_workload() -> list[Submission]:
     """300 jobs by a linear congruential generator, so that they are the same everywhere."""
     state, time, found = 12345, 0, []
 
@@ -564,7 +565,7 @@ def small_workload() -> List[Submission]:
 
 @pytest.mark.parametrize("policy", list(SMALL))
 @pytest.mark.slow
-def test_results_of_a_small_workload(policy: Tuple[str, str]) -> None:
+def test_results_of_a_small_workload(policy: tuple[str, str]) -> None:
     algorithm, backfill = policy
     summary = simulate(small_workload(), Machine.of(16), Rules(algorithm=algorithm, backfill=backfill)).summary
     assert (summary["start_hash"], round(summary["average_wait"], 4),

@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ from vrm.simulation.engine import Outage, Simulator
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def workload(seed: int, number: int, processors: int) -> List[Submission]:
+def workload(seed: int, number: int, processors: int) -> list[Submission]:
     """Jobs in bursts, of a few users, with requests that are mostly far too long."""
     draw, now, found = random.Random(seed), 0.0, []
     for job_id in range(number):
@@ -57,7 +57,7 @@ class Plain:
     """EASY on processors that are all alike: one event time after the other, ends first, then
     corrections, then submissions, then one step."""
 
-    def __init__(self, jobs: List[Submission], processors: int, estimates: str, correction: str,
+    def __init__(self, jobs: list[Submission], processors: int, estimates: str, correction: str,
                  shortest: bool, factor: float, reestimate: bool = False) -> None:
         self.jobs = {each.job.id: each for each in jobs}
         self.free = processors
@@ -66,15 +66,15 @@ class Plain:
             self.estimator.runs = {each.job.id: each.run for each in jobs}  # type: ignore[attr-defined]
         self.correction, self.shortest, self.factor = correction, shortest, factor
         self.reestimate = reestimate
-        self.queue: List[int] = []
-        self.expected: Dict[int, float] = {}
-        self.start: Dict[int, float] = {}
-        self.end_expected: Dict[int, float] = {}  # of running jobs
+        self.queue: list[int] = []
+        self.expected: dict[int, float] = {}
+        self.start: dict[int, float] = {}
+        self.end_expected: dict[int, float] = {}  # of running jobs
         self.corrections = 0
-        self.promise: Tuple[int, float] = (-1, 0.0)
-        self.shares: Dict[Any, List[float]] = {}  # of their requests that jobs alike took
+        self.promise: tuple[int, float] = (-1, 0.0)
+        self.shares: dict[Any, list[float]] = {}  # of their requests that jobs alike took
 
-    def run(self) -> Dict[int, float]:
+    def run(self) -> dict[int, float]:
         coming = sorted(self.jobs.values(), key=lambda each: (each.job.submit, each.job.id))
         while coming or self.end_expected:
             now = min([each.job.submit for each in coming[:1]]
@@ -101,11 +101,11 @@ class Plain:
             self.step(now)
         return self.start
 
-    def run_published(self) -> Dict[int, float]:
+    def run_published(self) -> dict[int, float]:
         """The order of published schedules: each submission of an instant, then each end in the order of
         the starts, has a step; corrections have none; expected times are whole seconds."""
         coming = sorted(self.jobs.values(), key=lambda each: (each.job.submit, each.job.id))
-        ends: List[Tuple[float, int, int]] = []
+        ends: list[tuple[float, int, int]] = []
         while coming or ends:
             now = min([each.job.submit for each in coming[:1]] + [end for end, _, _ in ends]
                       + [end for i, end in self.end_expected.items() if end < self.real_end(i)])
@@ -175,7 +175,7 @@ class Plain:
     def real_end(self, job_id: int) -> float:
         return self.start[job_id] + self.jobs[job_id].run
 
-    def starving(self, now: float) -> Set[int]:
+    def starving(self, now: float) -> set[int]:
         """Who waits for longer than so many times the mean wait of those that have started."""
         if not (self.factor and self.start):
             return set()
@@ -189,7 +189,7 @@ class Plain:
         self.start[job_id] = now
         self.end_expected[job_id] = now + self.expected[job_id]
 
-    def reservation(self, head: int, now: float, kind: str, at: float = -1.0) -> Tuple[float, int, str]:
+    def reservation(self, head: int, now: float, kind: str, at: float = -1.0) -> tuple[float, int, str]:
         """When the head can start, and what it leaves over then (or at another time)."""
         ends = {i: self.end_of(i, kind, now) for i in self.end_expected}
 
@@ -278,7 +278,7 @@ def test_starts_in_the_published_order_of_events(estimates: str, correction: str
         jobs = workload(seed, 150, 16)
         wanted = Plain(jobs, 16, estimates, correction, order == "sjf", 0.0).run_published()
         lines = sorted(jobs, key=lambda each: (each.job.submit, -each.job.id))
-        how: Dict[str, Any] = {"nodes": 16, "backfill": "easy", "estimates": estimates,
+        how: dict[str, Any] = {"nodes": 16, "backfill": "easy", "estimates": estimates,
                                "correction": correction, "backfill_order": order}
         for policy in ("compact", "pack"):
             outcome = simulate(lines, **by_name(dict(events="published", policy=policy, **how)))
@@ -372,7 +372,7 @@ def test_a_forecast_goes_on_with_what_was_learnt() -> None:
 
     class Noting(Nobody):
         def __init__(self) -> None:
-            self.starts: Dict[int, float] = {}
+            self.starts: dict[int, float] = {}
 
         def ended(self, booking: Any, *_: Any) -> None:
             self.starts[booking.job.id] = booking.start
@@ -384,7 +384,7 @@ def test_a_forecast_goes_on_with_what_was_learnt() -> None:
 
     whole = Noting()
     original = simulator(whole)
-    copied: Optional[Simulator] = None
+    copied: Simulator | None = None
     later = Noting()
     for number, now in enumerate(original.moments(jobs)):
         if number == 90:
@@ -431,7 +431,7 @@ def test_the_command_takes_them_all(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "nowhere: no such file" in wrong.stderr
 
 
-def published(path: Path, jobs: List[Submission], starts: Dict[int, float]) -> Path:
+def published(path: Path, jobs: list[Submission], starts: dict[int, float]) -> Path:
     """A schedule as a trace, in the order of the ends."""
     rows = sorted(jobs, key=lambda each: (starts[each.job.id] + each.run, each.job.id))
     with gzip.open(path, "wt") as file:
@@ -464,7 +464,7 @@ def test_the_guard_counts_and_keeps_its_reservations(monkeypatch: Any) -> None:
     """While nothing starts or ends, a job that is submitted costs a look at itself, not at sets of nodes."""
     from vrm.scheduling import starvation
     from vrm.scheduling.lanes import LanePolicy
-    made: List[Any] = []
+    made: list[Any] = []
     reservation = starvation.Shadow
     monkeypatch.setattr(starvation, "Shadow", lambda *of: made.append(of) or reservation(*of))
     monkeypatch.setattr(LanePolicy, "fits", lambda *of: pytest.fail("it looks at sets of nodes"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -31,7 +31,7 @@ def run(*words: Any) -> int:
     return args.act(args)
 
 
-def json_of(capsys: Any) -> Dict[str, Any]:
+def json_of(capsys: Any) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
@@ -99,7 +99,7 @@ def test_killed_jobs_are_no_throughput(tmp_path: Path, capsys: Any) -> None:
 
 def loads(**times: float) -> Speedups:
     """Speed-ups of loads beside each other of their own application's class and ranks."""
-    pairs: Dict[str, Dict[str, float]] = {}
+    pairs: dict[str, dict[str, float]] = {}
     for name, value in times.items():
         size = name.replace("_", ".")
         for own, other in (("x", "y"), ("y", "x")):
@@ -110,7 +110,7 @@ def loads(**times: float) -> Speedups:
 SIZES = loads(A_4=0.4, B_8=1.0)
 
 
-def ends(speedups: Speedups, *jobs: Tuple[str, int], least: float = 1.0) -> List[float]:
+def ends(speedups: Speedups, *jobs: tuple[str, int], least: float = 1.0) -> list[float]:
     """When jobs of 100 s of work that come together end, on one node of 16 cores under strip."""
     outcome = simulate([Submission(Job(number, app, procs, 100.0), 100.0) for number, (app, procs) in enumerate(jobs)],
                        Machine.of(1, sockets=2, cores=8), Rules(policy="strip", min_throughput=least),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import plain_metrics
 import pytest
@@ -53,12 +53,12 @@ class Seen(Recorder):
     """What was booked, and when jobs ended and how."""
 
     def __init__(self) -> None:
-        self.begun: List[Booking] = []
-        self.ends: Dict[int, Tuple[float, str]] = {}
+        self.begun: list[Booking] = []
+        self.ends: dict[int, tuple[float, str]] = {}
         self.most = 0
-        self.refusals: List[int] = []
-        self.cluster: Optional[Cluster] = None
-        self.grew: Dict[int, List[Tuple[float, int]]] = {}  # when, and to how many cores
+        self.refusals: list[int] = []
+        self.cluster: Cluster | None = None
+        self.grew: dict[int, list[tuple[float, int]]] = {}  # when, and to how many cores
 
     def booked(self, booking: Booking) -> None:
         self.begun.append(booking)
@@ -86,13 +86,13 @@ class Seen(Recorder):
         self.most = max(self.most, len(self.cluster.loans.all))
 
 
-def machine(policy: str, nodes: int = 2, sockets: int = 2, cores: int = 4) -> Tuple[Cluster, Scheduler]:
+def machine(policy: str, nodes: int = 2, sockets: int = 2, cores: int = 4) -> tuple[Cluster, Scheduler]:
     cluster = Cluster.regular(nodes, sockets, cores)
     return cluster, Scheduler(make_ordering("FCFS"), Lender(), make_policy(policy, cluster))
 
 
-def run(policy: str, jobs: List[Submission], ideal: bool = True, kill: bool = False,
-        outages: Tuple[Outage, ...] = ()) -> Tuple[Seen, Cluster]:
+def run(policy: str, jobs: list[Submission], ideal: bool = True, kill: bool = False,
+        outages: tuple[Outage, ...] = ()) -> tuple[Seen, Cluster]:
     cluster, scheduler = machine(policy)
     seen = Seen()
     seen.cluster = cluster
@@ -101,13 +101,13 @@ def run(policy: str, jobs: List[Submission], ideal: bool = True, kill: bool = Fa
     return seen, cluster
 
 
-def plain(seen: Seen, runs: Dict[int, float]) -> Dict[int, float]:
+def plain(seen: Seen, runs: dict[int, float]) -> dict[int, float]:
     """The ends of jobs that started as they did: an event at a time, each job's work done by the share
     of its cores that it has."""
-    left: Dict[int, float] = {}
-    has: Dict[int, float] = {}           # cores of a job now
-    lent: Dict[int, List[Tuple[int, int]]] = {}  # borrower: lenders and numbers of cores
-    ends: Dict[int, float] = {}
+    left: dict[int, float] = {}
+    has: dict[int, float] = {}           # cores of a job now
+    lent: dict[int, list[tuple[int, int]]] = {}  # borrower: lenders and numbers of cores
+    ends: dict[int, float] = {}
     full = {booking.job.id: booking.job.request.cores for booking in seen.begun}
     now, coming = 0.0, list(seen.begun)
     while coming or left:
@@ -145,7 +145,7 @@ workloads = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 4]), st
                                st.integers(0, 40)), min_size=2, max_size=12)
 
 
-def submissions(rows: List[Tuple[int, int, int, int]]) -> List[Submission]:
+def submissions(rows: list[tuple[int, int, int, int]]) -> list[Submission]:
     time, found = 0, []
     for number, (ranks, cores, seconds, later) in enumerate(rows, 1):
         time += later
@@ -157,7 +157,7 @@ def submissions(rows: List[Tuple[int, int, int, int]]) -> List[Submission]:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(workloads, st.sampled_from(["compact", "strip", "pack"]), st.booleans())
-def test_ends_are_those_of_the_plain_loop(rows: List[Tuple[int, int, int, int]], policy: str,
+def test_ends_are_those_of_the_plain_loop(rows: list[tuple[int, int, int, int]], policy: str,
                                           ideal: bool) -> None:
     jobs = submissions(rows)
     seen, cluster = run(policy, jobs, ideal)
@@ -206,7 +206,7 @@ class Uncounted(Wrapped):
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(workloads, st.sampled_from(["compact", "strip", "pack"]))
-def test_easy_reserves_what_is_free_when_lenders_have_ended(rows: List[Tuple[int, int, int, int]],
+def test_easy_reserves_what_is_free_when_lenders_have_ended(rows: list[tuple[int, int, int, int]],
                                                             policy: str) -> None:
     """At each moment of a run with lends: the head's shadow time is the first end, of those expected,
     after which it fits, with the nodes that borrowers keep taken until they end."""
@@ -251,7 +251,7 @@ def test_results_of_a_run_with_lends(tmp_path: Any) -> None:
                 Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 40)]
         Simulator(scheduler, cluster, results, rate=CoRunning(cluster)).run(results.noting(jobs))
         results.flush()
-        rows: List[ResultRow] = list(results.rows())
+        rows: list[ResultRow] = list(results.rows())
     assert {row.id: row.end for row in rows} == {1: 140, 2: 90}
     assert make_backfilling("easy").lends is False
 
@@ -286,7 +286,7 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes
     from vrm.ext.study.validation.validate import validate
 
-    records: List[Dict[str, Any]] = [
+    records: list[dict[str, Any]] = [
         {"event": "start", "id": 1, "time": 0.0},
         {"event": "lend", "number": 1, "id": 1, "to": None, "cores": "0xf", "time": 1.0, "until": None},
         {"event": "again", "id": 1, "time": 50.0},  # that run does not count

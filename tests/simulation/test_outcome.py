@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -93,11 +93,11 @@ def test_pandas(outcome: Outcome, monkeypatch: Any) -> None:
     class DataFrame:
         """What of pandas is used."""
 
-        def __init__(self, data: Dict[str, Any]) -> None:
+        def __init__(self, data: dict[str, Any]) -> None:
             self.data = data
             assert len({len(values) for values in data.values()}) == 1
 
-        def set_index(self, name: str) -> "DataFrame":
+        def set_index(self, name: str) -> DataFrame:
             self.index = self.data.pop(name)
             return self
 
@@ -192,8 +192,8 @@ def test_an_ordering_sees_the_users_of_a_trace(tmp_path: Path) -> None:
 
     class Fair(Watcher):
         def __init__(self) -> None:
-            self.had: Dict[str, float] = {}
-            self.ends: List[int] = []
+            self.had: dict[str, float] = {}
+            self.ends: list[int] = []
 
         def booked(self, booking: Any) -> None:
             user = booking.job.user
@@ -215,7 +215,7 @@ def test_an_ordering_sees_the_users_of_a_trace(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- the document
 
 
-def blocks(kind: str) -> List[str]:
+def blocks(kind: str) -> list[str]:
     text = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Tuple
 
 import pytest
 
@@ -35,7 +34,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0][:6]}-{row[1][:4]}-{row[2]}")
-def test_reference_table(row: Tuple[str, str, str, int, float, float, str]) -> None:
+def test_reference_table(row: tuple[str, str, str, int, float, float, str]) -> None:
     trace, algorithm, backfill, jobs, wait, slowdown, starts = row
     if not (DATA / trace).exists():
         pytest.skip(f"{trace} is not in {DATA} (name its folder in VRM_REFERENCE_DATA)")

@@ -8,7 +8,8 @@ import itertools
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ from vrm.workload import heatmap_files
 pytestmark = pytest.mark.mpi
 
 # app, ranks, seconds it takes, exclusive, seconds until the next line. The estimate is 2 s more.
-JOBS: List[Tuple[str, int, float, int, float]] = [
+JOBS: list[tuple[str, int, float, int, float]] = [
     ("ep", 8, 0.7, 0, 0), ("cg", 2, 0.3, 0, 0), ("ft", 12, 0.4, 0, 0), ("is", 3, 0.9, 0, 0.5),
     ("lu", 1, 0.2, 1, 0), ("ep", 5, 0.6, 0, 0), ("mg", 8, 0.3, 0, 0.4), ("cg", 2, 1.1, 0, 0),
     ("ft", 4, 0.2, 0, 0), ("is", 12, 0.5, 0, 0.3), ("lu", 2, 0.4, 0, 0), ("mg", 1, 0.1, 0, 0),
@@ -63,10 +64,10 @@ class Ran:
     end: int
     nodes: str
     cores: str
-    after: Tuple[Dependency, ...]
+    after: tuple[Dependency, ...]
 
 
-def replayed(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
+def replayed(jobs: list[Ran], out: Path, **policies: Any) -> dict[int, tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
     submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
                                   job.exclusive), job.end - job.start, job.after)
@@ -80,7 +81,7 @@ class Starts:
 
     def __init__(self, text: PlacementText) -> None:
         self.text = text
-        self.found: Dict[int, Tuple[int, str, str]] = {}
+        self.found: dict[int, tuple[int, str, str]] = {}
 
     def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
         self.found[booking.job.id] = (int(booking.start), self.text.nodes(booking.placement),
@@ -96,14 +97,14 @@ class Starts:
         pass
 
 
-def in_millionths(record: Dict[str, Any], first: float) -> Dict[str, Any]:
+def in_millionths(record: dict[str, Any], first: float) -> dict[str, Any]:
     """A record of a journal with its times as those of `Ran`."""
     times = {key: millionths(record[key] - first) for key in ("time", "submit") if key in record}
     lengths = {"estimate": millionths(record["estimate"])} if "estimate" in record else {}
     return {**record, **times, **lengths}
 
 
-def moments(records: List[Dict[str, Any]]) -> List[int]:
+def moments(records: list[dict[str, Any]]) -> list[int]:
     """How many records of the run belong to each moment and those before it, which end with what
     was decided then."""
     when = [record.get("submit", record.get("time")) if record["event"] in ("job", "start", "end")
@@ -115,8 +116,8 @@ def moments(records: List[Dict[str, Any]]) -> List[int]:
             < min(when[each] for each in known[number:])]
 
 
-def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, Any]
-              ) -> Tuple[Set[int], Dict[int, Tuple[int, str, str]]]:
+def from_here(records: list[dict[str, Any]], jobs: list[Ran], rules: dict[str, Any]
+              ) -> tuple[set[int], dict[int, tuple[int, str, str]]]:
     """A state is made of a run's first records, copied, and runs on in virtual time: the ids of the
     jobs that had not started, and the starts of the copy."""
     cluster = Cluster.regular(6, 2, 2)
@@ -139,8 +140,8 @@ def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, A
     return {job.id for job in jobs} - set(past.started), recorder.found
 
 
-def from_files(site: Site, records: List[Dict[str, Any]], jobs: List[Ran]
-               ) -> Dict[int, Tuple[int, str, str]]:
+def from_files(site: Site, records: list[dict[str, Any]], jobs: list[Ran]
+               ) -> dict[int, tuple[int, str, str]]:
     """The starts that a forecast of a run's first records gives which knows how long jobs take, of
     the jobs that had not started."""
     config = {**yaml.safe_load(site.config_file.read_text()), "Directory": str(site.root / "frozen")}
@@ -165,13 +166,13 @@ def from_files(site: Site, records: List[Dict[str, Any]], jobs: List[Ran]
             if job_id not in files.past.started}
 
 
-def decided(jobs: List[Ran]) -> Dict[int, Tuple[int, str, str]]:
+def decided(jobs: list[Ran]) -> dict[int, tuple[int, str, str]]:
     """Start, nodes and cores of every job in the live run."""
     return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
 
 
 def live_run(site: Site, policy: str, fields: Sequence[str] = (),
-             **scheduling: Any) -> Tuple[List[Ran], Path]:
+             **scheduling: Any) -> tuple[list[Ran], Path]:
     """The jobs run live on an emulated cluster, by id, and the heatmap in use; `fields` are what
     the first lines of the queue have behind their columns, and no jobs come without."""
     heatmap = site.root / "heatmap"

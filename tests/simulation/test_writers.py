@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -28,9 +29,9 @@ def many(count: int = JOBS) -> Iterator[Submission]:
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[int]]:
+def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The processes that were made; none of them is left."""
-    made: List[int] = []
+    made: list[int] = []
     fork = os.fork
 
     def noted() -> int:
@@ -45,7 +46,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[int]]:
 @pytest.mark.parametrize("policy", ["compact", "strip", "pack"])
 @pytest.mark.parametrize("places", ["full", "nodes", "none"])
 @pytest.mark.slow
-def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: List[int],
+def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: list[int],
                         policy: str, places: str) -> None:
     for name, possible in (("aside", True), ("here", False)):
         monkeypatch.setattr(WriterProcess, "possible", staticmethod(lambda answer=possible: answer))
@@ -58,12 +59,12 @@ def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: 
     assert b",refused," in text
 
 
-def test_few_jobs_need_no_process(tmp_path: Path, forks: List[int]) -> None:
+def test_few_jobs_need_no_process(tmp_path: Path, forks: list[int]) -> None:
     simulate(many(BATCH * MANY - 1), Machine.of(4, cores=4), record=Recording(out=tmp_path))
     assert not forks
 
 
-def test_a_full_disk_is_told(forks: List[int]) -> None:
+def test_a_full_disk_is_told(forks: list[int]) -> None:
     with open("/dev/full", "w", 1 << 16) as full:
         aside = WriterProcess(Quiet([], full, "none"))
         with pytest.raises(OSError) as raised:
@@ -74,7 +75,7 @@ def test_a_full_disk_is_told(forks: List[int]) -> None:
 
 
 def test_a_run_that_fails_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                            forks: List[int]) -> None:
+                                            forks: list[int]) -> None:
     monkeypatch.setattr(WriterProcess, "possible", staticmethod(lambda: True))
 
     def failing() -> Iterator[Submission]:

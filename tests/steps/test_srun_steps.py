@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -51,23 +52,23 @@ class Around:
         (self.steps / JOB).write_text(text_of({**{key: [value] for key, value in given.items()},
                                                "node": list(nodes), "gpu": list(gpu)}))
 
-    def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
+    def start(self, *words: str, **how: Any) -> subprocess.Popen[str]:
         """Start a step."""
         env = {**self.env, **how.pop("env", {})}
         return subprocess.Popen([str(self.srun), *words], env=env, text=True, cwd=self.root, **{
             "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how})
 
-    def run(self, *words: str, input: Optional[str] = None, **how: Any) -> "subprocess.CompletedProcess[str]":
+    def run(self, *words: str, input: str | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
         """Run a step to its end."""
         return subprocess.run([str(self.srun), *words], env={**self.env, **how.pop("env", {})}, text=True,
                               cwd=self.root, capture_output=True, timeout=30, check=False, **(
                                   {"stdin": subprocess.DEVNULL} if input is None else {"input": input}))
 
-    def shell(self, script: str, *options: str, **how: Any) -> "subprocess.CompletedProcess[str]":
+    def shell(self, script: str, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
         """Run a step of a shell."""
         return self.run(*options, "sh", "-c", script, **how)
 
-    def recorded(self) -> List[Step]:
+    def recorded(self) -> list[Step]:
         """The steps that have ended."""
         return read_steps(self.records).get(7, [])
 
@@ -87,7 +88,7 @@ print(sum(server.end(own)[:2]) - own.ru_utime - own.ru_stime)
 
 
 @contextlib.contextmanager
-def serving(around: Around) -> "Iterator[subprocess.Popen[str]]":
+def serving(around: Around) -> Iterator[subprocess.Popen[str]]:
     """Steps of this job are started by a server, through the C program."""
     around.srun.unlink()
     assert link(around.root, ["srun"])
@@ -101,7 +102,7 @@ def serving(around: Around) -> "Iterator[subprocess.Popen[str]]":
                 server.communicate(timeout=30)
 
 
-def of_server(server: "subprocess.Popen[str]") -> int:
+def of_server(server: subprocess.Popen[str]) -> int:
     """The server's number."""
     return int(subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.pid)], text=True, capture_output=True,
                               check=True).stdout)
@@ -120,7 +121,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Around]:
             yield around
 
 
-def pairs(text: str) -> Dict[str, str]:
+def pairs(text: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in text.splitlines())
 
 
@@ -268,7 +269,7 @@ SEEN = 'echo "$SLURM_PROCID $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES-all} $SLURM_
 def test_tasks_see_the_gpus_that_are_asked_for(job: Around) -> None:
     job.write(gpu=GPUS)
 
-    def seen(*words: str) -> List[str]:
+    def seen(*words: str) -> list[str]:
         done = job.shell(SEEN, *words, env={"CUDA_VISIBLE_DEVICES": "of the script", "HIP_VISIBLE_DEVICES": "0"})
         assert (done.returncode, done.stderr) == (0, ""), words
         return sorted(done.stdout.splitlines())
@@ -459,7 +460,7 @@ def test_a_step_without_a_tidy_end_of_its_reader(job: Around) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> "Iterator[tuple[Around, subprocess.Popen[str]]]":
+def served(tmp_path: Path) -> Iterator[tuple[Around, subprocess.Popen[str]]]:
     """A job with a server of its steps, and who started that."""
     if not any(map(shutil.which, COMPILERS)):
         pytest.skip("needs a C compiler")
@@ -468,7 +469,7 @@ def served(tmp_path: Path) -> "Iterator[tuple[Around, subprocess.Popen[str]]]":
         yield around, server
 
 
-def test_a_server_gives_a_step_what_it_would_inherit(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+def test_a_server_gives_a_step_what_it_would_inherit(served: tuple[Around, subprocess.Popen[str]]) -> None:
     """Directory, mask, limits, cores, priority and ignored signals; and the parent is the server's fork."""
     job, server = served
     core = min(os.sched_getaffinity(0))
@@ -486,7 +487,7 @@ def test_a_server_gives_a_step_what_it_would_inherit(served: "tuple[Around, subp
     assert int(got[-1]) == of_server(server)
 
 
-def test_an_srun_in_another_world_goes_on_alone(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+def test_an_srun_in_another_world_goes_on_alone(served: tuple[Around, subprocess.Popen[str]]) -> None:
     """Another scheduling class is not taken over; without a server, or with a dead one, steps start, too."""
     job, server = served
     parent = ["sh", "-c", "ps -o ppid= -p $PPID"]
@@ -500,14 +501,14 @@ def test_an_srun_in_another_world_goes_on_alone(served: "tuple[Around, subproces
     assert int(job.run("-n1", *parent).stdout) == os.getpid()
 
 
-def test_a_server_knows_the_time_that_its_steps_took(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+def test_a_server_knows_the_time_that_its_steps_took(served: tuple[Around, subprocess.Popen[str]]) -> None:
     job, server = served
     burn = "import time\nwhile time.process_time() < 0.2: pass"
     assert job.run("-n", "2", sys.executable, "-S", "-c", burn).returncode == 0
     assert 0.4 <= float(server.communicate("", timeout=30)[0]) < 30
 
 
-def test_steps_end_with_a_killed_server(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+def test_steps_end_with_a_killed_server(served: tuple[Around, subprocess.Popen[str]]) -> None:
     job, server = served
     step = job.start("-n", "2", "sh", "-c", "echo $$; exec sleep 77")
     pids = [int(step.stdout.readline()) for _ in range(2)]  # type: ignore[union-attr]
@@ -516,7 +517,7 @@ def test_steps_end_with_a_killed_server(served: "tuple[Around, subprocess.Popen[
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its tasks have ended")
 
 
-def test_nonsense_at_the_server_harms_nobody(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+def test_nonsense_at_the_server_harms_nobody(served: tuple[Around, subprocess.Popen[str]]) -> None:
     job, _ = served
     for text in (b"", b"\0", b"\xff" * 8, b"\x04\0\0\0abc\0", b"\x02\0\0\x00" + b"7\0"):
         with socket.socket(socket.AF_UNIX) as client:

@@ -10,7 +10,8 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -26,7 +27,7 @@ from vrm.workload.writer_marker import marker_path, writer_of
 
 Plant = Callable[[Path], object]
 
-PLANTS: Dict[str, Plant] = {
+PLANTS: dict[str, Plant] = {
     "symbolic link": lambda path: path.symlink_to(path.with_name("target")),
     "pipe": os.mkfifo,
     "directory": Path.mkdir,
@@ -35,13 +36,13 @@ PLANTS: Dict[str, Plant] = {
 
 
 @pytest.fixture(params=list(PLANTS))
-def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Tuple[str, Plant]:
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Plant]:
     (tmp_path / "target").write_text("precious")
     return request.param, PLANTS[request.param]
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_CREAT])
-def test_what_is_no_file_is_named_and_not_opened(tmp_path: Path, planted: Tuple[str, Plant],
+def test_what_is_no_file_is_named_and_not_opened(tmp_path: Path, planted: tuple[str, Plant],
                                                  flags: int) -> None:
     word, plant = planted
     path = tmp_path / "file"
@@ -94,7 +95,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal", "jobs.csv", "lock", "state"])
-def test_a_run_begins_with_files_only(tmp_path: Path, planted: Tuple[str, Plant],
+def test_a_run_begins_with_files_only(tmp_path: Path, planted: tuple[str, Plant],
                                       name: str) -> None:
     word, plant = planted
     run = RunDirectory(tmp_path, tmp_path, tmp_path / "state")
@@ -113,14 +114,14 @@ def test_the_directories_of_a_run_are_no_links(tmp_path: Path, name: str) -> Non
 
 
 def test_a_marker_of_a_queue_s_writer_is_not_waited_for(tmp_path: Path,
-                                                        planted: Tuple[str, Plant]) -> None:
+                                                        planted: tuple[str, Plant]) -> None:
     word, plant = planted
     plant(marker_path(tmp_path / "queue"))
     found = writer_of(tmp_path / "queue", 0.0)
     assert found.state == "none" and word in found.reason
 
 
-def test_a_job_s_files_are_not_waited_for(tmp_path: Path, planted: Tuple[str, Plant]) -> None:
+def test_a_job_s_files_are_not_waited_for(tmp_path: Path, planted: tuple[str, Plant]) -> None:
     plant = planted[1]
     plant(tmp_path / "out")
     assert tail(tmp_path / "out") == head(tmp_path / "out", 1) == ""
@@ -210,8 +211,8 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: Any
     ({"Launcher": {"Kind": "os:system"}}, "Launcher.Kind: `os:system` failed"),
     ({"Launcher": {"Kind": "json:loads"}}, "Launcher.Kind: `json:loads` failed")])
 @pytest.mark.parametrize("command", [["--once"], ["doctor"]])
-def test_a_configuration_that_asks_for_too_much(site: Site, keys: Dict[str, Any], words: str,
-                                                command: List[str]) -> None:
+def test_a_configuration_that_asks_for_too_much(site: Site, keys: dict[str, Any], words: str,
+                                                command: list[str]) -> None:
     site.config(**{"Launcher": {"Kind": "direct"}, **keys})
     site.program("ok.x", "exit 0\n")
     site.lines("ok.x 1 9 0")
@@ -222,7 +223,7 @@ def test_a_configuration_that_asks_for_too_much(site: Site, keys: Dict[str, Any]
 
 @pytest.mark.parametrize("command", [["compare"], ["report"], ["validate", "--known", "actual"]])
 @pytest.mark.parametrize("cell", ["inf", "-1", "\x1b[31mred", "n0:0/9-1"])
-def test_odd_cells_of_jobs_csv(tmp_path: Path, command: List[str], cell: str,
+def test_odd_cells_of_jobs_csv(tmp_path: Path, command: list[str], cell: str,
                                capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback, and nothing that a terminal would obey."""
     line = f"1,a.x,2,1,2,3,9,completed,0,,0,0,n0,n0:0/0-1,{cell},{cell}\n"

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -29,7 +29,7 @@ Start = Callable[..., subprocess.Popen]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts Python programs in sessions of their own, which are killed at the end."""
-    processes: List[subprocess.Popen] = []
+    processes: list[subprocess.Popen] = []
 
     def start(program: str, *words: str, **values: object) -> subprocess.Popen:
         process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program, *words],
@@ -79,7 +79,7 @@ def family(count: int, body: str = SLEEP) -> str:
 
 # Finding.
 
-def session_of(pid: int) -> Optional[int]:
+def session_of(pid: int) -> int | None:
     """The session of a process; None when it has ended meanwhile."""
     try:
         return os.getsid(pid)

@@ -186,7 +186,7 @@ def test_a_configuration_nobody_named_must_be_ones_own(site: Site, tmp_path: Pat
     folder.chmod(0o777)
     (folder / "vrm.yaml").write_text(site.config_file.read_text())
 
-    def vrm(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    def vrm(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-m", "vrm.cli", *arguments], cwd=folder,
                               env=site.env, text=True, capture_output=True,
                               timeout=60, check=False)

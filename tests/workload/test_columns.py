@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ ROWS = st.one_of(st.lists(WHOLE, max_size=30), st.lists(st.one_of(WHOLE, WHOLE, 
 ROW = ("90", "1", "1", "90", "1", "1", 18)
 
 
-def text_of(rows: List[Any]) -> str:
+def text_of(rows: list[Any]) -> str:
     lines, number, at = ["; MaxProcs: 8"], 0, 0
     for row in rows:
         if isinstance(row, str):
@@ -42,10 +42,10 @@ def text_of(rows: List[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def found(trace: Trace, by_columns: bool) -> Tuple[Any, ...]:
+def found(trace: Trace, by_columns: bool) -> tuple[Any, ...]:
     """All that is read of a trace: its jobs, counts, and the complaint."""
-    jobs: List[Any] = []
-    complaint: Optional[str] = None
+    jobs: list[Any] = []
+    complaint: str | None = None
     try:
         if by_columns:
             users, apps = Names(""), Names()
@@ -68,7 +68,7 @@ def found(trace: Trace, by_columns: bool) -> Tuple[Any, ...]:
 @example(rows=[(1, 5, *ROW), (1, 0, *ROW), (1, -4, *ROW)], largest=None, size=1)
 @example(rows=[(1, 5, *ROW), (1, 0, *ROW), (-1, 0, *ROW)], largest=None, size=1)
 @example(rows=[(1, 5, *ROW), (1, 0, *ROW), (1, 5, *ROW), "x " * 18], largest=None, size=1)
-def test_columns_have_what_rows_have(rows: List[Any], largest: Optional[int], size: int) -> None:
+def test_columns_have_what_rows_have(rows: list[Any], largest: int | None, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "BLOCK", size)
         path = Path(folder) / "trace.swf"
@@ -81,7 +81,7 @@ def test_whole_numbers_are_read_at_once(tmp_path: Path, monkeypatch: Any) -> Non
     path = tmp_path / "trace.swf"
     path.write_text("; MaxProcs: 8\n" + "".join(
         f"{number} {number // 3} -1 5 1 -1 -1 1 9 -1 1 4 -1 2 -1 -1 -1 -1\n" for number in range(5000)))
-    asked: List[Any] = []
+    asked: list[Any] = []
     monkeypatch.setattr(Trace, "_rows", lambda *of: iter(asked.append(of) or ()))
     blocks = list(Trace(path).blocks(Names(""), Names()))
     assert asked == [] and np.concatenate([block.ids for block in blocks]).tolist() == list(range(5000))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import List, Sequence, Set, Union
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,7 +12,7 @@ from vrm.run.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare
 
 
-def compared(old: str, new: str, ran: Sequence[int] = (), accept: bool = False) -> Union[Edit, Unclear]:
+def compared(old: str, new: str, ran: Sequence[int] = (), accept: bool = False) -> Edit | Unclear:
     """Lines are letters; jobs of the lines `ran` have run, all others wait."""
     return compare([*map(ord, old)], [*map(ord, new)], lambda line: line not in ran, lambda line: line not in ran, accept)
 
@@ -31,7 +31,7 @@ def compared(old: str, new: str, ran: Sequence[int] = (), accept: bool = False) 
     ("bb", "aba", [], Edit([(0, 0)], [], [], [], 2)),        # the second line is as it was
     ("aab", "ab", [0], Unclear([0, 1], [])),                 # which of two equal ones?
     ("abc", "", [0], Unclear([0, 1, 2], []))])
-def test_what_was_done_to_a_file(old: str, new: str, ran: List[int], found: Union[Edit, Unclear]) -> None:
+def test_what_was_done_to_a_file(old: str, new: str, ran: list[int], found: Edit | Unclear) -> None:
     assert compared(old, new, ran) == found
 
 
@@ -42,7 +42,7 @@ def test_what_is_not_clear_can_be_accepted() -> None:
 
 @settings(max_examples=2000)
 @given(st.text("abc", max_size=8), st.text("abcx", max_size=8), st.sets(st.integers(0, 7)), st.booleans())
-def test_an_edit_makes_the_new_file_of_the_old_one(old: str, new: str, ran: Set[int], accept: bool) -> None:
+def test_an_edit_makes_the_new_file_of_the_old_one(old: str, new: str, ran: set[int], accept: bool) -> None:
     """Carried out step by step, as a manager does it; what has run is neither changed nor run again."""
     found = compared(old, new, sorted(ran), accept)
     if isinstance(found, Unclear):

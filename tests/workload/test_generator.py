@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import List, Tuple
 
 import pytest
 from hypothesis import given
@@ -33,7 +32,7 @@ def mix(jobs: int = 50, seed: int = 1, **more: object) -> Mix:
     return Mix(jobs, seed, choices(TABLE), **more)  # type: ignore[arg-type]
 
 
-def read(queue: Path) -> List[QueueLine]:
+def read(queue: Path) -> list[QueueLine]:
     follower = QueueFollower(queue)
     follower.finish()
     lines = follower.read_new()
@@ -42,7 +41,7 @@ def read(queue: Path) -> List[QueueLine]:
     return [line.parsed for line in lines]  # type: ignore[misc]
 
 
-def vrm(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+def vrm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return warm.run(["generate", *arguments], cwd=cwd, timeout=60)
 
 
@@ -94,7 +93,7 @@ def test_the_published_table_is_complete() -> None:
 @pytest.mark.parametrize("app, allowed", [
     ("bt.A.x", [1, 4, 9, 16]), ("sp", [1, 4, 9, 16]), ("cg.S.x", [1, 2, 4, 8, 16]),
     ("bt.A.4", [4]), ("ep.S.x", [1, 2, 4, 8, 16]), ("mine", [1, 2, 4, 8, 16])])
-def test_rank_counts_of_programs(app: str, allowed: List[int]) -> None:
+def test_rank_counts_of_programs(app: str, allowed: list[int]) -> None:
     assert npb.rank_counts(app, 16) == allowed
     assert all(npb.allows(app, ranks) for ranks in allowed)
 
@@ -103,7 +102,7 @@ def test_rank_counts_of_programs(app: str, allowed: List[int]) -> None:
     ((["lu"],), "lu is not in the table"), ((["cg"], ["A"]), "cg in class A is not in the table"),
     (([], ["C"]), "nothing of class C"), (([], [], [64]), "nothing on 64 rank"),
     ((["bt"], [], [1]), "bt on 1 rank")])
-def test_what_the_table_lacks_is_said(wanted: Tuple[List[str], ...], message: str) -> None:
+def test_what_the_table_lacks_is_said(wanted: tuple[list[str], ...], message: str) -> None:
     with pytest.raises(GenerateError, match=message):
         choices(TABLE, *wanted)  # type: ignore[arg-type]
 
@@ -136,10 +135,10 @@ def test_the_file_is_recorded_and_replays(tmp_path: Path) -> None:
 
 
 def test_live_writes_the_same_file_as_time_passes(tmp_path: Path) -> None:
-    pauses: List[float] = []
+    pauses: list[float] = []
     live, whole = tmp_path / "live", tmp_path / "whole"
     one = mix(12, arrival=parse_arrival("uniform:1-30"))
-    seen: List[int] = []
+    seen: list[int] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
@@ -242,7 +241,7 @@ def test_a_manager_runs_what_a_live_generator_writes(site: Site) -> None:
     (["there/q", "--estimates", "class-b"], "cannot write there/q"),
     (["--estimates", "class-b", "-c", "nix.yaml"], "nix.yaml: no such file")])
 @pytest.mark.slow
-def test_what_cannot_be_generated_is_said(tmp_path: Path, arguments: List[str],
+def test_what_cannot_be_generated_is_said(tmp_path: Path, arguments: list[str],
                                           message: str) -> None:
     (tmp_path / "there").write_text("a file")
     done = vrm(*arguments, cwd=tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Set
 
 import pytest
 
@@ -22,7 +21,7 @@ from vrm.workload.submission import Submission
 JOBS = [Submission(Job(number, "a", 1 + number % 40, 100.0), 50.0) for number in range(1, 201)]
 
 
-def malleable(share: float, seed: int = 1) -> Set[int]:
+def malleable(share: float, seed: int = 1) -> set[int]:
     return {one.job.id for one in Hybrid(JOBS, Cluster.regular(10, 2, 8), share, seed)
             if one.job.malleable}
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from vrm.workload.swf import Selection
 from vrm.workload.table import write
 
 
-def made(jobs: int, seed: int = 1) -> List[Submission]:
+def made(jobs: int, seed: int = 1) -> list[Submission]:
     """A workload of two users: one has serial jobs at night, the other GPU jobs at noon."""
     rng = random.Random(seed)
     found = []
@@ -103,11 +103,11 @@ def test_distributions() -> None:
 
 
 @pytest.fixture(scope="module")
-def year() -> List[Submission]:
+def year() -> list[Submission]:
     return draw(eurora_year.model(), 1)
 
 
-def test_the_year_has_the_published_numbers(year: List[Submission]) -> None:
+def test_the_year_has_the_published_numbers(year: list[Submission]) -> None:
     kinds = figures(year)
     assert kinds["all"].jobs == 372320 and sum(kinds["all"].runs) / 372320 == pytest.approx(968, rel=0.01)
     for kind, jobs in eurora_year.JOBS.items():
@@ -127,7 +127,7 @@ def test_the_year_has_the_published_numbers(year: List[Submission]) -> None:
         "standard": 8868, "mic": 622, "gpu": 68296}
 
 
-def test_users_of_the_year_repeat_themselves(year: List[Submission]) -> None:
+def test_users_of_the_year_repeat_themselves(year: list[Submission]) -> None:
     """The error of the last run of the same user, name and request is far below that of the limit."""
     last: dict[Any, float] = {}
     errors, limits = [], []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -26,7 +26,7 @@ def read(name: Any, rules: Selection = Selection(memory=True, resources=ALL), **
     return workload, {one.job.id: one for one in workload}
 
 
-def asks(one: Submission) -> Dict[str, Any]:
+def asks(one: Submission) -> dict[str, Any]:
     """What of a request is not the default."""
     plain = Request(1)
     return {name: value for name, value in one.job.request._asdict().items()
@@ -52,7 +52,7 @@ def asks(one: Submission) -> Dict[str, Any]:
     ({"nodes": 9, "cores": 1}, {"tasks": 9, "nodes": (9, 9), "tasks_per_node": 1}),
     ({"nodes": 9, "tasks": 2}, {"tasks": 2, "cores_per_task": 4, "nodes": (2, 2), "tasks_per_node": 1}),
 ])
-def test_a_row_becomes_a_request(asked: Dict[str, Any], wanted: Dict[str, Any]) -> None:
+def test_a_row_becomes_a_request(asked: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert request_of(Asked(1, 0, 1, **asked)) == Request(**wanted)
 
 
@@ -261,7 +261,7 @@ def test_the_memory_of_a_trace_counts_where_the_machine_has_some(tmp_path: Path)
     path = tmp_path / "t.swf"
     path.write_text("; MaxProcs: 4\n" + "\n".join(rows) + "\n")
     trace = Trace(path, Selection(memory=True))
-    asked: List[Any] = [one.job.request.per_task for one in trace]
+    asked: list[Any] = [one.job.request.per_task for one in trace]
     assert asked == [(("memory", GIB),), (), (("memory", 9999999 << 10),)]
     assert [one.job.queue for one in trace] == ["3", "", "3"]
     assert all(not one.job.request.per_task for one in Trace(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ def trace(path: Path, *rows: str, header: str = HEADER, **rules: Any) -> Trace:
     return Trace(path, Selection(**rules))
 
 
-def ids(found: Trace) -> List[int]:
+def ids(found: Trace) -> list[int]:
     return [one.job.id for one in found]
 
 
@@ -182,7 +182,7 @@ submissions = st.lists(st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(jobs=submissions, packed=st.booleans())
-def test_what_is_written_is_read_again(tmp_path_factory: Any, jobs: List[Submission],
+def test_what_is_written_is_read_again(tmp_path_factory: Any, jobs: list[Submission],
                                        packed: bool) -> None:
     path = tmp_path_factory.mktemp("w") / ("t.swf.gz" if packed else "t.swf")
     jobs = sorted(jobs, key=lambda one: one.job.submit)

@@ -10,7 +10,8 @@ import selectors
 import signal
 import subprocess
 import threading
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.front import build
 from vrm.front.names import LAUNCHERS
@@ -34,7 +35,7 @@ def _end_with_manager() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def surroundings(run: RunDirectory, env: Mapping[str, str]) -> Dict[str, str]:
+def surroundings(run: RunDirectory, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of the program: with the commands of Slurm first on PATH, answered by this run, with
     vrm's own Open MPI where there is no other, and without what a batch system around says of a job of its own."""
     found = {name: value for name, value in env.items()
@@ -53,9 +54,9 @@ class Client(Part):
         self._env = {**surroundings(run, os.environ), **env}
         self._marker = WriterMarker(queue)
         self._closed = threading.Event()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._follow, name="client", daemon=True)
-        self.status: Optional[int] = None
+        self.status: int | None = None
         self.trouble = ""
         self.name = os.path.basename(self._argv[0])
 

@@ -7,7 +7,7 @@ import random
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import (CannotRun, count, counts, factor, seconds, settings_of, tell,
@@ -104,7 +104,7 @@ def generate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(arguments: argparse.Namespace) -> Dict[Tuple[str, int], float]:
+def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
     """The estimates to draw from."""
     from vrm.workload.estimates import EstimateError, read_estimates
     from vrm.workload.generator import GenerateError, constant

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import textwrap
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any
 
 from vrm.commands.parsing import Parser, command, meant
 
-GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
     ("Run", ("run", "shell", "script", "submit", "cancel", "hold", "release", "requeue", "wait", "lend", "reserve",
              "slurm", "stop")),
@@ -120,7 +120,7 @@ def manual(parser: Parser) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(parser: Parser) -> List[str]:
+def _section(parser: Parser) -> list[str]:
     lines = [f".SS {_safe(parser.prog)}", ".B " + _safe(_usage(parser)), ".PP"]
     lines += _paragraphs(parser.description or "")
     lines += _options(parser, ".PP")
@@ -134,8 +134,8 @@ def _usage(parser: Parser) -> str:
     return " ".join(parser.format_usage().split()[1:])
 
 
-def _options(parser: Parser, head: str) -> List[str]:
-    lines: List[str] = []
+def _options(parser: Parser, head: str) -> list[str]:
+    lines: list[str] = []
     formatter = parser._get_formatter()
     for action in parser._actions:
         if (action.help in (None, argparse.SUPPRESS) or isinstance(
@@ -146,12 +146,12 @@ def _options(parser: Parser, head: str) -> List[str]:
     return [head, *lines] if lines else []
 
 
-def _example(parser: Parser, head: str) -> List[str]:
+def _example(parser: Parser, head: str) -> list[str]:
     shown = (parser.epilog or "").splitlines()[1:]
     return [head, ".nf", *map(_safe, map(str.strip, shown)), ".fi"] if shown else []
 
 
-def _paragraphs(text: str) -> List[str]:
+def _paragraphs(text: str) -> list[str]:
     return [line for part in text.split("\n\n")
             for line in (".PP", _safe(" ".join(textwrap.dedent(part).split())))]
 

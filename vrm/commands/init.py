@@ -8,7 +8,8 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.script import duration, option_names
@@ -45,7 +46,7 @@ class Found:
     batch system of which this is a login node."""
 
     directory: Path
-    programs: Tuple[str, ...]
+    programs: tuple[str, ...]
     mpi: str
     no_mpi: str
     cores: int
@@ -126,7 +127,7 @@ def look(programs: Sequence[str]) -> Found:
     except LaunchError as error:
         no_mpi = str(error)
     try:
-        sockets: Tuple[int, ...] = read_topology().node.sockets
+        sockets: tuple[int, ...] = read_topology().node.sockets
         shape = (f"this machine: {len(sockets)} socket{'s' * (len(sockets) > 1)} of "
                  f"{'+'.join(map(str, sockets))} cores")
     except TopologyError as error:
@@ -134,7 +135,7 @@ def look(programs: Sequence[str]) -> Found:
     return Found(directory, names, mpi, no_mpi, sum(sockets), shape, *_batch())
 
 
-def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
+def _programs(given: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
     """The directory of the programs, and their names."""
     if not given:
         for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # what is not a job in most directories
@@ -162,7 +163,7 @@ def _is_program(path: Path) -> bool:
             and path.suffix not in (".so", *(f".{name}" for name in systems())))
 
 
-def _batch() -> Tuple[str, str]:
+def _batch() -> tuple[str, str]:
     """The batch system for people, and the name of that of which this is a login node."""
     from vrm.live.batch.allocation import batch_system
     from vrm.live.batch.base import with_scripts
@@ -191,7 +192,7 @@ def config_text(found: Found) -> str:
     """The configuration."""
     import yaml
 
-    lines: List[str] = []
+    lines: list[str] = []
     if found.no_mpi:
         lines += ["  Kind: direct        # no MPI was found: programs run without mpirun"]
     if os.geteuid() == 0:

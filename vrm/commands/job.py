@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, settings_of
@@ -59,7 +60,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def _add_fields(add: Callable[..., Any]) -> None:
     """The fields of a job as options."""
     for field, option in _options():
-        how: Dict[str, Any] = {"metavar": option.value} if option.value else {
+        how: dict[str, Any] = {"metavar": option.value} if option.value else {
             "action": "store_const", "const": "1"}
         if field.kind.repeated:
             how["action"] = "append"
@@ -67,7 +68,7 @@ def _add_fields(add: Callable[..., Any]) -> None:
         add(*sorted(names), help=option.help, **how)
 
 
-def _options() -> List[Tuple[Field, Option]]:
+def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
     from vrm.model.fields import TABLE
     return [(field, field.option) for field in TABLE if field.option is not None]
@@ -137,7 +138,7 @@ def requeue(arguments: argparse.Namespace) -> int:
     """Let jobs wait again: by the manager, or where none runs, by the next one."""
     from vrm.model.ranges import fold
 
-    wanted: Dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
+    wanted: dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
     run = run_of(arguments)
     if run.manager_runs():
         return ask(arguments, wanted)
@@ -170,12 +171,12 @@ def stop(arguments: argparse.Namespace) -> int:
     return ask(arguments, {"do": "stop", "now": arguments.now})
 
 
-def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
+def ask(arguments: argparse.Namespace, wanted: dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
     return asked(arguments, wanted)[0]
 
 
-def asked(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> Tuple[int, str]:
+def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, str]:
     """As `ask`; also the name that the command has in the journal."""
     from vrm.run import control
 

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Mapping, Optional
+from typing import Any
+from collections.abc import Callable, Mapping
 
 from vrm.commands.naming import id_for
 from vrm.commands.parsing import command
@@ -41,7 +42,7 @@ class Watched:
         self._seen = 0
         self._snapshot: Mapping[str, Any] = {}
 
-    def look(self) -> Optional[Mapping[str, Any]]:
+    def look(self) -> Mapping[str, Any] | None:
         """The job as the state shows it; None when it neither runs nor waits."""
         from vrm.results.state import current, read
         try:
@@ -55,7 +56,7 @@ class Watched:
         except (ValueError, KeyError, TypeError) as error:
             raise CannotRun(f"{self.run.state} is not a state that a manager has written") from error
 
-    def row(self) -> Optional[Any]:
+    def row(self) -> Any | None:
         """Its line in jobs.csv, once it has ended."""
         from vrm.results.job_columns import JobFileError
         from vrm.results.jobs import read_jobs
@@ -109,7 +110,7 @@ def log(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def elsewhere(run: Any, job_id: int, err: bool) -> Optional[Path]:
+def elsewhere(run: Any, job_id: int, err: bool) -> Path | None:
     """The file that the user of a job has chosen for what it prints (`sbatch -o`); None for none."""
     from vrm.live.manager.surroundings import printed
     from vrm.run import journal as journals

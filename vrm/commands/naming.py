@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.commands.shared import CannotRun, run_of
 
 _WORDS = ("all", "failed")
 
 
-def names_of(run: Any) -> Dict[str, List[int]]:
+def names_of(run: Any) -> dict[str, list[int]]:
     """The ids of the jobs of each name, by what its files say."""
     from vrm.results.jobs import read_jobs
     from vrm.results.state import current, label, read
 
-    found: Dict[str, Dict[int, None]] = {}
+    found: dict[str, dict[int, None]] = {}
     try:
         for row in read_jobs(run.jobs) if run.jobs.exists() else ():
             for name in (row.name, f"{row.name}[{row.index}]"):
@@ -28,13 +29,13 @@ def names_of(run: Any) -> Dict[str, List[int]]:
     return {name: sorted(ids) for name, ids in found.items() if name}
 
 
-def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> List[str]:
+def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
     """The words with ids instead of names; a name of several jobs is all of them. Ids, ranges, `all` and
     `failed` are kept. CannotRun for a word that is none of these."""
     from vrm.model.ranges import fold, numbers
 
-    found: List[str] = []
-    names: Dict[str, List[int]] = {}
+    found: list[str] = []
+    names: dict[str, list[int]] = {}
     for word in words:
         try:
             if word not in _WORDS:

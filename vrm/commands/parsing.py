@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -15,7 +16,7 @@ Action = Callable[[argparse.Namespace], int]
 _SLURM = ("run it with vrm's commands of Slurm and PBS first on PATH: `vrm run -- bash script.sh`, `vrm shell`; "
           "or type `vrm slurm {}` (docs/slurm.md)")
 
-HINTS: Dict[Any, str] = {
+HINTS: dict[Any, str] = {
     **{name: _SLURM.format(name) for name in ("sbatch", "squeue", "scancel", "sacct", "sinfo", "srun", "salloc", "qsub",
                                               "qstat", "qdel")},
     "start": "`vrm run` starts the manager, and with it the jobs of the queue", "list": "`vrm queue` lists the jobs",
@@ -43,21 +44,21 @@ class Parser(argparse.ArgumentParser):
     complaints come with the usage of the command at hand and the nearest word that is known."""
 
     def __init__(self, *arguments: Any, rest: str = "", **options: Any) -> None:
-        self.later: Optional[Callable[[], None]] = None
+        self.later: Callable[[], None] | None = None
         """Adds the arguments when they are needed first, where finding them takes time."""
         super().__init__(*arguments, **{"formatter_class": Help, **options})
         self.rest = rest
         self.set_defaults(parser=self)
 
     @property
-    def _actions(self) -> List[argparse.Action]:
+    def _actions(self) -> list[argparse.Action]:
         later, self.later = self.later, None
         if later is not None:
             later()
         return self._all_actions
 
     @_actions.setter
-    def _actions(self, actions: List[argparse.Action]) -> None:
+    def _actions(self, actions: list[argparse.Action]) -> None:
         self._all_actions = actions
 
     def format_usage(self) -> str:
@@ -80,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         setattr(found, self.rest, tuple(words[cut + 1:]))
         return found, unknown
 
-    def parse_all(self, words: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    def parse_all(self, words: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; words that are too many are refused by the command that they are for."""
         known, unknown = self.parse_known_args(words)
         if unknown:
@@ -104,11 +105,11 @@ class Parser(argparse.ArgumentParser):
         usage = self.format_usage()
         self.exit(2, f"{usage}{self.prog}: {message} (`{self.prog} --help` explains)\n")
 
-    def options(self) -> List[str]:
+    def options(self) -> list[str]:
         """The options, as they are typed."""
         return [word for action in self._actions for word in action.option_strings]
 
-    def commands(self) -> Dict[str, "Parser"]:
+    def commands(self) -> dict[str, Parser]:
         """The commands below this one."""
         return {name: parser for action in self._actions
                 if isinstance(action, argparse._SubParsersAction)
@@ -127,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def _of_vrm() -> Set[str]:
+def _of_vrm() -> set[str]:
     """The commands of a vrm with all its extensions."""
     from vrm.commands.guide import GROUPS
     return {name for _, names in GROUPS for name in names}
@@ -149,7 +150,7 @@ def group(commands: Any, name: str, text: str, example: str) -> Any:
 
 
 def command(commands: Any, name: str, act: Action, text: str,
-            parents: List[argparse.ArgumentParser], example: str, more: str = "",
+            parents: list[argparse.ArgumentParser], example: str, more: str = "",
             **options: Any) -> Parser:
     """A command with its action. `text` says in a line what it does, `more` what else is to be
     known, `example` how it is typed (several: a line each)."""
@@ -171,7 +172,7 @@ def examples(lines: str) -> str:
     return "\n".join([f"example{'s' * (len(found) > 1)}:", *(f"  {line}" for line in found)])
 
 
-def every(parser: Parser) -> Iterator[Tuple[Parser, bool]]:
+def every(parser: Parser) -> Iterator[tuple[Parser, bool]]:
     """All commands below a parser, with whether each is carried out by itself."""
     for inner in parser.commands().values():
         below = inner.commands()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from importlib import import_module
-from typing import Any, Dict, List
+from typing import Any
 
 from vrm.commands.parsing import command
 
@@ -28,7 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def names_of_vrm(group: str) -> List[str]:
+def names_of_vrm(group: str) -> list[str]:
     """The names of vrm's own in a group, with those of its extensions."""
     from vrm.system.plugins import own
 
@@ -45,7 +45,7 @@ def names_of_vrm(group: str) -> List[str]:
     return list(getattr(import_module(module), name).names)
 
 
-def found() -> List[Dict[str, Any]]:
+def found() -> list[dict[str, Any]]:
     """All that there is, a record for each name."""
     from vrm import __version__
     from vrm.system.plugins import GROUPS, PluginError, clash, installed, load
@@ -77,7 +77,7 @@ def plugins(arguments: argparse.Namespace) -> int:
     return int(any(record["trouble"] for record in records))
 
 
-def show(records: List[Dict[str, Any]]) -> None:
+def show(records: list[dict[str, Any]]) -> None:
     """Print a line for each group with vrm's own names, and below it one for each name of a package."""
     from textwrap import fill
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, job_ids, run_of
@@ -74,18 +74,18 @@ def _ahead(arguments: argparse.Namespace) -> float:
         return 0.0  # no manager has written yet
 
 
-def wanted(arguments: argparse.Namespace, now: float) -> Dict[str, Any]:
+def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
     """The command for the manager; CannotRun for words that are none."""
     from vrm.model.ranges import numbers
     from vrm.model.hosts import expand
 
-    jobs: List[int] = []
+    jobs: list[int] = []
     if arguments.jobs is not None:
         try:
             jobs = list(numbers(arguments.jobs))
         except ValueError:
             raise CannotRun(f"--jobs: `{arguments.jobs}` is not an id or a list such as 3,5-7") from None
-    nodes: List[str] = []
+    nodes: list[str] = []
     if arguments.nodes is not None:
         try:
             nodes = expand(arguments.nodes)
@@ -143,6 +143,6 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def current_ones(reservations: Any, now: Optional[float] = None) -> List[Dict[str, Any]]:
+def current_ones(reservations: Any, now: float | None = None) -> list[dict[str, Any]]:
     """Those that have not ended, of a state file."""
     return [dict(each) for each in reservations if each["end"] > (-math.inf if now is None else now)]

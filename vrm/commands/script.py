@@ -10,7 +10,8 @@ import sys
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, tell
@@ -134,7 +135,7 @@ def warn(settings: Any, arguments: argparse.Namespace) -> None:
         tell(f"vrm: {problem}")
 
 
-def vrm_command(config: str, arguments: argparse.Namespace) -> Tuple[str, ...]:
+def vrm_command(config: str, arguments: argparse.Namespace) -> tuple[str, ...]:
     """The argument list that runs this vrm with this configuration, from any directory."""
     beside = Path(sys.executable).with_name("vrm")
     start = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "vrm.cli"]
@@ -143,7 +144,7 @@ def vrm_command(config: str, arguments: argparse.Namespace) -> Tuple[str, ...]:
     return tuple(words)
 
 
-def cores_of(settings: Any) -> Optional[int]:
+def cores_of(settings: Any) -> int | None:
     """Cores of a node as the configuration says; None where it leaves that to be found."""
     if settings.emulate or "auto" in (settings.sockets, settings.cores):
         return None
@@ -160,7 +161,7 @@ def batch_name(config: str, alone: bool = False) -> str:
     return "vrm-" + (re.sub(r"[^A-Za-z0-9_.-]+", "-", named).strip("-.") or "run") + mark
 
 
-def modules(wanted: Sequence[str], loaded: str) -> Tuple[str, ...]:
+def modules(wanted: Sequence[str], loaded: str) -> tuple[str, ...]:
     """The modules that the script loads. What is `loaded` now (as LOADEDMODULES lists it) is what
     this vrm needs. Who names some has chosen, but for the Python under vrm."""
     now = [module for module in loaded.split(":")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ class CannotRun(Exception):
     """A command that cannot be carried out; the text says why and what to do."""
 
 
-def default_config() -> Optional[str]:
+def default_config() -> str | None:
     """The configuration to use when none is named: $VRM_CONFIG, else ./vrm.yaml if it exists."""
     named = os.environ.get("VRM_CONFIG")
     return named or ("vrm.yaml" if os.path.exists("vrm.yaml") else None)
@@ -49,7 +50,7 @@ def run_of(arguments: argparse.Namespace) -> RunDirectory:
     return RunDirectory.of(places(_config_of(arguments)) or settings_of(arguments))
 
 
-def _config_of(arguments: argparse.Namespace) -> Optional[str]:
+def _config_of(arguments: argparse.Namespace) -> str | None:
     """The configuration that the command line names.
 
     A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
@@ -83,7 +84,7 @@ def nothing_yet(state: Path) -> str:
             "with -c FILE")
 
 
-def words(text: str) -> Tuple[str, ...]:
+def words(text: str) -> tuple[str, ...]:
     """`a,b` as ("a", "b"); at least one."""
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not found:
@@ -91,7 +92,7 @@ def words(text: str) -> Tuple[str, ...]:
     return found
 
 
-def counts(text: str) -> Tuple[int, ...]:
+def counts(text: str) -> tuple[int, ...]:
     """`1,2,4` as (1, 2, 4)."""
     return tuple(count(word) for word in words(text))
 
@@ -107,10 +108,10 @@ def count(text: str) -> int:
     return number
 
 
-def ids_of(words: Sequence[str]) -> List[int]:
+def ids_of(words: Sequence[str]) -> list[int]:
     """The ids that these words name: each an id, or a list or range as 3,5-7. CannotRun."""
     from vrm.model.ranges import numbers
-    found: List[int] = []
+    found: list[int] = []
     for text in words:
         try:
             found += numbers(text)
@@ -163,7 +164,7 @@ def tell(text: str) -> None:
 # -------------------------------------------------- what can stand there, for completion in a shell
 
 
-def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
+def job_ids(parsed_args: argparse.Namespace, **context: Any) -> list[str]:
     """The ids of the jobs that run and wait, and of those that have ended."""
     from vrm.results.jobs import read_jobs
     from vrm.results.state import current, read
@@ -175,7 +176,7 @@ def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
     return found
 
 
-def programs(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
+def programs(parsed_args: argparse.Namespace, **context: Any) -> list[str]:
     """The names of the programs that a job can name."""
     known = settings_of(parsed_args).applications
     return sorted([*known.programs, *(entry.name for entry in os.scandir(known.path)

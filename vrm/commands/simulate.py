@@ -11,7 +11,8 @@ import time
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
@@ -95,7 +96,7 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
     add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     policies = parser.add_argument_group("policy")
     add = policies.add_argument
-    types: Dict[str, Any] = {"seconds": factor, "number": float, "share": float, "count": count}
+    types: dict[str, Any] = {"seconds": factor, "number": float, "share": float, "count": count}
     for name, key in KEYS.items():
         if key.kind == "queues":  # a configuration has them
             continue
@@ -173,7 +174,7 @@ def _write(args: argparse.Namespace, outcome: Outcome) -> None:
         outcome.write_swf(args.swf)
 
 
-def _arguments(args: argparse.Namespace) -> Dict[str, Any]:
+def _arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `simulate` that the options say. Raises as `choices`."""
     from vrm.simulation.arguments import Timetable
     from vrm.workload.swf import Selection
@@ -189,7 +190,7 @@ def _arguments(args: argparse.Namespace) -> Dict[str, Any]:
             "timetable": Timetable(reservations=[reservation(text) for text in args.reservation])}
 
 
-def choices(args: argparse.Namespace) -> Dict[str, Any]:
+def choices(args: argparse.Namespace) -> dict[str, Any]:
     """What the options say, else the configuration, else the defaults, as arguments of `simulate`, but for the
     selection and the timetable. ValueError, and others that `simulate` raises, for what does not go together."""
     from vrm.model.rules import KEYS
@@ -230,7 +231,7 @@ def reservation(text: str) -> ReservationRequest:
     from vrm.model.hosts import expand
 
     here = f"--reservation {text}"
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for key, _, value in (part.partition("=") for part in text.split(",")):
         if key not in ("nodes", "from", "to", "name", "jobs") or not value or key in found:
             raise ValueError(f"{here}: give nodes=, from=, to=, and if you like name= and jobs=, each "
@@ -296,7 +297,7 @@ class _Status:
 
     EVERY = 1.0  # seconds
 
-    def __init__(self, path: str, workload: str, bar: Optional[_Bar]) -> None:
+    def __init__(self, path: str, workload: str, bar: _Bar | None) -> None:
         self.path, self.workload, self.bar = path, workload, bar
         self._begun = time.perf_counter()
         self._written = -math.inf
@@ -321,7 +322,7 @@ class _Status:
         self._write({"now": None, "ended": summary["jobs"], "waiting": summary["held"]},
                     "interrupted" if outcome.interrupted else "complete")
 
-    def _write(self, values: Dict[str, Any], state: str = "running") -> None:
+    def _write(self, values: dict[str, Any], state: str = "running") -> None:
         from vrm.system.files import write_atomically
 
         self._written = time.perf_counter()
@@ -331,13 +332,13 @@ class _Status:
             "pid": os.getpid()}) + "\n")
 
 
-def _moment(now: float, unix_start: Optional[int]) -> str:
+def _moment(now: float, unix_start: int | None) -> str:
     if unix_start is None:
         return f"day {int(now // 86400)}"
     return datetime.fromtimestamp(unix_start + now, timezone.utc).strftime("%Y-%m-%d")
 
 
-def _classes(classes: Sequence[Dict[str, Any]]) -> str:
+def _classes(classes: Sequence[dict[str, Any]]) -> str:
     """What the node classes have besides their cores, in a few words."""
     from vrm.model.machine import holdings
     named = (f"{one['nodes']} with {what}" for one in classes
@@ -345,13 +346,13 @@ def _classes(classes: Sequence[Dict[str, Any]]) -> str:
     return "".join(f"; {each}" for each in named)
 
 
-def _by_resource(values: Dict[str, float]) -> str:
+def _by_resource(values: dict[str, float]) -> str:
     """`0.412 in all (cores 0.511, gpu 0.250)`; `-` where there is nothing."""
     parts = [f"{name} {value:.3f}" for name, value in values.items() if name != "all"]
     return f"{values['all']:.3f} in all ({', '.join(parts)})" if "all" in values else "-"
 
 
-def _every(report: Dict[str, Any]) -> str:
+def _every(report: dict[str, Any]) -> str:
     """How often there are decisions, where not at every event."""
     if "interval" not in report:
         return ""
@@ -360,7 +361,7 @@ def _every(report: Dict[str, Any]) -> str:
         f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
 
 
-def _table(report: Dict[str, Any]) -> str:
+def _table(report: dict[str, Any]) -> str:
     from vrm.model.rules import Rules
     from vrm.results.names import policy_name, time_text, unit_of
     from vrm.simulation.corun import unmatched_said
@@ -369,7 +370,7 @@ def _table(report: Dict[str, Any]) -> str:
     further = rules.words(name for name in rules.changed()
                           if name not in ("interval", "starts_per_interval", "node_order"))
     order = f" ({report['node_order']})" if "node_order" in report else ""
-    lines: List[Tuple[str, str]] = [
+    lines: list[tuple[str, str]] = [
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
                     + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "

@@ -8,7 +8,8 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, Optional
+from typing import Any
+from collections.abc import Iterator, Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, nothing_yet, run_of, seconds
@@ -125,7 +126,7 @@ def _json(data: Mapping[str, Any], between: str) -> Iterator[str]:
     yield "}"
 
 
-def _rows(path: Path) -> Optional[List[Any]]:
+def _rows(path: Path) -> list[Any] | None:
     """The jobs that have ended; None where there is no list of them, or it cannot be read."""
     from vrm.results.job_columns import JobFileError
     from vrm.results.jobs import read_jobs

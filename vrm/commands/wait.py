@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping
+from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, nothing_yet, run_of
@@ -72,7 +73,7 @@ def until_ended(run: RunDirectory, ends: Ends, wanted: Iterable[int]) -> int:
     return said(ends, wanted)
 
 
-def said(ends: Ends, wanted: List[int]) -> int:
+def said(ends: Ends, wanted: list[int]) -> int:
     """Say how jobs ended; the exit status."""
     failed = [job_id for job_id in wanted if ends.ended[job_id]["state"] != "completed"]
     for job_id in wanted if len(wanted) == 1 else failed[:SHOWN]:
@@ -89,8 +90,8 @@ class Ends:
     def __init__(self, run: RunDirectory) -> None:
         from vrm.run.journal import JournalFollower
         self._run, self._follower = run, JournalFollower(run.journal)
-        self.apps: Dict[int, str] = {}
-        self.ended: Dict[int, Mapping[str, Any]] = {}
+        self.apps: dict[int, str] = {}
+        self.ended: dict[int, Mapping[str, Any]] = {}
 
     def look(self) -> None:
         """Read what is new."""

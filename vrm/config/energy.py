@@ -15,7 +15,8 @@ import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Annotated, Any
+from collections.abc import Sequence
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, ValidationInfo
@@ -59,7 +60,7 @@ def _table(value: Any, info: ValidationInfo) -> Any:
     return path
 
 
-def _ascending(values: List[float]) -> List[float]:
+def _ascending(values: list[float]) -> list[float]:
     if sorted(set(values)) != values:
         raise _ours("the frequencies do not ascend", f"write them in order, as {_GHZ}")
     return values
@@ -73,11 +74,11 @@ class Energy(BaseModel):
                     kind("the class's name in the database of programs", "p1")]
     idle: Watts = 0.0
     busy: Watts = 0.0
-    frequencies: Annotated[List[Ghz], AfterValidator(_ascending),
+    frequencies: Annotated[list[Ghz], AfterValidator(_ascending),
                            kind("a list of frequencies in GHz", _GHZ, empty=[])] = Field(
                                default_factory=list)
-    coefficients: Annotated[Optional[str], BeforeValidator(_table), PlainSerializer(
-        lambda path: path, return_type=Optional[str])] = Field(None, validate_default=False)
+    coefficients: Annotated[str | None, BeforeValidator(_table), PlainSerializer(
+        lambda path: path, return_type=str | None)] = Field(None, validate_default=False)
 
     def power(self) -> PowerClass:
         """As the scheduler knows it. Without `frequencies` those of the table count."""
@@ -86,11 +87,11 @@ class Energy(BaseModel):
         return PowerClass(self.name, self.idle, self.busy, frequencies, table)
 
 
-def read_coefficients(path: Union[str, "os.PathLike[str]"]) -> Dict[Tuple[float, float], Coefficients]:
+def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float], Coefficients]:
     """The table of a class: lines as COLUMNS say. Raises ConfigError with the first line that is wrong."""
     file = os.fspath(path)
 
-    def wrong(line: Optional[int], message: str, hint: str) -> ConfigError:
+    def wrong(line: int | None, message: str, hint: str) -> ConfigError:
         return ConfigError([Problem(file, line, "", message, hint)])
 
     try:
@@ -102,7 +103,7 @@ def read_coefficients(path: Union[str, "os.PathLike[str]"]) -> Dict[Tuple[float,
         raise wrong(None, "not UTF-8 text", "name a table of coefficients (CSV)") from None
     if not lines or lines[0].strip() != COLUMNS:
         raise wrong(1, "this is not a table of coefficients", f"its first line is {COLUMNS}")
-    found: Dict[Tuple[float, float], Coefficients] = {}
+    found: dict[tuple[float, float], Coefficients] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
@@ -148,14 +149,14 @@ class Database(BaseModel):
 
     model_config = STRICT
     programs: Annotated[
-        Dict[_NAME, Annotated[Dict[_CLASS, Annotated[MeasurementEntry, kind("a group of keys", _ONE)]],
+        dict[_NAME, Annotated[dict[_CLASS, Annotated[MeasurementEntry, kind("a group of keys", _ONE)]],
                               Field(min_length=1), kind("classes with measurements",
                                                         "{p1: " + _ONE + "}")]],
         kind("programs with measurements", "{lu.C: {p1: " + _ONE + "}}", empty={})] = Field(
             default_factory=dict)
 
 
-def read_programs(path: Union[str, "os.PathLike[str]"]) -> Programs:
+def read_programs(path: str | os.PathLike[str]) -> Programs:
     """The database of a file. Raises ConfigError with everything that is wrong."""
     found = Document.read(path, 4, "Programs: {lu.C: {p1: " + _ONE + "}}").checked(Database)
     return Programs({app: {name: Measured(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
@@ -163,10 +164,10 @@ def read_programs(path: Union[str, "os.PathLike[str]"]) -> Programs:
                      for app, classes in found.programs.items()})
 
 
-def write_program(path: Union[str, "os.PathLike[str]"], app: str, name: str, measured: Measured) -> None:
+def write_program(path: str | os.PathLike[str], app: str, name: str, measured: Measured) -> None:
     """Put a measurement into a database, in the place of an earlier one; a file that is not there is
     made. Raises ConfigError where the file is not a database, OSError where it cannot be written."""
-    known: Dict[str, Dict[str, Dict[str, float]]] = {}
+    known: dict[str, dict[str, dict[str, float]]] = {}
     if os.path.lexists(path):
         read_programs(path)
         with open(path, encoding="utf-8") as stream:
@@ -192,14 +193,14 @@ def yaml_word(text: str) -> str:
 # ------------------------------------------------------------------------------------------ caps
 
 
-def read_cap(path: Union[str, "os.PathLike[str]"]) -> Cap:
+def read_cap(path: str | os.PathLike[str]) -> Cap:
     """The cap of a file with a line `time,watts` for each step, ascending. A time is in seconds, in a simulation
     those of the workload, or a date as 2026-11-23 08:00, for live runs. A line of words first, and lines
     that begin with #, are passed over. Raises ConfigError."""
     file = os.fspath(path)
-    steps: List[Tuple[float, float]] = []
+    steps: list[tuple[float, float]] = []
 
-    def wrong(line: Optional[int], message: str) -> ConfigError:
+    def wrong(line: int | None, message: str) -> ConfigError:
         return ConfigError([Problem(file, line, "PowerCap", message,
                                     "write a line time,watts for each step, as 0,5000 and then 28800,3000")])
 
@@ -266,7 +267,7 @@ def _power_cap(value: Any, info: ValidationInfo) -> str:
 PowerCap = Annotated[str, BeforeValidator(_power_cap)]
 
 
-def on_nodes(classes: Sequence[Any], nodes: Sequence[Node]) -> Tuple[Node, ...]:
+def on_nodes(classes: Sequence[Any], nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes with the power of their `NodeClasses`, by their names."""
     known = {host: each.energy.power() for each in classes if each.energy is not None
              for host in each.names}

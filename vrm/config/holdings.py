@@ -4,7 +4,7 @@ configurations."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Dict, List, Tuple, Union
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
@@ -33,7 +33,7 @@ def _no_keys(resources: Any) -> Any:
     return resources
 
 
-def _whole_gpus(resources: Dict[str, float]) -> Dict[str, float]:
+def _whole_gpus(resources: dict[str, float]) -> dict[str, float]:
     if resources.get("gpu", 0) % 1:
         raise PydanticCustomError(OURS, "{message}", {
             "message": f"gpu: {resources['gpu']:g} is not a whole number", "hint": "write gpu: 2"})
@@ -46,18 +46,18 @@ Memory = Annotated[float, Field(gt=0), BeforeValidator(_memory),
 _FEATURES = "[ib, ssd]"
 _WORD = r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$"
 Features = Annotated[
-    Tuple[Annotated[str, Field(pattern=_WORD), kind("a word", _FEATURES)], ...],
+    tuple[Annotated[str, Field(pattern=_WORD), kind("a word", _FEATURES)], ...],
     kind("a list of words", _FEATURES, empty=())]
 _SSD = "{gpu: 2, ssd: 1}"
 Resources = Annotated[
-    Dict[Annotated[str, Field(pattern=_WORD),
+    dict[Annotated[str, Field(pattern=_WORD),
                    kind("the name of a resource", _SSD)],
          Annotated[float, Field(ge=0, allow_inf_nan=False), kind("a number, 0 or more", "2")]],
     BeforeValidator(_no_keys), AfterValidator(_whole_gpus),
     kind("names with amounts", _SSD, empty={})]
 _ANSYS = "{ansys: 4}"
 Licences = Annotated[
-    Dict[Annotated[str, Field(pattern=_WORD), kind("the name of a licence", _ANSYS)],
+    dict[Annotated[str, Field(pattern=_WORD), kind("the name of a licence", _ANSYS)],
          Annotated[int, Field(ge=0), kind("a whole number, 0 or more", "4")]],
     kind("names with numbers", _ANSYS, empty={})]
 
@@ -66,12 +66,12 @@ class Holdings(BaseModel):
     """What each node of a class has besides its cores."""
 
     model_config = STRICT
-    memory: Annotated[Union[Memory, None], kind("memory with its unit", "64GiB")] = None
+    memory: Annotated[Memory | None, kind("memory with its unit", "64GiB")] = None
     resources: Resources = Field(default_factory=dict)
     features: Features = ()
-    energy: Annotated[Union[Energy, None], kind("a group of keys", "{Name: p1, Idle: 90}")] = None
+    energy: Annotated[Energy | None, kind("a group of keys", "{Name: p1, Idle: 90}")] = None
 
-    def amounts(self) -> Dict[str, float]:
+    def amounts(self) -> dict[str, float]:
         """The resources of a node, as `Node` has them: memory in GiB."""
         found = {MEMORY: self.memory or 0.0, **self.resources}
         return {name: amount for name, amount in found.items() if amount}
@@ -99,14 +99,14 @@ class NodeClassSection(Holdings):
     hosts: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20", "node[01-16]")]
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """The names of the hosts."""
         return expand(self.hosts)
 
 
-def _once(classes: List[NodeClassSection]) -> List[NodeClassSection]:
+def _once(classes: list[NodeClassSection]) -> list[NodeClassSection]:
     """A host belongs to one class."""
-    seen: Dict[str, int] = {}
+    seen: dict[str, int] = {}
     for number, each in enumerate(classes, 1):
         for host in each.names:
             if host in seen:
@@ -120,5 +120,5 @@ def _once(classes: List[NodeClassSection]) -> List[NodeClassSection]:
 
 _CLASSES = "[{Hosts: 'node[01-16]', Resources: {ssd: 2}, Features: [ib]}]"
 NodeClasses = Annotated[
-    List[Annotated[NodeClassSection, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
+    list[Annotated[NodeClassSection, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
     AfterValidator(_once), kind("a list of node classes", _CLASSES, empty=[])]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
+from collections.abc import Callable
 
 from pydantic import ConfigDict, ValidationError, WrapValidator
 from pydantic.alias_generators import to_pascal

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Annotated, Any, Dict, List, Tuple, Union
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -49,15 +49,15 @@ class MachineFile(BaseModel):
 
     model_config = STRICT
     name: Annotated[str, kind("text", "my cluster")] = "machine"
-    classes: Annotated[List[Annotated[NodeKind, kind("a group of keys", "{Count: 4, Cores: 8}")]],
+    classes: Annotated[list[Annotated[NodeKind, kind("a group of keys", "{Count: 4, Cores: 8}")]],
                        Field(min_length=1), kind("a list of node classes", _EXAMPLE[9:])]
     licences: Licences = Field(default_factory=dict)
 
     def machine(self) -> Machine:
         """Its nodes, in the order of the classes. Names count from 0 for each beginning; behind one
         that ends in a digit there is a hyphen."""
-        nodes: List[Node] = []
-        numbers: Dict[str, int] = {}
+        nodes: list[Node] = []
+        numbers: dict[str, int] = {}
         for each in self.classes:
             like = each.node(Node("n", (each.cores,) * each.sockets, each.amounts()))
             begin = each.name + "-" * each.name[-1].isdigit()
@@ -68,7 +68,7 @@ class MachineFile(BaseModel):
         return Machine(tuple(nodes), self.licences)
 
 
-def read_machine(path: Union[str, "os.PathLike[str]"]) -> Machine:
+def read_machine(path: str | os.PathLike[str]) -> Machine:
     """The machine of a file, in any of the three forms. Raises ConfigError with everything that is
     wrong."""
     document = Document.read(path, _DEPTH, _EXAMPLE)
@@ -88,25 +88,25 @@ def read_machine(path: Union[str, "os.PathLike[str]"]) -> Machine:
     return file.machine()
 
 
-Other = Tuple[Dict[str, Any], Dict[Location, Location]]
+Other = tuple[dict[str, Any], dict[Location, Location]]
 """The keys of a machine file that another form stands for, and where each stands in that."""
 
 
 def _of_accasim(document: Document) -> Other:
     groups, numbers = (_group(document, key) for key in ("groups", "resources"))
-    classes: List[Dict[str, Any]] = []
-    places: Dict[Location, Location] = {}
+    classes: list[dict[str, Any]] = []
+    places: dict[Location, Location] = {}
     for name in numbers:
         if name not in groups:
             raise ConfigError([document.problem(("resources", name), "no group has this name",
                                                 f"describe it under groups: {', '.join(groups)}")])
-        one: Dict[str, Any] = {"Name": name, "Count": numbers[name]}
+        one: dict[str, Any] = {"Name": name, "Count": numbers[name]}
         at: Location = ("Classes", len(classes))
         places[at] = places[at + ("Count",)] = ("resources", name)
         here = ("groups", name)
         for key, value in _group(document, *here).items():
             if key == "core":
-                word: Tuple[str, ...] = ("Cores",)
+                word: tuple[str, ...] = ("Cores",)
             elif key == "mem":
                 word, value = ("Memory",), _accasim_memory(document, (*here, key), value)
             else:
@@ -134,8 +134,8 @@ def _accasim_memory(document: Document, place: Location, value: Any) -> Any:
 def _of_nodes(document: Document) -> Other:
     """The nodes of vrm 0.1.0. A memory was no more than a name: one without a unit is GiB."""
     words = {"count": "Count", "sockets": "Sockets", "cores": "Cores", "prefix": "Name"}
-    classes: List[Any] = []
-    places: Dict[Location, Location] = {}
+    classes: list[Any] = []
+    places: dict[Location, Location] = {}
     listed = document.mapping["nodes"]
     for number, kinds in enumerate(listed if isinstance(listed, list) else [listed]):
         at, here = ("Classes", number), ("nodes", number)
@@ -143,7 +143,7 @@ def _of_nodes(document: Document) -> Other:
         if not isinstance(kinds, dict):
             classes.append(kinds)
             continue
-        one: Dict[str, Any] = {}
+        one: dict[str, Any] = {}
         for key, value in kinds.items():
             word = (words[key],) if key in words else (
                 ("Memory",) if key in ("memory", "mem") else ("Resources", key))
@@ -155,13 +155,13 @@ def _of_nodes(document: Document) -> Other:
     return {"Classes": classes}, places
 
 
-def _put(mapping: Dict[str, Any], words: Tuple[str, ...], value: Any) -> None:
+def _put(mapping: dict[str, Any], words: tuple[str, ...], value: Any) -> None:
     for word in words[:-1]:
         mapping = mapping.setdefault(word, {})
     mapping[words[-1]] = value
 
 
-def _group(document: Document, *place: str) -> Dict[str, Any]:
+def _group(document: Document, *place: str) -> dict[str, Any]:
     """The mapping at a place of the file."""
     found: Any = document.mapping
     for word in place:

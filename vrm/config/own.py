@@ -11,13 +11,13 @@ import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from typing import Dict, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from vrm.scheduling.custom import parts_of
 from vrm.scheduling.registry import PolicyError, failure, is_dotted
 from vrm.system.trust import distrust
 
-_loaded: Dict[str, Path] = {}
+_loaded: dict[str, Path] = {}
 """The modules that were loaded here, by name."""
 
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Union
+from typing import NamedTuple
 
 from vrm.config.yaml_reader import Document, shown
 
@@ -36,7 +36,7 @@ class NoPath(Exception):
 def expanded(text: str) -> str:
     """The text with a leading ~ and $VARIABLES filled in; `$$` is a dollar sign. NoPath."""
 
-    def fill(match: "re.Match[str]") -> str:
+    def fill(match: re.Match[str]) -> str:
         if match.group(1):
             return "$"
         name = match.group(2) or match.group(3)
@@ -54,7 +54,7 @@ def expanded(text: str) -> str:
     return _VARIABLE.sub(fill, text)
 
 
-def absolute(path: Union[str, Path], base: str) -> str:
+def absolute(path: str | Path, base: str) -> str:
     """The path as seen from the directory `base`; "" is the current one."""
     return os.path.abspath(os.path.join(base, path))
 
@@ -66,7 +66,7 @@ LOG, CLIENTS_LOG = "logs", "vrm-logs"
 def default_log(base: str, client: bool = False) -> str:
     """`Log` where a configuration in the directory `base` does not say it: the one of the two in which there is a run,
     or the later run. `client`: for a program behind `vrm run --`."""
-    begun: Dict[str, float] = {}
+    begun: dict[str, float] = {}
     for name in (LOG, CLIENTS_LOG):
         with contextlib.suppress(OSError):
             begun[name] = os.stat(os.path.join(base, name, "journal")).st_mtime
@@ -81,7 +81,7 @@ class Places(NamedTuple):
     directory: Path
 
 
-def places(path: Optional[str]) -> Optional[Places]:
+def places(path: str | None) -> Places | None:
     """The places that a configuration names, all absolute (None: the defaults); None where only a look at
     all of its keys can say what is wrong with it. ConfigError where it cannot be read."""
     document = Document.read(path) if path is not None else Document.nothing(os.getcwd())
@@ -91,7 +91,7 @@ def places(path: Optional[str]) -> Optional[Places]:
             or not isinstance(version, str) or not re.fullmatch(VERSION, version.strip())):
         return None
 
-    def place(key: str, default: Union[str, Path]) -> Path:
+    def place(key: str, default: str | Path) -> Path:
         if key not in mapping:
             return Path(absolute(default, base))
         text = mapping[key]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.config.energy import read_programs
 from vrm.config.own import load_own
@@ -24,7 +25,7 @@ from vrm.workload import heatmap_files
 from vrm.workload.estimates import seconds_of_runs
 
 
-def read_heatmap(settings: Settings) -> Optional[Heatmap]:
+def read_heatmap(settings: Settings) -> Heatmap | None:
     """The heatmap that the settings name, if any, of any form; ValueError when it is unusable."""
     path = settings.applications.heatmap
     if path is None:
@@ -41,7 +42,7 @@ def load_all(settings: Settings, rules: Rules) -> None:
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     """The scheduler that the settings describe; ConfigError with everything wrong in them."""
     rules = settings.rules
-    problems: List[Problem] = []
+    problems: list[Problem] = []
     noting = partial(_noting, settings, problems)
     for key, text in rules.own().items():
         with noting(key):
@@ -74,7 +75,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
 
 
 @contextmanager
-def _noting(settings: Settings, problems: List[Problem], key: str) -> Iterator[None]:
+def _noting(settings: Settings, problems: list[Problem], key: str) -> Iterator[None]:
     """Add what is wrong with a key to the problems."""
     try:
         yield
@@ -90,10 +91,10 @@ def _check_events(order: str) -> None:
         raise PolicyError(f"{order} is an order of events in simulations; write instant, or leave it out")
 
 
-def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: float) -> Tuple[Job, Details]:
+def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: float) -> tuple[Job, Details]:
     """The job of the values of a line, and how it was submitted. What the line does not say is as the configuration
     says. Raises ValueError as `made` does."""
-    own: Dict[str, Any] = {"retries": settings.retries, "malleable": values["app"] in settings.applications.malleable}
+    own: dict[str, Any] = {"retries": settings.retries, "malleable": values["app"] in settings.applications.malleable}
     if settings.launcher.one_node and not any(values.get(key) for key in ("script", "tasks_per_node", "nodelist")):
         own["nodes"] = (1, 1)
     return made({**own, **values}, job_id, submit)
@@ -116,7 +117,7 @@ def programs_of(settings: Settings) -> Programs:
     return NO_PROGRAMS if path is None else read_programs(path)
 
 
-def table_of(settings: Settings) -> Optional[Dict[Tuple[str, int], float]]:
+def table_of(settings: Settings) -> dict[tuple[str, int], float] | None:
     """The table of Estimates: calibrated; None where there is none. EstimateError."""
     path = settings.scheduling.calibrated
     return None if path is None else seconds_of_runs(path)

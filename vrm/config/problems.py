@@ -4,7 +4,6 @@ a second to import, for programs that may never read a configuration."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Optional
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Problem:
     """
 
     file: str
-    line: Optional[int]
+    line: int | None
     key: str
     message: str
     hint: str = ""
@@ -30,7 +29,7 @@ class Problem:
 class ConfigError(Exception):
     """A configuration that cannot be used; `problems` holds all that is wrong with it."""
 
-    def __init__(self, problems: List[Problem]) -> None:
+    def __init__(self, problems: list[Problem]) -> None:
         super().__init__(problems)
         self.problems = problems
 

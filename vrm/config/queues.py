@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Dict, Mapping
+from typing import Annotated, Any
+from collections.abc import Mapping
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -54,7 +55,7 @@ class QueueKeys(BaseModel):
     cores_per_node: _Most = 0
 
 
-def _one_default(queues: Dict[str, QueueKeys]) -> Dict[str, QueueKeys]:
+def _one_default(queues: dict[str, QueueKeys]) -> dict[str, QueueKeys]:
     default = [name for name, keys in queues.items() if keys.default]
     if len(default) > 1:
         raise PydanticCustomError(OURS, "{message}", {
@@ -64,7 +65,7 @@ def _one_default(queues: Dict[str, QueueKeys]) -> Dict[str, QueueKeys]:
 
 
 QueueTable = Annotated[
-    Dict[Annotated[str, Field(pattern=_WORD), kind("a name of letters, digits, _ . -", _DEBUG)],
+    dict[Annotated[str, Field(pattern=_WORD), kind("a name of letters, digits, _ . -", _DEBUG)],
          Annotated[QueueKeys, kind("a group of keys", "{MaxRunning: 2}", empty={})]],
     AfterValidator(_one_default), kind("names with groups of keys", _DEBUG, empty={})]
 

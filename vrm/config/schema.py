@@ -10,8 +10,8 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import (TYPE_CHECKING, Annotated, Any, Callable, Dict, List, Literal, Optional, Tuple,
-                    Union)
+from typing import (TYPE_CHECKING, Annotated, Any, Literal)
+from collections.abc import Callable
 
 from pydantic import (BaseModel, BeforeValidator, Field, PlainSerializer, PlainValidator,
                       PrivateAttr, ValidationInfo, create_model)
@@ -76,7 +76,7 @@ def _expanded(text: str) -> str:
         raise PydanticCustomError(_OURS, "{message}", context) from None
 
 
-def _absolute(path: Union[str, Path], info: ValidationInfo) -> str:
+def _absolute(path: str | Path, info: ValidationInfo) -> str:
     return absolute(path, info.context.directory if info.context else "")
 
 
@@ -98,7 +98,7 @@ def _program(value: Any, info: ValidationInfo) -> str:
     return _absolute(name, info) if os.sep in name else name
 
 
-def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
+def _reach(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return tuple(value)
     if isinstance(value, str) and _lower(value) in ("auto", *WAYS):
@@ -129,7 +129,7 @@ Duration = Annotated[
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
 Size = Annotated[
-    Union[Literal["auto"], Annotated[int, Field(ge=1, le=1_000_000)]],
+    Literal["auto"] | Annotated[int, Field(ge=1, le=1000000)],
     BeforeValidator(_lower),
     _kind("auto or a whole number from 1 to 1000000", "8"),
 ]
@@ -140,7 +140,7 @@ Version = Annotated[
     _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
 ]
 Backfilling = Annotated[
-    Union[int, str],
+    int | str,
     BeforeValidator(_backfilling),
     _kind("none (0), easy (1), conservative, list, sd, eamc, cp, module:function, or a number of reservations "
           "from 2 up", "easy"),
@@ -167,7 +167,7 @@ Trust = Annotated[
     Literal["own", "group", "any"], BeforeValidator(_lower), _kind("own, group or any", "own")
 ]
 At = Annotated[
-    Union[Literal["auto", "never"], Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    Literal["auto", "never"] | Annotated[float, Field(gt=0, allow_inf_nan=False)],
     BeforeValidator(_time),
     _kind("auto, never, or a time from the start: seconds, 90m, 2h or 1:30:00", "02:00:00"),
 ]
@@ -186,26 +186,26 @@ CheckBindings = Annotated[
 ]
 _LIST = '["--mca", "btl", "self,tcp"]'
 Options = Annotated[
-    Tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
+    tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
 ]
 _RUNS = "[../first/logs, ../second/logs]"
 Directories = Annotated[
-    Tuple[Annotated[FilePath, _kind("a path", _RUNS)], ...],
+    tuple[Annotated[FilePath, _kind("a path", _RUNS)], ...],
     _kind("a list of directories", _RUNS, empty=())
 ]
 _APPS = "[ep-omp.A.x]"
 Names = Annotated[
-    Tuple[Annotated[str, _kind("the name of a program", _APPS)], ...],
+    tuple[Annotated[str, _kind("the name of a program", _APPS)], ...],
     _kind("a list of programs", _APPS, empty=())
 ]
 Reach = Annotated[
-    Union[str, Tuple[str, ...]],
+    str | tuple[str, ...],
     PlainValidator(_reach),
     PlainSerializer(lambda reach: reach if isinstance(reach, str) else list(reach)),
 ]
 _NAMES = "{OMP_NUM_THREADS: 4}"
 Environment = Annotated[
-    Dict[
+    dict[
         Annotated[str, Field(pattern=r"^[^=]+$"), _kind("the name of a variable", _NAMES)],
         Annotated[str, _kind('text or a number ("" for an empty one)', "4")],
     ],
@@ -215,7 +215,7 @@ Environment = Annotated[
 
 _SOLVER = "{solver: ~/code/solver}"
 Programs = Annotated[
-    Dict[
+    dict[
         Annotated[str, Field(pattern=r"^[^/\-][^/]{0,199}$"), _kind("a name for a program", _SOLVER)],
         FilePath,
     ],
@@ -232,8 +232,8 @@ class Applications(BaseModel):
     model_config = _STRICT
     path: FilePath = Path(".")  # the directory of the programs
     queue: FilePath = Path("queue")  # the queue file
-    heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
-    run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
+    heatmap: FilePath | None = None  # which applications run well together; None = all alike
+    run_in: FilePath | None = None  # where jobs run; None = the queue file's directory
     programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
     any: Switch = False  # jobs may name any program by its path
     malleable: Names = ()  # those whose jobs may lend cores while they run
@@ -247,7 +247,7 @@ class Hosts(BaseModel):
     """The nodes of the run, and how they are reached."""
 
     model_config = _STRICT
-    file: Optional[FilePath] = None  # the nodes; None = those of the batch job, or this machine
+    file: FilePath | None = None  # the nodes; None = those of the batch job, or this machine
     reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list stands in the place of ssh
     timeout: Duration = 10.0  # seconds in which a node must answer
 
@@ -255,9 +255,9 @@ class Hosts(BaseModel):
 def _section(name: str, text: str, **more: Any) -> Any:
     """A section whose keys are those of the table of `vrm.model.rules`, and `more`: a kind and a
     default each."""
-    kinds: Dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
+    kinds: dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
                              "count": Limit, "flag": Switch, "share": Share, "speed": Speed, "events": Events}
-    keys: Dict[str, Any] = {
+    keys: dict[str, Any] = {
         attribute: (kinds.get(key.kind) or Annotated[Text, _kind("text", key.example)], default)
         for attribute, (key, default) in section(name).items()}
     return create_model(name, __base__=_Section, __doc__=text, **keys, **more)
@@ -269,8 +269,8 @@ class _Section(BaseModel):
 
 if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
     class Scheduling(_Section):
-        calibrated: Optional[Path] = None
-        history: Tuple[Path, ...] = ()
+        calibrated: Path | None = None
+        history: tuple[Path, ...] = ()
         objective: str = "makespan"
 
     class Allocation(_Section):
@@ -284,7 +284,7 @@ if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has typ
 else:
     Scheduling = _section(
         "Scheduling", "Which job starts next.",
-        calibrated=(Optional[FilePath], None),  # the table of Estimates: calibrated
+        calibrated=(FilePath | None, None),  # the table of Estimates: calibrated
         history=(Directories, ()),  # earlier runs, which teach Estimates
         objective=(Objective, "makespan"))  # what advice looks for
     Starvation = _section("Starvation", "The guard against starvation.")
@@ -338,7 +338,7 @@ class EnergySection(BaseModel):
     """What is known of the energy of programs, and what may be done with it."""
 
     model_config = _STRICT
-    database: Optional[FilePath] = None  # the database of programs; None = nothing is known
+    database: FilePath | None = None  # the database of programs; None = nothing is known
     frequency: Switch = True  # set the cores' frequency where a policy chooses one and the user may
 
 
@@ -421,7 +421,7 @@ class Settings(BaseModel):
         """How a run schedules."""
         return replace(Rules.of(self), queues=queues_of(self.queues))
 
-    def check_files(self) -> List[Problem]:
+    def check_files(self) -> list[Problem]:
         """What is wrong with the files and directories that the settings name.
 
         Apart from load(), because the status queries must answer without them. The queue file
@@ -455,7 +455,7 @@ class Settings(BaseModel):
         ]
 
 
-def dump(settings: Settings) -> Dict[str, Any]:
+def dump(settings: Settings) -> dict[str, Any]:
     """The settings as a mapping under the YAML's own key names, of plain values only.
 
     Written as YAML and loaded again it gives equal settings, wherever the file stands.
@@ -515,7 +515,7 @@ def _complaint(path: Path, right: Callable[[Path], bool], wanted: str) -> str:
 NO_CONFIG = "none; every key has its default"
 
 
-def load(path: Union[str, "os.PathLike[str]", None] = None, client: bool = False) -> Settings:
+def load(path: str | os.PathLike[str] | None = None, client: bool = False) -> Settings:
     """Read and check a configuration file; None gives the defaults. `client`: for a program behind `vrm run --`
     (see `vrm.config.paths.default_log`).
 

@@ -12,8 +12,8 @@ import difflib
 import os
 import re
 from dataclasses import dataclass, field, replace
-from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union,
-                    get_args)
+from typing import (TYPE_CHECKING, Any, TypeVar, get_args)
+from collections.abc import Iterator, Mapping
 
 import yaml
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # loaded where something is checked: many commands only look 
     from pydantic import BaseModel
 
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
-Location = Tuple[Union[str, int], ...]
+Location = tuple[str | int, ...]
 
 # No setting lies deeper than NodeClasses, its number, Energy, Frequencies, its number.
 _DEPTH = 5
@@ -38,7 +38,7 @@ class Source:
 
     file: str = field(default="built-in defaults", compare=False)
     directory: str = field(default="", compare=False)  # for relative paths; "" = the current one
-    lines: Dict[Location, int] = field(default_factory=dict, compare=False)
+    lines: dict[Location, int] = field(default_factory=dict, compare=False)
     depth: int = field(default=_DEPTH, compare=False)  # levels of keys that are read
 
     def place(self, location: Location) -> str:
@@ -67,20 +67,20 @@ class Document:
     """A YAML file as mappings, lists, texts and None, with the lines of its keys: what is checked
     against a model, and what mistakes found later are told with."""
 
-    mapping: Dict[str, Any]
+    mapping: dict[str, Any]
     source: Source
-    problems: List[Problem]
+    problems: list[Problem]
 
     @classmethod
-    def read(cls, path: Union[str, "os.PathLike[str]"], depth: int = _DEPTH,
-             example: str = "Nodes: 8") -> "Document":
+    def read(cls, path: str | os.PathLike[str], depth: int = _DEPTH,
+             example: str = "Nodes: 8") -> Document:
         """Read a file; groups of keys lie at most `depth` levels deep. Raises ConfigError where
         there is no YAML with keys; other mistakes are kept for `checked`."""
         file = os.fsdecode(path)
         root = _composed(_text(file), file)
         directory = os.path.dirname(os.path.abspath(file))
         source = Source(file=file, directory=directory, depth=depth)
-        problems: List[Problem] = []
+        problems: list[Problem] = []
         if root is None or _is_empty(root):
             return cls({}, source, problems)
         if not isinstance(root, yaml.MappingNode):
@@ -90,15 +90,15 @@ class Document:
         return cls(_plain(root, (), source, problems), source, problems)
 
     @classmethod
-    def nothing(cls, directory: str) -> "Document":
+    def nothing(cls, directory: str) -> Document:
         """What stands in no file, for the defaults; relative paths are relative to `directory`."""
         return cls({}, Source(directory=directory), [])
 
-    def checked(self, model: Type[Model]) -> Model:
+    def checked(self, model: type[Model]) -> Model:
         """The file's values as the model has them; ConfigError with everything that is wrong."""
         return validated(model, self.mapping, self.source, self.problems)
 
-    def placed(self, model: Type[Model], mapping: Dict[str, Any],
+    def placed(self, model: type[Model], mapping: dict[str, Any],
                places: Mapping[Location, Location]) -> Model:
         """A model of another mapping, some of whose keys come from this file: `places` tells
         where in the file each of those stands. Relative paths are relative to the file's
@@ -142,7 +142,7 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _unreadable(file: str, message: str, hint: str, line: Optional[int] = None) -> ConfigError:
+def _unreadable(file: str, message: str, hint: str, line: int | None = None) -> ConfigError:
     """The error where one mistake hides all others."""
     return ConfigError([Problem(file, line, "", message, hint)])
 
@@ -244,7 +244,7 @@ _SYNTAX = [
 ]
 
 
-def _composed(text: str, file: str) -> Optional[yaml.Node]:
+def _composed(text: str, file: str) -> yaml.Node | None:
     """The YAML's tree with line marks; ConfigError with line and column where there is none."""
     try:
         return yaml.compose(text, Loader=_Reader)
@@ -275,7 +275,7 @@ def _is_empty(node: yaml.Node) -> bool:
     return null and node.value != "~"
 
 
-def _plain(node: yaml.Node, location: Location, source: Source, problems: List[Problem]) -> Any:
+def _plain(node: yaml.Node, location: Location, source: Source, problems: list[Problem]) -> Any:
     """The node as mappings, lists, texts and None; notes the lines of its keys in `source`."""
 
     def complain(node: yaml.Node, location: Location, message: str, hint: str) -> None:
@@ -304,7 +304,7 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: List[P
             source.lines[location + (number,)] = entry.start_mark.line + 1
             entries.append(_plain(entry, location + (number,), source, problems))
         return entries
-    mapping: Dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
         if not isinstance(key, str) or _unusable(key):
@@ -331,8 +331,8 @@ def dotted(location: Location) -> str:
 # ----------------------------------------------------------------------------------- checking
 
 
-def validated(model: Type[Model], mapping: Dict[str, Any], source: Source,
-               problems: List[Problem]) -> Model:
+def validated(model: type[Model], mapping: dict[str, Any], source: Source,
+               problems: list[Problem]) -> Model:
     """A model from plain values; ConfigError with `problems` and all that is found here."""
     from pydantic import ValidationError
 
@@ -348,7 +348,7 @@ def validated(model: Type[Model], mapping: Dict[str, Any], source: Source,
     return settings
 
 
-def _problem(error: Any, source: Source, model: Type[BaseModel]) -> Problem:
+def _problem(error: Any, source: Source, model: type[BaseModel]) -> Problem:
     """One complaint of the validation as a problem with its line."""
     location: Location = error["loc"]
     in_key = location[-1:] == ("[key]",) and location not in source.lines
@@ -373,11 +373,11 @@ def _problem(error: Any, source: Source, model: Type[BaseModel]) -> Problem:
     return Problem(source.file, line, key, message, hint)
 
 
-def keys(model: Any) -> List[str]:
+def keys(model: Any) -> list[str]:
     return [info.alias for info in model.model_fields.values()]
 
 
-def _levels(model: Type[BaseModel], name: str = "") -> Iterator[Tuple[str, List[str]]]:
+def _levels(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, list[str]]]:
     """The name of every section (the top level is "") and its keys."""
     yield name, keys(model)
     for info in model.model_fields.values():
@@ -386,7 +386,7 @@ def _levels(model: Type[BaseModel], name: str = "") -> Iterator[Tuple[str, List[
             yield from _levels(inner, info.alias or "")
 
 
-def _section(annotation: Any) -> Optional[Type[BaseModel]]:
+def _section(annotation: Any) -> type[BaseModel] | None:
     """The model of a section, also where a list holds many."""
     from pydantic import BaseModel
 
@@ -395,7 +395,7 @@ def _section(annotation: Any) -> Optional[Type[BaseModel]]:
     return next(filter(None, map(_section, get_args(annotation))), None)
 
 
-def _meant(location: Location, model: Type[BaseModel]) -> str:
+def _meant(location: Location, model: type[BaseModel]) -> str:
     """A hint for an unknown key: the right spelling, the right place, or the keys there are."""
     wrong = str(location[-1]).lower()
     levels = dict(_levels(model))

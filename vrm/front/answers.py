@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Generator, Mapping, Optional, Union
+from collections.abc import Callable, Generator, Mapping
 
 from vrm.front.wire import Call
 
@@ -67,11 +67,11 @@ class LaterAnswer:
 
     has_work = False
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The answer, once there is one. It is asked in each turn of the manager's loop."""
         raise NotImplementedError
 
-    def take(self) -> "tuple[bytes, bytes]":
+    def take(self) -> tuple[bytes, bytes]:
         """What is to be printed until now, on standard output and standard error, once."""
         return b"", b""
 
@@ -90,12 +90,12 @@ class InParts(LaterAnswer):
     """An answer that takes long, in parts: others are answered in between. `parts` gives None after each, and
     returns the answer, or another one that comes later."""
 
-    def __init__(self, parts: Generator[None, None, Union[Answer, LaterAnswer]]) -> None:
+    def __init__(self, parts: Generator[None, None, Answer | LaterAnswer]) -> None:
         self._parts = parts
-        self._end: Union[None, Answer, LaterAnswer] = None
+        self._end: None | Answer | LaterAnswer = None
         self.has_work = True
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The answer, if this was the last part."""
         until = time.monotonic() + PART
         while self.has_work:
@@ -104,7 +104,7 @@ class InParts(LaterAnswer):
                 break
         return self._end.poll() if isinstance(self._end, LaterAnswer) else self._end
 
-    def finish(self) -> Union[Answer, LaterAnswer]:
+    def finish(self) -> Answer | LaterAnswer:
         """Do all that is left, and give the answer."""
         while self._end is None:
             self._next()
@@ -123,7 +123,7 @@ class InParts(LaterAnswer):
             self._end, self.has_work = done.value, False
 
 
-Reply = Union[Answer, Needs, Locally, Joins, LaterAnswer]
+Reply = Answer | Needs | Locally | Joins | LaterAnswer
 
 Handler = Callable[..., Reply]
 """Called with a `Call` and a `vrm.front.counter.Counter`; may raise Refused."""

@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 from functools import partial
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import nodelists, shell, words
 from vrm.front.answers import Answer, Joins, Needs, Refused, Reply, LaterAnswer
@@ -147,7 +147,7 @@ def mpirun(call: Call, counter: Counter) -> Reply:
     return _submit(call, counter, MPIRUN, chosen, [call.name, *call.arguments], program, False)
 
 
-def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
+def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     """How many ranks an mpirun is to start, with how many cores each, how many on a node at most (0: any),
     and which program. Refused where it does not say."""
     total, cores, per_node, program = 0, 1, 0, ""
@@ -184,7 +184,7 @@ def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
 
 
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
-            program: str, says: bool, waits: "Optional[Callable[..., Attached]]" = None) -> Reply:
+            program: str, says: bool, waits: Callable[..., Attached] | None = None) -> Reply:
     """The job that goes on as what was typed, and who waits for it."""
     named = nodelists.read({key: value for key, value in chosen.items() if key != "chdir"}, options, call)
     if isinstance(named, Needs):
@@ -216,11 +216,11 @@ class Attached(LaterAnswer):
         self.id = job_id
         self._counter, self._command, self._says = counter, command, says
         self._text = {1: b"", 2: b""}
-        self._read: Dict[int, int] = {1: 0, 2: 0}
+        self._read: dict[int, int] = {1: 0, 2: 0}
         self._asked = self._started = self._over = False
         self._by = 0
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The exit status of the job, when it has ended and all that it printed was passed on."""
         found = self._counter.jobs([self.id])
         if not found:
@@ -267,7 +267,7 @@ class Attached(LaterAnswer):
             more |= len(data) == PART
         return more
 
-    def take(self) -> Tuple[bytes, bytes]:
+    def take(self) -> tuple[bytes, bytes]:
         """What is to be printed."""
         out, err = self._text[1], self._text[2]
         self._text = {1: b"", 2: b""}
@@ -298,7 +298,7 @@ class Granted(Attached):
 
     granted = "salloc: Granted job allocation %d\n"
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """That it has been granted, or how it ended before."""
         job, = self._counter.jobs([self.id])
         if not job.launched:
@@ -325,4 +325,4 @@ class Entered(Granted):
                                 "SLURM_NPROCS": tasks, shell.ENTERED: "1"})
 
 
-__all__: List[str] = ["Attached", "mpirun", "salloc", "srun"]
+__all__: list[str] = ["Attached", "mpirun", "salloc", "srun"]

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from pathlib import Path
 from secrets import token_hex
-from typing import Dict, List, Optional
 
 from vrm.front import wire
 from vrm.front.names import LAUNCHERS, LOCAL, READING, TABLE
@@ -28,7 +27,7 @@ SOURCE = Path(__file__).with_name("client.c")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Path] = None) -> bool:
+def link(directory: Path, names: list[str] | None = None, source: Path | None = None) -> bool:
     """Make the commands in a directory; whether they are the C program. OSError when they cannot be
     written. What is there under another name stays; a program that fits is not built again. `source`:
     the directory of the same file system that has the program, if not this one."""
@@ -58,7 +57,7 @@ def script(name: str) -> str:
     return f'#!/bin/sh\n{first}exec {shlex.join(words)} "$@"\n'
 
 
-def scripts() -> Dict[str, str]:
+def scripts() -> dict[str, str]:
     """All commands but the launchers as such scripts, by their names."""
     return {name: script(name) for name in sorted(set(TABLE) - LAUNCHERS)}
 
@@ -115,7 +114,7 @@ class BackgroundBuild:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> BackgroundBuild:
         if ready():

@@ -17,7 +17,8 @@ import sys
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
 
 from vrm.front import names, wire
 from vrm.front.answers import Answer, Refused, Told
@@ -37,7 +38,7 @@ class Lost(Exception):
     """The manager has ended, or has closed the connection, before it has said what became of a call. The
     `call` has what was sent to it; `given` is what it has printed: bytes of standard output, of standard error."""
 
-    def __init__(self, call: Call, given: Tuple[int, int]) -> None:
+    def __init__(self, call: Call, given: tuple[int, int]) -> None:
         super().__init__()
         self.call, self.given = call, given
 
@@ -45,11 +46,11 @@ class Lost(Exception):
 class Screen:
     """Prints, but not again what was printed before a manager was lost."""
 
-    def __init__(self, given: Tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, given: tuple[int, int] = (0, 0)) -> None:
         self._given, self._seen = list(given), [0, 0]
 
     @property
-    def given(self) -> Tuple[int, int]:
+    def given(self) -> tuple[int, int]:
         """How much was printed on standard output and error, in bytes."""
         return self._given[0], self._given[1]
 
@@ -68,12 +69,12 @@ class Screen:
         stream.flush()
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """The command `argv[0]` with these arguments; its exit status."""
     return _carried_out(argv, control.new_name(), ask)
 
 
-def again(argv: List[str]) -> int:
+def again(argv: list[str]) -> int:
     """Go on for the C program, whose manager was lost. Before the command there are the name of its call, how
     much has been printed of standard output and error, the number of an open file, and the path of
     which that has what was sent to the manager (-1: none was)."""
@@ -88,7 +89,7 @@ def again(argv: List[str]) -> int:
     return _carried_out(command, token, act)
 
 
-def _carried_out(argv: List[str], token: str, ask_for: Callable[[Call, Path], int]) -> int:
+def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], int]) -> int:
     name, arguments = os.path.basename(argv[0]), argv[1:]
     call = Call(name, arguments, _here(), {**os.environ, STDIN: f"{os.getpid()}@{os.uname().nodename}"}, token=token)
     try:
@@ -123,7 +124,7 @@ def _here() -> str:
         return "/"
 
 
-def directory(env: Optional[Mapping[str, str]] = None) -> Path:
+def directory(env: Mapping[str, str] | None = None) -> Path:
     """The directory of the run; RunError where nothing says which."""
     found = (os.environ if env is None else env).get(wire.DIRECTORY)
     if not found:
@@ -144,7 +145,7 @@ def ask(call: Call, run: Path) -> int:
         return by_files(lost.call, run, lost.given)
 
 
-def connected(run: Path) -> Optional[socket.socket]:
+def connected(run: Path) -> socket.socket | None:
     """The manager's socket; None where it is not on this machine. RunError when it is another user's."""
     try:
         folder = os.open(run, os.O_PATH | os.O_DIRECTORY)
@@ -219,19 +220,19 @@ def step(call: Call, variables: Mapping[str, str]) -> NoReturn:
     steps.run()
 
 
-def shell(argv: List[str]) -> int:
+def shell(argv: list[str]) -> int:
     """Be salloc or srun with a job of its own, which the variables name; its exit status."""
     return run(argv)
 
 
-def with_file(call: Call, path: str) -> Tuple[Call, str]:
+def with_file(call: Call, path: str) -> tuple[Call, str]:
     """The call with this file, or with the reason why it cannot be read; and the reason."""
     text, why = read(path)
     return (replace(call, missing={**call.missing, path: why}) if why else
             replace(call, sent={**call.sent, path: text})), why
 
 
-def read(path: str) -> Tuple[bytes, str]:
+def read(path: str) -> tuple[bytes, str]:
     """A file, or for "" standard input; and why it cannot be read."""
     try:
         with (open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer)) as file:
@@ -241,7 +242,7 @@ def read(path: str) -> Tuple[bytes, str]:
     return (text, "") if len(text) <= wire.LARGEST else (b"", "File too large")
 
 
-def by_files(call: Call, place: Path, given: Optional[Tuple[int, int]] = None) -> int:
+def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> int:
     """Ask by a command file, of the call's name; the exit status. `given`: a manager was asked before, has
     printed so much, and was lost. RunError where no manager runs, or none answers."""
     run = RunDirectory(place, place, place / "state")
@@ -273,15 +274,15 @@ _PRINTING = names.SUBMITTING - {"sbatch", "qsub"}
 """Commands that print what their job does: where they have begun, no other manager can go on."""
 
 
-def _reply(call: Call, run: RunDirectory) -> Optional[control.Command]:
+def _reply(call: Call, run: RunDirectory) -> control.Command | None:
     control.send(run, {"do": "front", "call": call_record(call)}, call.token)
     return control.answered(run, call.token, wire.PATIENCE)
 
 
-def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Screen) -> Optional[int]:
+def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Screen) -> int | None:
     """Print the reply. As long as it says that what was called has not ended, ask again, and pass signals on. The
     exit status; None where the manager has been lost that knew of it."""
-    signals: List[int] = []
+    signals: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
     try:
@@ -322,7 +323,7 @@ def _nobody(call: Call, run: RunDirectory) -> int:
     return code
 
 
-def _unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
+def _unanswered(call: Call, run: RunDirectory) -> Answer | None:
     """Nobody has answered a call, which was taken back. The jobs that it has brought by then are the answer, so
     that nobody submits them again. None: no manager runs and nothing was done; RunError, which
     says what is known, for the rest."""
@@ -338,7 +339,7 @@ def _unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
     return None
 
 
-def call_record(call: Call) -> Dict[str, Any]:
+def call_record(call: Call) -> dict[str, Any]:
     """A call as a value of JSON."""
     return {"name": call.name, "arguments": call.arguments, "cwd": call.cwd, "env": dict(call.env),
             "sent": {path: b64encode(text).decode() for path, text in call.sent.items()},

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.front.answers import Refused
 from vrm.front.jobs import JobView, NodeView, Site, StepUsage
@@ -29,7 +30,7 @@ class Asked:
     width: int = 0
     flexible: bool = True
     notes: Sequence[str] = field(default_factory=list)
-    own: Mapping[int, Tuple[Dependency, ...]] = field(default_factory=dict)
+    own: Mapping[int, tuple[Dependency, ...]] = field(default_factory=dict)
     command: str = ""
 
 
@@ -48,33 +49,33 @@ class Counter(Protocol):
     def site(self) -> Site:
         """What is true of all jobs."""
 
-    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[JobView]:
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> list[JobView]:
         """The jobs of these ids that there are, or without ids all, in the order of their ids;
         `ended`: also those that have ended."""
 
-    def ids(self) -> List[int]:
+    def ids(self) -> list[int]:
         """Those of all jobs."""
 
-    def array(self, first: int) -> List[JobView]:
+    def array(self, first: int) -> list[JobView]:
         """The jobs of the array whose first one this is."""
 
-    def steps(self, job: JobView) -> List[Step]:
+    def steps(self, job: JobView) -> list[Step]:
         """The steps of a job that have ended."""
 
-    def usage(self, jobs: Sequence[JobView]) -> Callable[[], Optional[List[List[StepUsage]]]]:
+    def usage(self, jobs: Sequence[JobView]) -> Callable[[], list[list[StepUsage]] | None]:
         """What the scripts of these running jobs, and their steps, use now: asked for at once, and there when what this
         returns gives it."""
 
-    def files(self, job: JobView) -> Tuple[str, str, str]:
+    def files(self, job: JobView) -> tuple[str, str, str]:
         """The paths of a job's output, errors and input ("": it has none)."""
 
     def script(self, job_id: int) -> bytes:
         """The text of a job's script."""
 
-    def nodes(self) -> List[NodeView]:
+    def nodes(self) -> list[NodeView]:
         """The nodes."""
 
-    def submit(self, asked: Asked) -> List[int]:
+    def submit(self, asked: Asked) -> list[int]:
         """New jobs, one or an array; their ids."""
 
     def foresee(self, asked: Asked) -> JobView:
@@ -101,7 +102,7 @@ class Counter(Protocol):
         submission), `after`, `singleton`, `throttle` and `nodes`."""
 
 
-def submitted(counter: Counter, asked: Asked, refused: str) -> List[int]:
+def submitted(counter: Counter, asked: Asked, refused: str) -> list[int]:
     """The ids of new jobs; Refused begins with the words that the command has for that."""
     try:
         return counter.submit(asked)

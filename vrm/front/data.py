@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from vrm.front import words
 from vrm.front.answers import Call
@@ -13,7 +14,7 @@ from vrm.front.counter import Counter
 from vrm.front.jobs import JobView, NodeView
 from vrm.results.steps import Step
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 
 
 def document(call: Call, counter: Counter, key: str, records: Iterable[Json]) -> str:
@@ -74,7 +75,7 @@ def queued(job: JobView, counter: Counter) -> Json:
         "tres_req_str": f"cpu={job.cpus},node={count}", "user_id": site.uid, "user_name": site.user}
 
 
-def _tres(cpus: int, nodes: int) -> List[Json]:
+def _tres(cpus: int, nodes: int) -> list[Json]:
     return [{"type": "cpu", "name": "", "id": 1, "count": cpus}, {"type": "node", "name": "", "id": 4, "count": nodes}]
 
 
@@ -82,7 +83,7 @@ def _seconds(value: float) -> Json:
     return {"seconds": int(value), "microseconds": int(value % 1 * 1e6)}
 
 
-def recorded(job: JobView, steps: Sequence[Tuple[Step, str]], counter: Counter) -> Json:
+def recorded(job: JobView, steps: Sequence[tuple[Step, str]], counter: Counter) -> Json:
     """A job as sacct has it; each of its steps with its state."""
     from vrm.front.squeue import node_count, used
     site, count = counter.site, node_count(job)

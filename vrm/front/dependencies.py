@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.front import words
 from vrm.front.counter import Counter
@@ -14,17 +14,17 @@ from vrm.model.ranges import to_ranges
 
 _KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afternotok": FAIL}
 
-Dependencies = Tuple[Dependency, ...]
+Dependencies = tuple[Dependency, ...]
 
 
 def dependencies(text: str, options: Options, counter: Counter, name: str, indices: Sequence[int]
-                 ) -> Tuple[Dependencies, Dict[int, Dependencies], List[int]]:
+                 ) -> tuple[Dependencies, dict[int, Dependencies], list[int]]:
     """What a job waits for, as `afterok:3:4,after:5+10,singleton` says it; what in an array each index waits for
     alone (aftercorr); and the jobs that singleton means. Minutes behind a `+` count for `after`, and are read with
     the others, as Slurm does."""
-    found: List[Dependency] = []
-    single: List[int] = []
-    own: Dict[int, List[Dependency]] = {index: [] for index in indices}
+    found: list[Dependency] = []
+    single: list[int] = []
+    own: dict[int, list[Dependency]] = {index: [] for index in indices}
     if "?" in text:
         raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
     for part in text.split(","):
@@ -39,7 +39,7 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
             raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
         if not ids:
             raise options.error(f"--dependency: {kind} names no job")
-        together: Dict[float, set[int]] = {}
+        together: dict[float, set[int]] = {}
         for word in ids:
             jobs, minutes = _depended(word, options, counter)
             array = {job.details.index: job.id for job in jobs if job.array is not None}
@@ -56,7 +56,7 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
     return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}, single
 
 
-def _depended(word: str, options: Options, counter: Counter) -> Tuple[List[JobView], int]:
+def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobView], int]:
     """The jobs that a part of --dependency names, and the minutes behind it."""
     name, plus, minutes = word.partition("+")
     if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
@@ -70,5 +70,5 @@ def _depended(word: str, options: Options, counter: Counter) -> Tuple[List[JobVi
     return jobs, int(minutes or 0)
 
 
-def _on(ids: Sequence[int], kind: str, delay: float = 0.0) -> List[Dependency]:
+def _on(ids: Sequence[int], kind: str, delay: float = 0.0) -> list[Dependency]:
     return [Dependency(members, kind, delay=delay) for members in to_ranges(ids)]

@@ -4,7 +4,8 @@ named columns of sacct."""
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 Value = Callable[[Any], str]
 """Gives the text of a column for a row."""
@@ -32,7 +33,7 @@ class TextTable(NamedTuple):
     """A prefix, and the columns behind it."""
 
     prefix: str
-    columns: List[Column]
+    columns: list[Column]
 
     def lines(self, rows: Sequence[Any], heading: bool) -> str:
         """The rows as lines, with the headings first."""
@@ -48,7 +49,7 @@ WIDEST = 100_000
 _LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
 
 
-def letters(text: str, known: Mapping[str, Tuple[str, Value]]) -> TextTable:
+def letters(text: str, known: Mapping[str, tuple[str, Value]]) -> TextTable:
     """The table of a format as `%.18i %j`: `%`, a `.` for the right side, a width, a letter, and what is to
     follow. `%all` are all letters, with `|` between them. Several `%` in a row are one, as Slurm has it.
     ValueError with the part that is wrong."""
@@ -73,7 +74,7 @@ WIDTH = 20
 """Characters of a column of `-O` without a width."""
 
 
-def names(text: str, known: Mapping[str, Tuple[str, Value]]) -> TextTable:
+def names(text: str, known: Mapping[str, tuple[str, Value]]) -> TextTable:
     """The table of a format as `JobID:20,State`. ValueError with the part that is wrong."""
     columns = []
     for part in text.split(","):
@@ -92,10 +93,10 @@ class SacctField(NamedTuple):
 
     name: str
     width: int
-    value: Optional[Value]
+    value: Value | None
 
 
-def fields(text: str, known: Dict[str, SacctField]) -> List[SacctField]:
+def fields(text: str, known: dict[str, SacctField]) -> list[SacctField]:
     """The columns that a list names, as `jobid,state%20`. ValueError with the name that is none."""
     found = []
     for part in text.split(","):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterable, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
 
 from vrm.model import JobState
 from vrm.model.job import ANY, Dependency, Details, Job as Submitted
@@ -30,16 +30,16 @@ class JobView:
     state: JobState
     why: str = ""
     reason: str = ""
-    array: Optional[int] = None
-    nodes: Tuple[str, ...] = ()
-    cores: Tuple[int, ...] = ()
+    array: int | None = None
+    nodes: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
     start: float = math.inf
     end: float = math.inf
-    code: Optional[int] = None
+    code: int | None = None
     ending: bool = False
     requeued: int = 0
     memory: int = 0
-    waits: Tuple[Dependency, ...] = ()
+    waits: tuple[Dependency, ...] = ()
     cause: str = ""
     held: int = 0
     begun: bool = False
@@ -52,11 +52,11 @@ class JobView:
         return self.held or sum(self.cores) or self.job.request.cores
 
     @property
-    def named(self) -> Tuple[Dependency, ...]:
+    def named(self) -> tuple[Dependency, ...]:
         """Those of `waits` that its user has named."""
         return self.without_limit(self.waits)
 
-    def without_limit(self, after: Iterable[Dependency]) -> Tuple[Dependency, ...]:
+    def without_limit(self, after: Iterable[Dependency]) -> tuple[Dependency, ...]:
         """These dependencies without ends of jobs of its own array: there they mean that only some run at a time."""
         count = int(self.job.payload.variables.get("SLURM_ARRAY_TASK_COUNT", 0)) if self.limit else 0
         own = range(self.array or 0, (self.array or 0) + count)
@@ -99,8 +99,8 @@ class StepUsage:
     largest: int
     memory: int
     node: str
-    pids: Tuple[int, ...]
-    nodes: Tuple[str, ...] = ()
+    pids: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
 
 
 HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN, LIMIT = (
@@ -113,7 +113,7 @@ class NodeView:
     """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known)."""
 
     name: str
-    sockets: Tuple[int, ...]
+    sockets: tuple[int, ...]
     taken: int
     up: bool = True
     exclusive: bool = False
@@ -121,7 +121,7 @@ class NodeView:
     memory_taken: int = 0
     gpus: int = 0
     gpus_taken: int = 0
-    features: Tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def cores(self) -> int:

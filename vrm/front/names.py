@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
-from typing import Callable, Dict, NoReturn, Optional
+from typing import NoReturn
+from collections.abc import Callable
 
 from vrm.front.answers import Answer, Handler, Refused, Reply, Told
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
 
-TABLE: Dict[str, str] = {
+TABLE: dict[str, str] = {
     "sbatch": "vrm.front.sbatch:sbatch",
     "squeue": "vrm.front.squeue:squeue",
     "scancel": "vrm.front.scancel:scancel",
@@ -61,9 +62,9 @@ READING = frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", 
                      "scontrol:show"))
 """Commands that change nothing, some only with that first argument: without an answer they give up."""
 
-LOCAL: Dict[str, str] = {"sbcast": "vrm.front.sbcast:sbcast", "pbsdsh": "vrm.front.sbcast:pbsdsh"}
+LOCAL: dict[str, str] = {"sbcast": "vrm.front.sbcast:sbcast", "pbsdsh": "vrm.front.sbcast:pbsdsh"}
 
-ALONE: Dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
+ALONE: dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
 """What the client does itself where no manager runs; as `LOCAL`."""
 
 
@@ -101,7 +102,7 @@ class _Asked(Exception):
     """An answer needs to know of jobs."""
 
 
-def unasked(call: Call) -> Optional[Answer]:
+def unasked(call: Call) -> Answer | None:
     """What a command answers without any manager: to `--help` and `--version`, or why it is refused. None: it has to
     ask one."""
     try:
@@ -120,11 +121,11 @@ def reads(call: Call) -> bool:
     return not READING.isdisjoint((call.name, ":".join([call.name, *call.arguments[:1]])))
 
 
-def alone(name: str) -> Optional[Callable[[Call], Optional[int]]]:
+def alone(name: str) -> Callable[[Call], int | None] | None:
     """What the client does itself where no manager runs, if anything."""
     return function_of(ALONE[name]) if name in ALONE else None  # type: ignore[return-value]
 
 
-def local(name: str) -> Optional[Callable[[Call], Optional[int]]]:
+def local(name: str) -> Callable[[Call], int | None] | None:
     """What the client does itself, if anything."""
     return function_of(LOCAL[name]) if name in LOCAL else None  # type: ignore[return-value]

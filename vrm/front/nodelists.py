@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Mapping, Tuple, Union
+from collections.abc import Mapping
 
 from vrm.front.answers import Call, Needs
 from vrm.front.options import Options
@@ -14,7 +14,7 @@ HOSTFILE = "SLURM_HOSTFILE"
 """The variable that names a file with a line for the node of each task."""
 
 
-def read(chosen: Mapping[str, str], options: Options, call: Call) -> Union[Needs, Dict[str, str]]:
+def read(chosen: Mapping[str, str], options: Options, call: Call) -> Needs | dict[str, str]:
     """The options, with the lists that files have in the place of their paths: a list with a slash is such a
     path. Needs: this file is to be sent first. Refused for one that cannot be read."""
     found = dict(chosen)
@@ -44,7 +44,7 @@ def _listed(text: str) -> str:
     return ",".join(part.strip(",") for line in lines for part in line.split() if part.strip(","))
 
 
-def _shared_out(chosen: Dict[str, str], options: Options) -> None:
+def _shared_out(chosen: dict[str, str], options: Options) -> None:
     """A list that names a node for each task says how many tasks there are, and how many on a node."""
     try:
         hosts = _repeated(chosen["nodelist"])
@@ -59,14 +59,14 @@ def _shared_out(chosen: Dict[str, str], options: Options) -> None:
     chosen.setdefault("ntasks-per-node", str(max(each)))
 
 
-def names(text: str) -> List[str]:
+def names(text: str) -> list[str]:
     """The names of a list as Slurm has them: sorted, and each once. ValueError."""
     return expand(fold(_repeated(text)))
 
 
-def _repeated(text: str) -> List[str]:
+def _repeated(text: str) -> list[str]:
     """The names of a list, in which `n1*2` is one that is named twice."""
-    found: List[str] = []
+    found: list[str] = []
     for host in re.split(r",(?![^\[]*\])", text):
         name, _, times = host.strip().partition("*")
         if times and not re.fullmatch(r"[0-9]{1,6}", times):
@@ -75,8 +75,8 @@ def _repeated(text: str) -> List[str]:
     return found
 
 
-def nodes_for(hosts: List[str], least: int, most: int, tasks: int, per_node: int, options: Options
-              ) -> Tuple[List[str], int, int, int]:
+def nodes_for(hosts: list[str], least: int, most: int, tasks: int, per_node: int, options: Options
+              ) -> tuple[list[str], int, int, int]:
     """The nodes that a job must have by a list, the least and the most that it has, and its tasks, as Slurm
     understands a list with more or fewer names. 0 stands for what is not said."""
     if options.command == "srun" and most:

@@ -4,7 +4,7 @@ names, several short ones in a word."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.front.answers import Refused, Told
 
@@ -46,7 +46,7 @@ class Options:
     def __init__(self, command: str, text: str, usage: str = "[options]") -> None:
         self.command = command
         self.usage = f"{command} {usage}"
-        self.all: List[CommandOption] = []
+        self.all: list[CommandOption] = []
         for line in text.split("\n"):
             words = line.split()
             if words:
@@ -60,12 +60,12 @@ class Options:
         """What is wrong, as this command says it."""
         return Refused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
 
-    def parse(self, words: Sequence[str], mixed: bool = True) -> Tuple[Dict[str, str], List[str]]:
+    def parse(self, words: Sequence[str], mixed: bool = True) -> tuple[dict[str, str], list[str]]:
         """The values by their keys, the last of each option, and the other words. `mixed`: options may
         come behind these; else the first of them ends the options. Refused for what is not an option, for
         one without its value, and for one that vrm cannot follow; Told by `--help` and `--version`."""
-        values: Dict[str, str] = {}
-        rest: List[str] = []
+        values: dict[str, str] = {}
+        rest: list[str] = []
         left = list(reversed(words))
         while left:
             word = left.pop()
@@ -83,13 +83,13 @@ class Options:
                 break
         return values, rest
 
-    def without(self, words: Sequence[str], *keys: str) -> List[str]:
+    def without(self, words: Sequence[str], *keys: str) -> list[str]:
         """The words without the options of these keys, up to the first that is none; those that stand in one
         word with them keep their meaning."""
-        kept: List[str] = []
+        kept: list[str] = []
         left = list(reversed(words))
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
-            before, values = len(left), {}  # type: int, Dict[str, str]
+            before, values = len(left), {}  # type: int, dict[str, str]
             word = left.pop()
             if word.startswith("--"):
                 self._long(word[2:], left, values)
@@ -101,7 +101,7 @@ class Options:
                 kept += words[len(words) - before:len(words) - len(left)]
         return kept + left[::-1]
 
-    def _long(self, word: str, left: List[str], values: Dict[str, str]) -> None:
+    def _long(self, word: str, left: list[str], values: dict[str, str]) -> None:
         name, equals, value = word.partition("=")
         option = self._names.get(name)
         if option is None:
@@ -117,7 +117,7 @@ class Options:
             value = self._next(option, left)
         self._take(option, value, values)
 
-    def _short(self, word: str, left: List[str], values: Dict[str, str]) -> None:
+    def _short(self, word: str, left: list[str], values: dict[str, str]) -> None:
         while word:
             option = self._letters.get(word[0])
             if option is None:
@@ -131,12 +131,12 @@ class Options:
                 return
             self._take(option, "", values)
 
-    def _next(self, option: CommandOption, left: List[str]) -> str:
+    def _next(self, option: CommandOption, left: list[str]) -> str:
         if not left:
             raise self.error(f"{option.shown} needs a value")
         return left.pop()
 
-    def _take(self, option: CommandOption, value: str, values: Dict[str, str]) -> None:
+    def _take(self, option: CommandOption, value: str, values: dict[str, str]) -> None:
         if option.key == NOT_HERE:
             raise self.error(f"{option.shown} cannot be followed by vrm; leave it out")
         if option.key == "help":

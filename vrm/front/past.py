@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.front import jobs as front, names
 from vrm.front.answers import Answer, Call, Refused, LaterAnswer
@@ -39,7 +40,7 @@ class PastCounter:
             raise RunError(f"the journal is damaged: {error}") from error
         self._steps = read_steps(run.steps)
 
-    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.JobView]:
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> list[front.JobView]:
         """The jobs of these ids, or without ids all."""
         entries = self._past.state.book.entries
         wanted = set(ids)
@@ -64,23 +65,23 @@ class PastCounter:
             more["array"] = entry.details.more.get("array_id")
         return front.JobView(job_id, entry.job, entry.details, entry.state, requeued=entry.tries + entry.losses, **more)
 
-    def ids(self) -> List[int]:
+    def ids(self) -> list[int]:
         """Those of all jobs."""
         return sorted(self._past.state.book.entries)
 
-    def array(self, first: int) -> List[front.JobView]:
+    def array(self, first: int) -> list[front.JobView]:
         """The jobs of the array whose first one this is."""
         return [job for job in self.jobs() if job.array == first]
 
-    def steps(self, job: front.JobView) -> List[Step]:
+    def steps(self, job: front.JobView) -> list[Step]:
         """The steps of a job that have ended."""
         return self._steps.get(job.id, [])
 
-    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], List[List[front.StepUsage]]]:
+    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], list[list[front.StepUsage]]]:
         """Nothing is known to run."""
         return lambda: [[] for _ in jobs]
 
-    def files(self, job: front.JobView) -> Tuple[str, str, str]:
+    def files(self, job: front.JobView) -> tuple[str, str, str]:
         """The files that a job was to write to and read, as its user has named them."""
         payload, run = job.job.payload, self._run
         if not payload.output:
@@ -91,14 +92,14 @@ class PastCounter:
         """The text of a job's script."""
         return read_own(self._run.scripts / self._past.jobs[job_id].payload.copy)
 
-    def nodes(self) -> List[front.NodeView]:
+    def nodes(self) -> list[front.NodeView]:
         """Nobody has nodes now."""
         return []
 
     def _nobody(self) -> Refused:
         return Refused("no manager runs")
 
-    def submit(self, asked: Asked) -> List[int]:
+    def submit(self, asked: Asked) -> list[int]:
         """Nobody takes jobs; those of this call were taken."""
         ids = self._past.by_command.get(asked.command)
         if not ids:
@@ -132,7 +133,7 @@ class PastCounter:
         raise self._nobody()
 
 
-def unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
+def unanswered(call: Call, run: RunDirectory) -> Answer | None:
     """The answer to a call that a manager has taken, and was killed then; None where it has brought no jobs."""
     ids = journals.made_by(run.journal, call.token)
     if not ids:
@@ -151,7 +152,7 @@ def unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
     return Answer(os.fsdecode(out) + done.out, os.fsdecode(err) + done.err, done.code)
 
 
-def sacct(call: Call) -> Optional[int]:
+def sacct(call: Call) -> int | None:
     """Answer from the files of the run; None where it has none."""
     place = directory(call.env)
     run = RunDirectory(place, place, place / "state")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
@@ -26,7 +26,7 @@ def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[JobVi
     """Do it to all jobs that are named; what does not work is said, and the others are done."""
     if not ids:
         raise Refused(f"{call.name}: no job identifier\nusage: {USAGE[call.name]}", words.USAGE)
-    said: List[str] = []
+    said: list[str] = []
     code = 0
     for text in ids:
         try:
@@ -78,7 +78,7 @@ def qselect(call: Call, counter: Counter) -> Answer:
         by = rest[0] if rest else f"-{unknown[0]}"
         raise Refused(f"qselect: vrm cannot select by {by}\nusage: {USAGE['qselect']}", words.USAGE)
     users = [each.partition("@")[0] for each in given.get("u", site.user).split(",")]
-    found: Dict[str, None] = {}
+    found: dict[str, None] = {}
     for job in counter.jobs(ended="x" in given or "H" in given):
         whole = job.array is not None and "t" not in given
         if (site.user in users and given.get("N", job.name) == job.name
@@ -108,7 +108,7 @@ def qrls(call: Call, counter: Counter) -> Answer:
     return _each(call, counter, ids, lambda job: counter.release(job.id) if job.why == "held" else None)
 
 
-def _holds(command: str, options: Sequence["tuple[str, str]"]) -> None:
+def _holds(command: str, options: Sequence[tuple[str, str]]) -> None:
     for _, value in options:
         if not re.fullmatch("[uosn]+", value):
             raise Refused(f"{command}: illegal -h value: {value}; vrm has the hold of the user: u", words.USAGE)
@@ -117,7 +117,7 @@ def _holds(command: str, options: Sequence["tuple[str, str]"]) -> None:
 def qalter(call: Call, counter: Counter) -> Answer:
     """Change a job's walltime or priority."""
     options, ids = words.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)
-    values: Dict[str, float] = {}
+    values: dict[str, float] = {}
     illegal = ""
     for letter, value in options:
         try:
@@ -138,7 +138,7 @@ def _change(letter: str, value: str) -> Mapping[str, float]:
     if letter == "p" and re.fullmatch(r"[+-]?[0-9]{1,4}", value):
         return {"priority": int(value)}
     if letter == "l":
-        wanted: Dict[str, str] = {}
+        wanted: dict[str, str] = {}
         words.resources(value, wanted)
         if set(wanted) == {"walltime"}:
             try:

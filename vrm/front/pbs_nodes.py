@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
@@ -30,7 +30,7 @@ def pbsnodes(call: Call, counter: Counter) -> Answer:
         return Answer("".join(f"{node.name:<20} {state(node)}\n" for node in nodes if not node.up))
     if not names and not {"a", "v"} & set(chosen):
         raise Refused(f"usage: {USAGE}")
-    on: Dict[str, List[str]] = {}
+    on: dict[str, list[str]] = {}
     for job in counter.jobs(ended=False):
         for name, cores in zip(job.nodes, job.cores):
             on.setdefault(name, []).extend(f"{words.shown(job)}/{number}" for number in range(cores))
@@ -53,9 +53,9 @@ def state(node: NodeView) -> str:
     return "job-busy" if node.taken >= node.cores else "free"
 
 
-def facts(node: NodeView, jobs: List[str]) -> List[Tuple[str, Any]]:
+def facts(node: NodeView, jobs: list[str]) -> list[tuple[str, Any]]:
     """What is said of a node."""
-    found: List[Tuple[str, Any]] = [("Mom", node.name), ("ntype", "PBS"), ("state", state(node)), ("pcpus", node.cores)]
+    found: list[tuple[str, Any]] = [("Mom", node.name), ("ntype", "PBS"), ("state", state(node)), ("pcpus", node.cores)]
     if jobs:
         found.append(("jobs", ", ".join(jobs)))
     found += [("resources_available.arch", "linux"), ("resources_available.host", node.name)]
@@ -71,9 +71,9 @@ def facts(node: NodeView, jobs: List[str]) -> List[Tuple[str, Any]]:
     return [*found, ("resv_enable", "True"), ("sharing", "default_shared")]
 
 
-def _nested(shown: Tuple[str, List[Tuple[str, Any]]]) -> Tuple[str, Dict[str, Any]]:
+def _nested(shown: tuple[str, list[tuple[str, Any]]]) -> tuple[str, dict[str, Any]]:
     """The same as JSON has it: what has a dot in its name within another object."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in shown[1]:
         above, dot, name = key.partition(".")
         if dot:

@@ -6,7 +6,8 @@ import json
 import math
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from vrm.front import pbs_queues, pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
@@ -63,17 +64,17 @@ def qstat(call: Call, counter: Counter) -> Answer:
             raise Refused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}", words.USAGE)
     if {"Q", "q", "B"} & set(given):
         site = counter.site
-        states: Dict[str, List[str]] = {name: [] for name in site.queues or ["vrm"]}
+        states: dict[str, list[str]] = {name: [] for name in site.queues or ["vrm"]}
         for row in grouped(counter, counter.jobs(ended=False), False):
             states.setdefault(words.queue(row.one, site), []).append(row.state)
         return pbs_queues.shown(given, ids, states, counter)
     if given.get("F", "json") not in ("json", "dsv"):
         raise Refused(f"qstat: -F {given['F']}: vrm knows json and dsv", words.USAGE)
-    said: List[str] = []
+    said: list[str] = []
     code = 0
     past = bool({"x", "H"} & set(given))
     if ids:
-        rows: List[QstatRow] = []
+        rows: list[QstatRow] = []
         for text in ids:
             try:
                 if text[:1].isdigit():
@@ -103,7 +104,7 @@ def qstat(call: Call, counter: Counter) -> Answer:
     return Answer(text, "".join(said), code)
 
 
-def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> List[QstatRow]:
+def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
     """The rows of a queue."""
     site = counter.site
     if name not in (site.queues or ["vrm"]):
@@ -116,7 +117,7 @@ def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
     return QstatRow(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
 
 
-def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> List[QstatRow]:
+def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
     """The rows of an id that was given."""
     ended = all(job.state.ended for job in found.jobs)
     if ended and not past:
@@ -129,9 +130,9 @@ def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> List
     return [QstatRow(found.id, found.jobs, words.state_of(found.jobs)), *parts]
 
 
-def grouped(counter: Counter, jobs: Sequence[JobView], each: bool) -> List[QstatRow]:
+def grouped(counter: Counter, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
     """The rows of these jobs: one for each, or for each array. `each`: also one for each job of an array."""
-    rows: Dict[str, QstatRow] = {}
+    rows: dict[str, QstatRow] = {}
     for job in jobs:
         if job.array is not None:
             name = words.whole(job.array)
@@ -163,7 +164,7 @@ def _cut(text: str, width: int, less: int = 0) -> str:
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 
-def other(rows: Sequence[QstatRow], counter: Counter, given: Dict[str, str]) -> str:
+def other(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
     """The table of -a, -i, -r, -u, -n and -s."""
     site, now = counter.site, counter.now
     if not rows:
@@ -188,7 +189,7 @@ def other(rows: Sequence[QstatRow], counter: Counter, given: Dict[str, str]) -> 
     return "".join(lines)
 
 
-def _nodes(text: str, one: bool) -> List[str]:
+def _nodes(text: str, one: bool) -> list[str]:
     """Nodes and cores as lines, or as one."""
     lines, line = [], ""
     for part in text.split("+"):
@@ -250,7 +251,7 @@ def substate(row: QstatRow) -> int:
 
 def indices(jobs: Sequence[JobView]) -> str:
     """Indices of an array's jobs as ranges: `0-3:3,9`; `-` for none."""
-    found: List[str] = []
+    found: list[str] = []
     left = [int(job.details.index or 0) for job in jobs]
     while left:
         step = left[1] - left[0] if len(left) > 1 else 1
@@ -265,17 +266,17 @@ _KINDS = {OK: "afterok", FAIL: "afternotok", ANY: "afterany", START: "after"}
 
 def depend(job: JobView) -> str:
     """What it still waits for: `afterok:3.vrm@vrm`."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for each in job.named:
         for job_id in each.ids:
             found[_KINDS[each.kind]] = found.get(_KINDS[each.kind], "") + f":{job_id}.{words.SERVER}@{words.SERVER}"
     return ",".join(f"{kind}{ids}" for kind, ids in found.items())
 
 
-Fact = Tuple[str, Any]
+Fact = tuple[str, Any]
 
 
-def facts(row: QstatRow, counter: Counter) -> List[Fact]:
+def facts(row: QstatRow, counter: Counter) -> list[Fact]:
     """All that is known of a job, by PBS's names; a name with a dot is that of a part."""
     job, submitted = row.one, row.one.job
     site, now = counter.site, counter.now
@@ -285,7 +286,7 @@ def facts(row: QstatRow, counter: Counter) -> List[Fact]:
                           if "%a" in path else known for path, known in
                           ((submitted.payload.output, output), (submitted.payload.errors, errors)))
     began = math.isfinite(job.start) and not job.why
-    found: List[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
+    found: list[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
     used = words.used(job, now)
     if (used or job.state.ended and began) and not row.whole:
         for step in counter.steps(job):
@@ -340,7 +341,7 @@ def facts(row: QstatRow, counter: Counter) -> List[Fact]:
             ("Submit_Host", submitted.payload.variables.get("PBS_O_HOST", site.host))]
 
 
-def asked_for(job: JobView) -> List[Fact]:
+def asked_for(job: JobView) -> list[Fact]:
     """What a job asks of the machine."""
     request, walltime = job.job.request, words.clock(job.job.walltime)
     packed = request.nodes == (1, 1) and not request.tasks_per_node
@@ -367,7 +368,7 @@ def select(job: JobView) -> str:
     return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
 
 
-def full(rows: Sequence[QstatRow], counter: Counter, given: Dict[str, str]) -> str:
+def full(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
     """All that is known of the jobs, as text, as JSON, or with a delimiter."""
     known = [(row.id, facts(row, counter)) for row in rows]
     form = given.get("F", "")
@@ -391,9 +392,9 @@ def _plain(value: Any, mark: str = "") -> str:
     return text.replace(mark, f"\\{mark}") if mark else text
 
 
-def _listed(each: Sequence[Fact]) -> List[Fact]:
+def _listed(each: Sequence[Fact]) -> list[Fact]:
     """The variables as one value."""
-    listed: List[Fact] = []
+    listed: list[Fact] = []
     variables = [f"{key.partition('.')[2]}={value}".replace(",", "\\,") for key, value in each
                  if key.startswith("Variable_List.")]
     for key, value in each:
@@ -437,9 +438,9 @@ def parsed(text: str) -> Any:
     return text
 
 
-def _nested(each: Sequence[Fact]) -> Dict[str, Any]:
+def _nested(each: Sequence[Fact]) -> dict[str, Any]:
     """What has a dot in its name within another object; times as text."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in each:
         above, dot, name = key.partition(".")
         said = str(value) if isinstance(value, Moment) else value

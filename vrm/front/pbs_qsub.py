@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told
@@ -37,12 +38,12 @@ MOST = 10_000
 class QsubRequest:
     """What the options say, the later over the earlier."""
 
-    single: Dict[str, str] = field(default_factory=dict)
-    resources: Dict[str, str] = field(default_factory=dict)
-    variables: Dict[str, Optional[str]] = field(default_factory=dict)
-    attributes: Dict[str, str] = field(default_factory=dict)
+    single: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
 
-    def take(self, options: Sequence[Tuple[str, str]]) -> None:
+    def take(self, options: Sequence[tuple[str, str]]) -> None:
         """Add options; Refused for what vrm cannot follow."""
         for letter, value in options:
             if letter in REFUSED:
@@ -69,7 +70,7 @@ def wrong(letter: str, value: str, why: str) -> Refused:
     return Refused(f"qsub: illegal -{letter} value: {value}: {why}", words.USAGE)
 
 
-def _listed(text: str) -> List[str]:
+def _listed(text: str) -> list[str]:
     """The parts of a list with commas, which may be quoted."""
     splitter = shlex.shlex(text, posix=True)
     splitter.whitespace, splitter.whitespace_split, splitter.commenters = ",", True, ""
@@ -130,10 +131,10 @@ class Interactive(Entered):
             self._text[2] += f"qsub: waiting for job {self.id}.{words.SERVER} to start\n".encode()
 
 
-def directives(text: bytes, prefix: str) -> List[Tuple[int, List[str]]]:
+def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
     """The options in the lines of a script that begin with the prefix, up to the first command, with the numbers
     of the lines. Refused for what cannot be read."""
-    found: List[Tuple[int, List[str]]] = []
+    found: list[tuple[int, list[str]]] = []
     if not prefix:
         return found
     for number, raw in enumerate(text.splitlines(), 1):
@@ -153,7 +154,7 @@ def directives(text: bytes, prefix: str) -> List[Tuple[int, List[str]]]:
 
 
 def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
-         ) -> Tuple[Asked, bool]:
+         ) -> tuple[Asked, bool]:
     """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
     single = wish.single
     try:
@@ -216,12 +217,12 @@ def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str
 KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "USER", "TZ", "LC_ALL", "LC_CTYPE")
 
 
-def chosen(env: Mapping[str, str]) -> Dict[str, str]:
+def chosen(env: Mapping[str, str]) -> dict[str, str]:
     """What a job gets of the shell that submitted it, without -V."""
     return {name: env[name] for name in KEPT if name in env}
 
 
-def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any]) -> Dict[str, str]:
+def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any]) -> dict[str, str]:
     """The variables of the job alone: those of -v, and what PBS says of the submission. The rest is known when it
     starts: see `vrm.live.launch.script`."""
     found = {f"PBS_O_{key}": call.env[key] for key in ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "TZ")
@@ -233,7 +234,7 @@ def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any
     return found
 
 
-def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> Dict[str, Any]:
+def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict[str, Any]:
     """The files of what a job prints, as vrm.live.manager.surroundings names them."""
     number = "%A.%a" if array else "%j"
     join = single.get("j", "n")
@@ -259,7 +260,7 @@ def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> Dict
     return {"output": out, "errors": err}
 
 
-def array(text: str) -> Tuple[Sequence[int], int]:
+def array(text: str) -> tuple[Sequence[int], int]:
     """`0-9:2%3` as the indices, and how many may run at a time (0: all). Refused."""
     found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?:%([0-9]{1,9}))?", text)
     if not found or int(found[2]) <= int(found[1]) or found[3] and not int(found[3]):
@@ -270,10 +271,10 @@ def array(text: str) -> Tuple[Sequence[int], int]:
     return indices, int(found[4] or 0)
 
 
-def dependencies(text: str, counter: Counter) -> Tuple[Dependency, ...]:
+def dependencies(text: str, counter: Counter) -> tuple[Dependency, ...]:
     """`afterok:12.vrm:13` as what the job waits for. Refused for what vrm has not, and for ids of which there is
     no job."""
-    found: Dict[Dependency, None] = {}
+    found: dict[Dependency, None] = {}
     for part in text.split(","):
         kind, *ids = part.split(":")
         if kind not in KINDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Refused
@@ -41,7 +41,7 @@ def shown(given: Mapping[str, str], names: Sequence[str], states: Mapping[str, S
                                    for name, found in chosen.items()))
 
 
-def _number(found: Sequence[str]) -> Dict[str, int]:
+def _number(found: Sequence[str]) -> dict[str, int]:
     return {letter: sum(each == letter for each in found) for letter in _NAMES}
 
 
@@ -65,7 +65,7 @@ def _server(found: Sequence[str], full: bool, counter: Counter) -> str:
 
 def _limits(chosen: Mapping[str, Sequence[str]]) -> str:
     """What runs and waits in each queue; none has limits."""
-    rows: List[str] = []
+    rows: list[str] = []
     run = wait = 0
     for name, found in chosen.items():
         here = sum(letter in "REB" for letter in found)

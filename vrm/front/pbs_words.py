@@ -9,7 +9,8 @@ import getopt
 import math
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from vrm.front import jobs as front
 from vrm.front.answers import Refused, Told
@@ -46,7 +47,7 @@ class Together(ValueError):
 _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
 
-def options(command: str, letters: str, usage: str, words: Sequence[str]) -> Tuple[List[Tuple[str, str]], List[str]]:
+def options(command: str, letters: str, usage: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """The options of a command, each with its value, and the other words; Refused with the usage, Told by
     `--help` and `--version`."""
     if list(words[:1]) in (["--help"], ["--version"]):
@@ -94,8 +95,8 @@ def whole(array: int) -> str:
 class Found(NamedTuple):
     """What an id names: a job, a job of an array, or all of an array (`array` is then its number)."""
 
-    jobs: List[JobView]
-    array: Optional[int]
+    jobs: list[JobView]
+    array: int | None
 
     @property
     def id(self) -> str:
@@ -140,7 +141,7 @@ def state_of(jobs: Sequence[JobView]) -> str:
     return "B" if states & {"R", "E", "X"} else min(states, key="QWH".find)
 
 
-def exit_status(job: JobView) -> Optional[int]:
+def exit_status(job: JobView) -> int | None:
     """The exit status as PBS counts: 256 and the number of the signal that ended the job, -29 at the walltime's end.
     A script that a signal of its own has ended is as its shell shows it."""
     if job.state is JobState.TIMEOUT:
@@ -199,12 +200,12 @@ MOST = 1_000_000
 _COUNTED = ("ncpus", "mpiprocs", "ngpus", "ompthreads")
 
 
-def chunk(text: str) -> Tuple[int, Dict[str, str]]:
+def chunk(text: str) -> tuple[int, dict[str, str]]:
     """`2:ncpus=4:mpiprocs=2` as the number and what each has; ValueError."""
     number, *parts = text.split(":")
     if "=" in number:
         number, parts = "1", [number, *parts]
-    values: Dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in parts:
         name, _, value = part.partition("=")
         if name in _COUNTED or name == "ppn":
@@ -215,7 +216,7 @@ def chunk(text: str) -> Tuple[int, Dict[str, str]]:
     return int(number), values
 
 
-def resources(text: str, into: Dict[str, str]) -> None:
+def resources(text: str, into: dict[str, str]) -> None:
     """Add the resources of one `-l`; ValueError for what has no value."""
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -231,14 +232,14 @@ IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_ty
 PLACES = ("free", "pack", "scatter", "vscatter", "excl", "exclhost", "shared")
 
 
-def request(wanted: Dict[str, str]) -> Dict[str, Any]:
+def request(wanted: dict[str, str]) -> dict[str, Any]:
     """What a job asks of the machine, by the names of `vrm.model.fields`. ValueError with the reason for what
     vrm cannot give."""
     place = wanted.get("place", "free").split(":")
     for word in place:
         if word not in PLACES:
             raise Illegal("place", f"{word}: vrm knows {', '.join(PLACES)}")
-    found: Dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
+    found: dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
     for name in wanted:
         if name not in ("select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect",
                         "mpiprocs", "min_walltime", "max_walltime", *IGNORED):
@@ -248,7 +249,7 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
             if name in wanted:
                 raise Together(f'"-lresource=" cannot be used with "select" or "place", resource is: {name}')
     fixed = bool({"scatter", "vscatter"} & set(place))
-    hosts: List[str] = []
+    hosts: list[str] = []
     if "nodes" in wanted:
         count, each, _ = _equal(wanted["nodes"], "nodes")
         ranks, cores, fixed = int(each.get("ppn", "1")), 1, True
@@ -293,7 +294,7 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
     return found
 
 
-def _on_hosts(found: Dict[str, Any], hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> None:
+def _on_hosts(found: dict[str, Any], hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> None:
     """Chunks of which some or all are to be on these hosts: as many on each, since vrm spreads ranks evenly."""
     names = frozenset(hosts)
     wrong = [name for name in hosts if not HOST.fullmatch(name)]
@@ -310,7 +311,7 @@ def _on_hosts(found: Dict[str, Any], hosts: Sequence[str], count: int, ranks: in
         found.update(nodes=(number, number), tasks_per_node=count * ranks // number)
 
 
-def _different(text: str) -> Optional[Tuple[int, Dict[str, str], List[str]]]:
+def _different(text: str) -> tuple[int, dict[str, str], list[str]] | None:
     """Chunks that differ in nothing but the number of ranks, as chunks of one rank; None where they are equal. Their
     ranks must be equal: a job of vrm is so many ranks of one kind."""
     try:
@@ -333,11 +334,11 @@ def _different(text: str) -> Optional[Tuple[int, Dict[str, str], List[str]]]:
     return (total, dict(kinds.pop()), []) if len(kinds) == 1 else None
 
 
-def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
+def _equal(text: str, what: str) -> tuple[int, dict[str, str], list[str]]:
     """The number of chunks and what each has, which must be the same for all; and the hosts of those chunks that
     name theirs."""
     total, same = 0, None
-    hosts: List[str] = []
+    hosts: list[str] = []
     for part in text.split("+"):
         try:
             count, each = chunk(part)
@@ -353,7 +354,7 @@ def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
     return total, same, hosts
 
 
-def _amounts(found: Dict[str, Any], wanted: Dict[str, str], each: Dict[str, str], count: int, ranks: int) -> None:
+def _amounts(found: dict[str, Any], wanted: dict[str, str], each: dict[str, str], count: int, ranks: int) -> None:
     """Memory and GPUs: of a chunk with several ranks each gets its part."""
     name, text, share = next(((name, values[name], tasks) for name, values, tasks in (
         ("mem", each, ranks), ("pmem", wanted, 1), ("mem", wanted, count * ranks)) if name in values), ("", "", 1))

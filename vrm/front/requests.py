@@ -4,7 +4,8 @@ licences."""
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, TypeVar
+from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
 
 from vrm.front import nodelists
 from vrm.front.options import Options
@@ -12,14 +13,14 @@ from vrm.model.amounts import Amounts, amounts, memory_bytes
 from vrm.model.kinds import FieldError, name_sound
 from vrm.model.job import Request
 
-Demand = Dict[str, Any]
+Demand = dict[str, Any]
 """Values by the names of `vrm.model.fields`."""
 
 _Found = TypeVar("_Found")
 
-NO_FEATURES: FrozenSet[str] = frozenset()
+NO_FEATURES: frozenset[str] = frozenset()
 NOTHING: Amounts = ()
-NO_NODES: List[str] = []
+NO_NODES: list[str] = []
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
@@ -50,7 +51,7 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
                                 "--cpus-per-task")
         cores = gpus_per_task[0] * read("cpus-per-gpu", _positive, 1)
     features = set(read("constraint", _features, NO_FEATURES))
-    others: Dict[str, float] = {}
+    others: dict[str, float] = {}
     for part in chosen.get("gres", "").split(","):
         name, _, rest = part.removeprefix("gres:").removeprefix("gres/").partition(":")
         if not name or name.upper() == "NONE":
@@ -105,7 +106,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def nodes(text: str) -> "tuple[int, int]":
+def nodes(text: str) -> tuple[int, int]:
     """The least and the most nodes."""
     match = re.fullmatch(r"([0-9]{1,7})([km]?)(?:-([0-9]{1,7})([km]?))?", text.lower())
     if not match:
@@ -125,7 +126,7 @@ def _memory(text: str) -> int:
     return 0 if not int(match[1]) else memory_bytes(f"{match[1]}{match[2].upper() or 'M'}iB")
 
 
-def _gpus(text: str) -> "tuple[int, str]":
+def _gpus(text: str) -> tuple[int, str]:
     """The number of GPUs, and their kind, of `2`, `a100:2` or `gpu:a100:2`."""
     text = text.removeprefix("gpu:")
     kind, _, number = text.rpartition(":")
@@ -136,8 +137,8 @@ def _gpus(text: str) -> "tuple[int, str]":
     return int(number), kind
 
 
-def _shared(total: "tuple[int, str]", tasks: int, least: int, most: int, options: Options
-            ) -> "tuple[tuple[int, str], tuple[int, str]]":
+def _shared(total: tuple[int, str], tasks: int, least: int, most: int, options: Options
+            ) -> tuple[tuple[int, str], tuple[int, str]]:
     """GPUs of a whole job, as those of each task or of each node."""
     count, kind = total
     if count % tasks == 0:
@@ -149,7 +150,7 @@ def _shared(total: "tuple[int, str]", tasks: int, least: int, most: int, options
                         "--gpus-per-node and --nodes")
 
 
-def _features(text: str) -> FrozenSet[str]:
+def _features(text: str) -> frozenset[str]:
     """The features that all nodes must have: `ib&fast`."""
     found = frozenset(part.strip() for part in re.split("[&,]", text) if part.strip())
     if not all(map(name_sound, found)):
@@ -161,7 +162,7 @@ def _licences(text: str) -> Amounts:
     """Licences as `ansys:2,matlab`."""
     if "|" in text:
         raise FieldError("`{}`: vrm takes all licences that are named (with commas)", text)
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = part.replace("=", ":").partition(":")
         name = name.partition("@")[0]

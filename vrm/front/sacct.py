@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
@@ -83,7 +84,7 @@ class SacctRow:
     """A job, or a step of it."""
 
     job: JobView
-    step: Optional[Step] = None
+    step: Step | None = None
 
     @property
     def suffix(self) -> str:
@@ -109,7 +110,7 @@ def sacct(call: Call, counter: Counter) -> Answer:
         raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
     rows = _rows(given, counter)
     if "json" in given:
-        steps: Dict[int, List[Tuple[Step, str]]] = {}
+        steps: dict[int, list[tuple[Step, str]]] = {}
         for row in rows:
             if row.step is not None:
                 steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
@@ -121,7 +122,7 @@ def sacct(call: Call, counter: Counter) -> Answer:
     return Answer(formats.aligned(chosen, rows, heading))
 
 
-def _rows(given: Mapping[str, str], counter: Counter) -> List[SacctRow]:
+def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
     """The jobs that are asked for, with their steps behind them."""
     site, now = counter.site, counter.now
     users = words.split(given.get("user", ""))
@@ -222,7 +223,7 @@ EMPTY = (
 """Columns of sacct of which vrm knows nothing."""
 
 
-def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, SacctField]:
+def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
     """What each name stands for, by its small letters."""
     site, now = counter.site, counter.now
 

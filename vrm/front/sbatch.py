@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 from functools import lru_cache
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import nodelists, times, words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told, LaterAnswer
@@ -198,12 +199,12 @@ class Until(LaterAnswer):
         self._out = os.fsencode(out)
         self._code = 0
 
-    def take(self) -> Tuple[bytes, bytes]:
+    def take(self) -> tuple[bytes, bytes]:
         """The line with the id, once."""
         out, self._out = self._out, b""
         return out, b""
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The exit status when all have ended."""
         while self._ids:
             found = self._counter.jobs(self._ids[-1:])
@@ -233,7 +234,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
         raise OPTIONS.error(f"{path} has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)")
     if b"\0" in text:
         raise OPTIONS.error(f"{path} is not a script: it has bytes that are zero")
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
             said = os.fsdecode(line[7:])
@@ -264,7 +265,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     """The job that these options ask for. `output`: its output goes to a file of the user's."""
     needs = demand(chosen, options)
     indices, width = _array(chosen, options)
-    values: Dict[str, Any] = {**named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
+    values: dict[str, Any] = {**named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
     values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
                   script=True, file=path, front="slurm", arguments=tuple(arguments))
     if output:
@@ -320,7 +321,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
 
 
-def named(name: str) -> Dict[str, Any]:
+def named(name: str) -> dict[str, Any]:
     """The name of a job as fields: it is the name of the program, unless that cannot be so called."""
     shown = printable(name)
     app = shown.replace("/", "_").lstrip("-")[:200]
@@ -336,7 +337,7 @@ def _within(options: Options, name: str, seconds: float) -> float:
     return max(0.0, seconds)
 
 
-def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> Dict[str, Any]:
+def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> dict[str, Any]:
     """What it asks of the machine, and where it waits."""
     values = dict(needs)
     if "exclusive" in chosen and chosen["exclusive"] != "0":
@@ -363,7 +364,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _files(chosen: Mapping[str, str], options: Options, array: bool) -> Dict[str, str]:
+def _files(chosen: Mapping[str, str], options: Options, array: bool) -> dict[str, str]:
     """Where output goes, in the job's directory unless a path is said."""
     mode = chosen.get("open-mode", "truncate")
     if mode not in ("append", "truncate"):
@@ -380,13 +381,13 @@ def _files(chosen: Mapping[str, str], options: Options, array: bool) -> Dict[str
     return found
 
 
-def _array(chosen: Mapping[str, str], options: Options) -> Tuple[Tuple[int, ...], int]:
+def _array(chosen: Mapping[str, str], options: Options) -> tuple[tuple[int, ...], int]:
     """The indices of an array, and how many of its jobs may run at a time (0: any number)."""
     if "array" not in chosen:
         return (), 0
     text, percent, width = chosen["array"].partition("%")
 
-    def read(said: str) -> Tuple[Tuple[int, ...], int]:
+    def read(said: str) -> tuple[tuple[int, ...], int]:
         if percent and not re.fullmatch(r"[0-9]{1,6}", width):
             raise ValueError(said)
         return tuple(sorted(numbers(text))), int(width or 0)
@@ -396,7 +397,7 @@ def _array(chosen: Mapping[str, str], options: Options) -> Tuple[Tuple[int, ...]
     return found
 
 
-def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> Tuple[float, bool]:
+def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> tuple[float, bool]:
     """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
     only where it fits."""
     site = counter.site
@@ -443,10 +444,10 @@ def signal_number(text: str) -> int:
         raise ValueError(text) from None
 
 
-def exported(said: str, env: Mapping[str, str]) -> Dict[str, str]:
+def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
     """The variables that a job gets of those of its submitter: all, some, or the fewest with which a shell
     can work."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     parts = [part for part in re.split(r",(?=[A-Za-z_][A-Za-z0-9_]*(?:=|,|$)|ALL|NONE|NIL|$)", said) if part]
     if any(part in ("ALL", "all") for part in parts):
         found.update(env)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Dict, Generator, List, Optional, Sequence, Set, Union
+from collections.abc import Generator, Sequence
 
 from vrm.front import words
 from vrm.front.answers import Answer, Call, InParts, Refused, Reply, LaterAnswer
@@ -52,12 +52,12 @@ class Signalling(LaterAnswer):
     """Waits until jobs run that are to get a signal. `said` and `wrong` are what there is to say already, and how
     many jobs it is of."""
 
-    def __init__(self, counter: Counter, ids: List[int], number: int, said: List[str], wrong: int) -> None:
+    def __init__(self, counter: Counter, ids: list[int], number: int, said: list[str], wrong: int) -> None:
         self._counter, self._ids, self._number = counter, ids, number
         self._said, self._wrong = said, wrong
         self._until = counter.now + PATIENCE
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The answer, when all jobs have got it, or have ended, or it is too late."""
         late = self._counter.now >= self._until
         for job in self._counter.jobs(self._ids) if self._ids else ():
@@ -90,8 +90,8 @@ def scancel(call: Call, counter: Counter) -> Reply:
             number = signal_number(given["signal"])
         except ValueError as error:
             raise OPTIONS.error(f"Unknown job signal: {given['signal']}") from error
-    said: List[str] = []
-    found: Set[int] = set()
+    said: list[str] = []
+    found: set[int] = set()
     for word in rest:
         if "." in word:
             raise OPTIONS.error(f"{word}: vrm ends whole jobs; a step ends with its job, or by a signal to its srun")
@@ -115,8 +115,8 @@ STEP = 100
 """Jobs that are looked at before the time is."""
 
 
-def _end_all(ids: Sequence[int], given: Dict[str, str], number: int, said: List[str], counter: Counter
-             ) -> Generator[None, None, Union[Answer, LaterAnswer]]:
+def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], counter: Counter
+             ) -> Generator[None, None, Answer | LaterAnswer]:
     """End those of these jobs that the options describe, or send them a signal; `said` is what went wrong before."""
     wrong, waits = len(said), []
     for at in range(0, len(ids), STEP):
@@ -140,7 +140,7 @@ def _end_all(ids: Sequence[int], given: Dict[str, str], number: int, said: List[
     return Answer(err="".join(f"{line}\n" for line in said), code=int(bool(wrong)))
 
 
-def _matching(jobs: List[JobView], given: Dict[str, str], counter: Counter) -> List[JobView]:
+def _matching(jobs: list[JobView], given: dict[str, str], counter: Counter) -> list[JobView]:
     """Those of the jobs that the options describe."""
     site = counter.site
     if "user" in given and given["user"] not in (site.user, str(site.uid)) or "account" in given or "wckey" in given:

@@ -7,7 +7,8 @@ import math
 import os
 import re
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import data, squeue, times, words
 from vrm.front.answers import Answer, Call, Refused, Reply, LaterAnswer
@@ -115,7 +116,7 @@ def hostnames(names: Sequence[str], call: Call) -> Answer:
         raise OPTIONS.error(f"Invalid hostlist: {text}: {error}") from error
 
 
-def alone(call: Call) -> "int | None":
+def alone(call: Call) -> int | None:
     """What needs no manager: the names of nodes. None for all else."""
     _, rest = OPTIONS.parse(call.arguments)
     if len(rest) < 2 or rest[0].lower() != "show" or not re.fullmatch("hostnames?", rest[1].lower()):
@@ -124,7 +125,7 @@ def alone(call: Call) -> "int | None":
     return 0
 
 
-def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: str) -> List[Any]:
+def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: str) -> list[Any]:
     """What is meant by the names; all without one."""
     if not names:
         return list(known.values())
@@ -155,7 +156,7 @@ def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: C
     return _blocks([job_text(job, counter) for job in jobs], given)
 
 
-def _find(text: str, counter: Counter) -> Tuple[List[JobView], List[str]]:
+def _find(text: str, counter: Counter) -> tuple[list[JobView], list[str]]:
     try:
         return words.find(counter, text.removeprefix("JobId="))
     except ValueError as error:
@@ -166,9 +167,9 @@ def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answe
     """Hold, release or requeue jobs."""
     if not names:
         raise OPTIONS.error(f"which job? For example scontrol {act} 12")
-    does: Dict[str, Callable[[int], None]] = {
+    does: dict[str, Callable[[int], None]] = {
         "hold": counter.hold, "release": counter.release, "requeue": partial(counter.requeue, command=token)}
-    wrong: List[str] = []
+    wrong: list[str] = []
     for name in names:
         text = re.sub(r"(?i)^(jobid|job)=", "", name)
         jobs, missing = _find(text, counter)
@@ -189,7 +190,7 @@ class Ready(LaterAnswer):
     def __init__(self, counter: Counter, job_id: int) -> None:
         self._counter, self._id = counter, job_id
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """The answer, when the job runs or has ended."""
         job, = self._counter.jobs([self._id])
         if job.state is JobState.QUEUED:
@@ -228,7 +229,7 @@ def _pids(names: Sequence[str], counter: Counter) -> Reply:
     jobs = [job for job in jobs if job.state is JobState.RUNNING]
     look = counter.usage(jobs)
 
-    def answer() -> Optional[Answer]:
+    def answer() -> Answer | None:
         found = look()
         if found is None:
             return None
@@ -255,7 +256,7 @@ def _script(names: Sequence[str], counter: Counter) -> Answer:
 # ------------------------------------------------------------------------------------- texts
 
 
-def _lines(*lines: Sequence[Tuple[str, str]]) -> str:
+def _lines(*lines: Sequence[tuple[str, str]]) -> str:
     return "\n   ".join(" ".join(f"{key}={value}" for key, value in line) for line in lines)
 
 

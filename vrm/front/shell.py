@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from typing import List
 
 from vrm.steps import jobfile
 
@@ -28,7 +27,7 @@ ENTERED = "VRM_ENTERED"
 """The variable that says to a client that it is such a command."""
 
 
-def run(typed: List[str]) -> int:
+def run(typed: list[str]) -> int:
     """Run what was typed with the job that the variables name; its exit status, 1 where others ended the job."""
     del os.environ[ENTERED]
     job = jobfile.read(os.environ[jobfile.VARIABLE])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
@@ -56,7 +56,7 @@ class SinfoRow:
     """Nodes of one partition that have the same in all columns."""
 
     partition: str
-    nodes: Tuple[NodeView, ...]
+    nodes: tuple[NodeView, ...]
 
 
 def sinfo(call: Call, counter: Counter) -> Answer:
@@ -87,10 +87,10 @@ def sinfo(call: Call, counter: Counter) -> Answer:
         if by_node:
             rows += [SinfoRow(partition, (node,)) for node in nodes]
             continue
-        alike: Dict[Tuple[object, ...], List[NodeView]] = {}
+        alike: dict[tuple[object, ...], list[NodeView]] = {}
         for node in nodes:
             row = SinfoRow(partition, (node,))
-            key: Tuple[object, ...] = (
+            key: tuple[object, ...] = (
                 (words.node_state(node), node.sockets, node.memory, node.gpus, node.features) if "json" in given else
                 tuple(column.value(row) for column in table.columns if column.value not in _OF_MANY))
             alike.setdefault(key, []).append(node)
@@ -101,7 +101,7 @@ def sinfo(call: Call, counter: Counter) -> Answer:
     return Answer(table.lines(rows, heading))
 
 
-def _chosen(given: Mapping[str, str], counter: Counter) -> Tuple[List[NodeView], List[str]]:
+def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView], list[str]]:
     """The nodes and partitions that are asked for."""
     from vrm.model.hosts import expand
     nodes, partitions = counter.nodes(), words.partitions(counter.site)
@@ -161,7 +161,7 @@ _OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
 """What is counted over the nodes of a row."""
 
 
-def _columns(counter: Counter) -> Tuple[Dict[str, Tuple[str, Value]], Dict[str, Tuple[str, Value]]]:
+def _columns(counter: Counter) -> tuple[dict[str, tuple[str, Value]], dict[str, tuple[str, Value]]]:
     """What letters and names stand for."""
     site = counter.site
     first = words.default_partition(site)
@@ -182,7 +182,7 @@ def _columns(counter: Counter) -> Tuple[Dict[str, Tuple[str, Value]], Dict[str, 
     def features(row: SinfoRow) -> str:
         return ",".join(row.nodes[0].features) or "(null)"
 
-    rows: List[Tuple[str, str, str, Value]] = [
+    rows: list[tuple[str, str, str, Value]] = [
         ("P", "partition", "PARTITION", lambda row: row.partition + "*" * (row.partition == first)),
         ("R", "partitionname", "PARTITION", lambda row: row.partition),
         ("a", "available", "AVAIL", lambda row: "up"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any
+from collections.abc import Callable, Mapping
 
 from vrm.front import data, formats, times, words
 from vrm.front.answers import Answer, Call
@@ -97,7 +98,7 @@ def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -
         raise OPTIONS.error(f"Unrecognized field: {error}") from error
 
 
-def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> Tuple[List[JobView], bool]:
+def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> tuple[list[JobView], bool]:
     """The jobs to show, and whether one was asked for that is not there."""
     site = counter.site
     try:
@@ -141,7 +142,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
 
 _ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
 
-_SORTS: Dict[str, Callable[[JobView, Counter], Any]] = {
+_SORTS: dict[str, Callable[[JobView, Counter], Any]] = {
     "i": lambda job, counter: job.id, "A": lambda job, counter: job.id, "F": lambda job, counter: job.array or job.id,
     "t": lambda job, counter: _ORDER.get(words.state(job), 5), "T": lambda job, counter: words.state(job),
     "P": lambda job, counter: words.partition(job, counter.site), "j": lambda job, counter: job.name,
@@ -152,7 +153,7 @@ _SORTS: Dict[str, Callable[[JobView, Counter], Any]] = {
     lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
 
 
-def _sorted(jobs: List[JobView], keys: str, counter: Counter) -> List[JobView]:
+def _sorted(jobs: list[JobView], keys: str, counter: Counter) -> list[JobView]:
     """The jobs in the order of `-S`; without one those that wait first."""
     for word in reversed((keys or "t").split(",")):
         found = _SORTS.get(word.strip().lstrip("+-"))
@@ -215,7 +216,7 @@ class Columns:
         def value(read: Callable[[JobView], str]) -> Value:
             return read
 
-        rows: List[Tuple[str, str, str, Value]] = [
+        rows: list[tuple[str, str, str, Value]] = [
             ("A", "jobid", "JOBID", lambda job: str(job.id)),
             ("i", "jobarrayid", "JOBID", lambda job: job.shown_id),
             ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
@@ -287,6 +288,6 @@ class Columns:
             ("", "nodes", "NODES", lambda job: str(node_count(job))),
             ("", "gres", "TRES_PER_NODE", value(_gpus)),
         ]
-        self.letters: Dict[str, Tuple[str, Value]] = {
+        self.letters: dict[str, tuple[str, Value]] = {
             letter: (heading, read) for letter, _, heading, read in rows if letter}
-        self.names: Dict[str, Tuple[str, Value]] = {name: (heading, read) for _, name, heading, read in rows}
+        self.names: dict[str, tuple[str, Value]] = {name: (heading, read) for _, name, heading, read in rows}

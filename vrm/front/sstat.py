@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Tuple, Union
+from collections.abc import Callable
 
 from vrm.front import formats, times, words
 from vrm.front.answers import Answer, Call, LaterAnswer
@@ -52,7 +52,7 @@ class SstatRow:
     usage: StepUsage
 
 
-def sstat(call: Call, counter: Counter) -> Union[Answer, LaterAnswer]:
+def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
     """The table of steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
@@ -69,7 +69,7 @@ def sstat(call: Call, counter: Counter) -> Union[Answer, LaterAnswer]:
     named = {word: _jobs(word, counter) for word in words.split(given["jobs"])}
     look = counter.usage([job for jobs in named.values() for job in jobs])
 
-    def answer() -> Optional[Answer]:
+    def answer() -> Answer | None:
         found = look()
         if found is None:
             return None
@@ -88,15 +88,15 @@ def sstat(call: Call, counter: Counter) -> Union[Answer, LaterAnswer]:
 class Later(LaterAnswer):
     """An answer, once the nodes have answered."""
 
-    def __init__(self, poll: Callable[[], Optional[Answer]]) -> None:
+    def __init__(self, poll: Callable[[], Answer | None]) -> None:
         self._poll = poll
 
-    def poll(self) -> Optional[Answer]:
+    def poll(self) -> Answer | None:
         """It, if it is there."""
         return self._poll()
 
 
-def _jobs(word: str, counter: Counter) -> List[JobView]:
+def _jobs(word: str, counter: Counter) -> list[JobView]:
     """The running jobs that a word names."""
     try:
         return [job for job in words.find(counter, word.partition(".")[0])[0] if job.state is JobState.RUNNING]
@@ -104,7 +104,7 @@ def _jobs(word: str, counter: Counter) -> List[JobView]:
         raise OPTIONS.error(f"Bad job/step specified: {word}") from error
 
 
-def _steps(word: str, every: bool, jobs: List[JobView], rows: List[SstatRow]) -> Tuple[List[SstatRow], str]:
+def _steps(word: str, every: bool, jobs: list[JobView], rows: list[SstatRow]) -> tuple[list[SstatRow], str]:
     """Those of the running steps of these jobs that a word names, and what is wrong with it."""
     number, dot, step = word.partition(".")
     if not jobs:
@@ -120,7 +120,7 @@ def _kib(size: float) -> str:
     return f"{round(size / 1024)}K"
 
 
-def _columns() -> Dict[str, SacctField]:
+def _columns() -> dict[str, SacctField]:
     """What each name stands for, by its small letters."""
     def each(seconds: float, row: SstatRow) -> str:
         return times.elapsed(seconds / row.usage.tasks)

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from calendar import monthrange
-from typing import Mapping
+from collections.abc import Mapping
 
 STANDARD = "%Y-%m-%dT%H:%M:%S"
 

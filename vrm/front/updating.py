@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Callable, Dict, Iterator, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vrm.front import requests, times, words
 from vrm.front.answers import Answer, Refused
@@ -21,7 +22,7 @@ from vrm.model.times import of_slurm
 NOTHING = ("account", "qos", "wckey", "admincomment", "mailtype", "mailuser", "reboot")
 """What may be set without any effect: vrm has no such things."""
 
-Change = Dict[str, Any]
+Change = dict[str, Any]
 
 
 def update(given: Sequence[str], counter: Counter, options: Options) -> Answer:
@@ -53,9 +54,9 @@ def _wrong(why: str) -> Refused:
     return Refused(f"slurm_update error: {why}")
 
 
-def _values(given: Sequence[str]) -> Dict[str, str]:
+def _values(given: Sequence[str]) -> dict[str, str]:
     """The values by the small letters of their names: `Name=value`, or two words."""
-    values: Dict[str, str] = {}
+    values: dict[str, str] = {}
     key = ""
     for word in given:
         name, equals, value = word.partition("=")
@@ -133,7 +134,7 @@ def _nodes(text: str, job: JobView, counter: Counter, options: Options) -> Chang
     return {"nodes": (least, min(most, job.job.procs))}
 
 
-def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator[Tuple[JobView, Change]]:
+def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator[tuple[JobView, Change]]:
     """How the jobs of arrays change of which so many may run at a time.
 
     Those that have started come first. A job that has not waits for the end of the one so many places before it; the
@@ -156,7 +157,7 @@ def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator
 
 SHOWN = ("TimeLimit", "Priority", "Nice", "JobName", "Comment", "Requeue", "StartTime", "Dependency", "NumNodes",
          "ArrayTaskThrottle")
-_READ: Dict[str, Callable[[str, JobView, Counter, Options], Change]] = {
+_READ: dict[str, Callable[[str, JobView, Counter, Options], Change]] = {
     "timelimit": _limit, "jobname": _text("title", 1024), "name": _text("title", 1024),
     "comment": _text("comment", 4096), "requeue": _requeue, "starttime": _start, "dependency": _after,
     "numnodes": _nodes, "reqnodes": _nodes,

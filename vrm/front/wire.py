@@ -25,7 +25,7 @@ import os
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from collections.abc import Iterable, Mapping
 
 MAGIC = b"VRM1"
 HEADER = struct.Struct("<4sI")
@@ -81,7 +81,7 @@ class Call:
     its standard input); `missing` are those that it could not read, with the reason. `token` is its name."""
 
     name: str
-    arguments: List[str]
+    arguments: list[str]
     cwd: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
     sent: Mapping[str, bytes] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Call:
         return HEADER.pack(MAGIC, len(body)) + body
 
 
-def size_of(data: bytes) -> Optional[int]:
+def size_of(data: bytes) -> int | None:
     """How many bytes the call has that begins so, with its header; None: too early to say.
     WireError for what is not a call."""
     if data[:4] != MAGIC[:len(data)]:
@@ -131,7 +131,7 @@ def call_of(data: bytes) -> Call:
 @lru_cache(maxsize=64)
 def _variables(text: str) -> Mapping[str, str]:
     """The variables of `NAME=VALUE` with zeros between; nearly all calls have those of the call before."""
-    env: Dict[str, str] = {}
+    env: dict[str, str] = {}
     for each in text.split("\0"):
         name, equals, value = each.partition("=")
         if equals and name:
@@ -151,9 +151,9 @@ def frame(kind: bytes, data: bytes) -> bytes:
     return FRAME.pack(kind, len(data)) + data
 
 
-def frames(data: bytes) -> Tuple[List[Tuple[bytes, bytes]], bytes]:
+def frames(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The whole frames at the beginning, and the rest. WireError for one that is too long."""
-    found: List[Tuple[bytes, bytes]] = []
+    found: list[tuple[bytes, bytes]] = []
     at = 0
     while len(data) - at >= FRAME.size:
         kind, length = FRAME.unpack_from(data, at)
@@ -167,7 +167,7 @@ def frames(data: bytes) -> Tuple[List[Tuple[bytes, bytes]], bytes]:
     return found, data[at:]
 
 
-def texts(answers: Iterable[Tuple[bytes, str]]) -> bytes:
+def texts(answers: Iterable[tuple[bytes, str]]) -> bytes:
     """Frames of texts, of at most PART bytes each, without empty ones."""
     parts = []
     for kind, text in answers:

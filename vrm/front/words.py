@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
 
 from vrm.front import jobs as front
 from vrm.front.counter import Counter
@@ -16,7 +16,7 @@ from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.ranges import numbers
 from vrm.run.book import DEPENDED
 
-STATES: Dict[str, str] = {
+STATES: dict[str, str] = {
     "PENDING": "PD", "RUNNING": "R", "COMPLETING": "CG", "COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA",
     "TIMEOUT": "TO", "NODE_FAIL": "NF", "SUSPENDED": "S", "PREEMPTED": "PR", "BOOT_FAIL": "BF",
     "CONFIGURING": "CF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM", "REQUEUED": "RQ", "STOPPED": "ST",
@@ -70,7 +70,7 @@ def dependency(job: JobView) -> str:
     return ",".join(said) or "(null)"
 
 
-def states_of(text: str) -> Optional[List[str]]:
+def states_of(text: str) -> list[str] | None:
     """The states that a list names, by short or long forms; None for all. ValueError."""
     short = {brief: name for name, brief in STATES.items()}
     found = []
@@ -94,7 +94,7 @@ def default_partition(site: Site) -> str:
     return site.default_queue or next(iter(site.queues), "vrm")
 
 
-def partitions(site: Site) -> List[str]:
+def partitions(site: Site) -> list[str]:
     """All partitions: the queues, or where there are none one for all nodes."""
     return list(site.queues) or ["vrm"]
 
@@ -102,16 +102,16 @@ def partitions(site: Site) -> List[str]:
 _ID = re.compile(r"([0-9]{1,9})(?:_(\*|[0-9]{1,9}|\[([0-9,:%-]+)\]))?")
 
 
-def split(text: str) -> List[str]:
+def split(text: str) -> list[str]:
     """The parts of a list with commas that are not within brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
-def find(counter: Counter, text: str) -> Tuple[List[JobView], List[str]]:
+def find(counter: Counter, text: str) -> tuple[list[JobView], list[str]]:
     """The jobs that a list of ids means: `12`, all of an array, `12_3` and `12_[1-4]` tasks of it; and the
     ids of which there is none. ValueError for what is not an id."""
-    found: Dict[int, JobView] = {}
-    missing: List[str] = []
+    found: dict[int, JobView] = {}
+    missing: list[str] = []
     for word in split(text):
         match = _ID.fullmatch(word)
         if not match:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
-from typing import Dict, Iterable, Mapping, Tuple
+from collections.abc import Iterable, Mapping
 
 GPU, MEMORY = "gpu", "memory"
 """The resources that vrm knows by itself; any other name is the user's."""
 
-Amounts = Tuple[Tuple[str, int], ...]
+Amounts = tuple[tuple[str, int], ...]
 """Amounts by name, in base units, sorted; none of them is 0."""
 
 _UNITS: Mapping[str, int] = {MEMORY: 1 << 30}
 
-_BYTES: Dict[str, int] = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES: dict[str, int] = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def unit(name: str) -> int:
@@ -48,9 +48,9 @@ def amounts(wanted: Mapping[str, float]) -> Amounts:
     return tuple(sorted(each for each in found if each[1]))
 
 
-def total(*parts: Iterable[Tuple[str, int]]) -> Amounts:
+def total(*parts: Iterable[tuple[str, int]]) -> Amounts:
     """Amounts added by name."""
-    sums: Dict[str, int] = {}
+    sums: dict[str, int] = {}
     for part in parts:
         for name, amount in part:
             sums[name] = sums.get(name, 0) + amount

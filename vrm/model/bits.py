@@ -6,7 +6,7 @@ An `&` over five thousand nodes takes nanoseconds, which is what lets a scheduli
 
 from __future__ import annotations
 
-from typing import Iterator, List, Tuple
+from collections.abc import Iterator
 
 
 count = int.bit_count
@@ -56,7 +56,7 @@ def lowest(bits: int, wanted: int) -> int:
     return (part & ((1 << above) - 1)) << first
 
 
-def runs(bits: int) -> List[Tuple[int, int]]:
+def runs(bits: int) -> list[tuple[int, int]]:
     """The set as ranges: pairs of the first member and one past the last, ascending."""
     found = []
     stop = bits.bit_length()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 from vrm.model.core_share import LentCores
 from vrm.model.job import Job
@@ -22,7 +22,7 @@ class Booking(NamedTuple):
     placement: Placement
     start: float
     expected_end: float
-    shares: Tuple[LentCores, ...] = ()
+    shares: tuple[LentCores, ...] = ()
     extra: float = 0.0
     until: float = 0.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional,
-                    Sequence, Tuple)
+from typing import (Any)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
@@ -56,7 +56,7 @@ class Pool:
     is what was measured of programs, `budget` what a cap on power leaves, where there is one.
     """
 
-    def __init__(self, nodes: Sequence[Node], licences: Optional[Mapping[str, float]] = None
+    def __init__(self, nodes: Sequence[Node], licences: Mapping[str, float] | None = None
                  ) -> None:
         self.nodes = nodes
         self.classes = node_classes(nodes)
@@ -68,16 +68,16 @@ class Pool:
         self._down_cores = 0
         self._empties = self._free = -1  # numbers of empty nodes and of free cores; -1: to be counted
         names = sorted({name for each in self.classes for name in each.node.resources})
-        self.left: Dict[str, List[int]] = {
+        self.left: dict[str, list[int]] = {
             name: [base(name, node.resources.get(name, 0)) for node in nodes] for name in names}
-        self._shared: FrozenSet[str] = frozenset()  # of `left`, what copies have, too
+        self._shared: frozenset[str] = frozenset()  # of `left`, what copies have, too
         self.licences = dict(amounts(licences or {}))
         self.rooms = Ledger(self._all)
-        self.tenants: Dict[Tuple[str, int], List[int]] = {}
+        self.tenants: dict[tuple[str, int], list[int]] = {}
         self.calendar = NO_CALENDAR
         self.at = 0.0
         self.programs = NO_PROGRAMS
-        self.budget: Optional[Budget] = None
+        self.budget: Budget | None = None
 
     def what_if(self) -> Pool:
         """An independent copy of the free and taken state, for questions of the kind "what if
@@ -122,7 +122,7 @@ class Pool:
         return all(self.licences.get(name, 0) >= amount for name, amount in job.request.licences)
 
     @property
-    def amounts(self) -> Dict[str, List[float]]:
+    def amounts(self) -> dict[str, list[float]]:
         """What is left of each resource, by node."""
         return {name: [people(name, amount) for amount in left]
                 for name, left in self.left.items()}
@@ -189,7 +189,7 @@ class Pool:
             return self.calendar.boundaries(now)
         return sorted({*self.calendar.boundaries(now), *self.budget.boundaries(now)})
 
-    def take(self, job: Job, placement: Placement, begun: Optional[float] = None, power: Optional[int] = None
+    def take(self, job: Job, placement: Placement, begun: float | None = None, power: int | None = None
              ) -> None:
         """Mark the placement's lanes or cores, amounts, licences and power as taken; `begun`: since when
         or from when on, if that is not the time of this view. `power` (milliwatts), where that is known."""
@@ -234,7 +234,7 @@ class Pool:
         if self.budget is not None:
             self.budget.give(job.id)
 
-    def keep_common(self, *others: "Pool", nodes: bool = True) -> None:
+    def keep_common(self, *others: Pool, nodes: bool = True) -> None:
         """Keep as free only what is free in all the others, too; without `nodes` their cores and amounts stay as
         they are, for whoever knows more of them."""
         busy0, busy1, busy_cores, down = self.busy0, self.busy1, self.busy_cores, self._down_cores
@@ -259,7 +259,7 @@ class Pool:
                              for name, left in self.licences.items()}
         self.rooms.touch(self._all, freed=False)
 
-    def alike(self, other: "Pool") -> bool:
+    def alike(self, other: Pool) -> bool:
         """Whether the same is free as in the other, in every respect."""
         return (self.busy_cores == other.busy_cores and self.busy0 == other.busy0 and self.busy1 == other.busy1
                 and self.up == other.up and self._down_cores == other._down_cores and self.left == other.left
@@ -300,22 +300,22 @@ class Cluster(Pool):
     it changes. Whoever keeps a plan of the future may append itself to `watchers`.
     """
 
-    def __init__(self, nodes: Iterable[Node], licences: Optional[Mapping[str, float]] = None
+    def __init__(self, nodes: Iterable[Node], licences: Mapping[str, float] | None = None
                  ) -> None:
         super().__init__(tuple(nodes), licences)
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.all_licences = dict(self.licences)
         self.generation = 0
-        self.watchers: List[Watcher] = []
-        self.bookings: Dict[int, Booking] = {}
+        self.watchers: list[Watcher] = []
+        self.bookings: dict[int, Booking] = {}
         self.held: devices.Held = {}
         self.loans = Loans()
-        self._ends: Optional[List[Tuple[float, int]]] = None
-        self._limits: Optional[List[Tuple[float, int]]] = None
+        self._ends: list[tuple[float, int]] | None = None
+        self._limits: list[tuple[float, int]] | None = None
 
     @property
-    def limits(self) -> List[Tuple[float, int]]:
+    def limits(self) -> list[tuple[float, int]]:
         """(end of the walltime, job id) of the running jobs, earliest first; kept in order from the
         first question on."""
         if self._limits is None:
@@ -324,7 +324,7 @@ class Cluster(Pool):
         return self._limits
 
     @property
-    def ends(self) -> List[Tuple[float, int]]:
+    def ends(self) -> list[tuple[float, int]]:
         """(when its room is expected to be free, job id) of the running jobs, earliest first; kept in
         order from the first question on."""
         if self._ends is None:
@@ -349,7 +349,7 @@ class Cluster(Pool):
         return twin
 
     @classmethod
-    def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> "Cluster":
+    def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> Cluster:
         """A cluster of equal nodes named n0, n1, ..."""
         return cls(Node(f"{prefix}{i}", (cores,) * sockets) for i in range(nodes))
 
@@ -396,7 +396,7 @@ class Cluster(Pool):
         paced = pace(job, placement, self.nodes, self.programs) if self.programs else placement.pace
         return placement.but(devices=given, pace=paced) if given or paced != placement.pace else placement
 
-    def _recount(self, job: Job, placement: Placement, known: Tuple[int, int], sign: int) -> None:
+    def _recount(self, job: Job, placement: Placement, known: tuple[int, int], sign: int) -> None:
         """Bring up to date how many nodes and cores are free, and whose lanes those are of which nodes have two,
         after a start (-1) or an end (+1). `known`: the empty nodes and the free cores before."""
         lane0, lane1, cores = placement.room
@@ -496,12 +496,12 @@ class Cluster(Pool):
         return (sum(booking.placement.cores for booking in self.bookings.values())
                 - (self.loans.cores(self) if self.loans else 0))
 
-    def jobs_on(self, node: int) -> List[int]:
+    def jobs_on(self, node: int) -> list[int]:
         """Ids of the jobs on a node, lowest first."""
         return sorted(i for i, b in self.bookings.items()
                       if b.placement.node_set >> node & 1)
 
-    def view(self) -> List[List[Socket]]:
+    def view(self) -> list[list[Socket]]:
         """Who holds which core: for every node its sockets with the job id on each core."""
         sockets = [[Socket(i, [None] * cores) for i, cores in enumerate(node.sockets)]
                    for node in self.nodes]
@@ -511,7 +511,7 @@ class Cluster(Pool):
                     sockets[slot.node][slot.socket].slots[core] = job_id
         return sockets
 
-    def remaining(self, node: int, now: float) -> Optional[float]:
+    def remaining(self, node: int, now: float) -> float | None:
         """Seconds until the first job on the node is expected to end; None when it has none."""
         ends = [self.bookings[i].gives for i in self.jobs_on(node)]
         return max(0.0, min(ends) - now) if ends else None

@@ -10,7 +10,8 @@ they had both. Sets of cores are in the numbering of the cluster's layout.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model import bits
 from vrm.model.node import CORES, HALF, Node, lane_of_socket
@@ -19,7 +20,7 @@ from vrm.model.placement import CoreLayout, Lease, Placement, RankSlot, in_lane,
 NOBODY = -1
 """The borrower of cores that are lent to the node: no job of the queue starts on them."""
 
-Plan = Sequence[Tuple[float, float]]
+Plan = Sequence[tuple[float, float]]
 """How fast a job is (1: with all its cores) from which time on, in seconds; earliest first."""
 
 
@@ -46,12 +47,12 @@ class Alike(NamedTuple):
     lent, counted from the node's first."""
 
     nodes: int
-    sockets: Tuple[int, ...]
+    sockets: tuple[int, ...]
     ranks: int
     cores: int
 
 
-def on_lent(layout: CoreLayout, taken: int, procs: int, width: int, lent: Tuple[Tuple[int, int], ...],
+def on_lent(layout: CoreLayout, taken: int, procs: int, width: int, lent: tuple[tuple[int, int], ...],
             nodes: int = -1) -> Placement:
     """Ranks on cores that running jobs lend: these jobs, each with all that it lends. `nodes`: those of the cores,
     where they are known."""
@@ -63,7 +64,7 @@ def grow(placement: Placement, taken: int, width: int, now: float) -> Placement:
     return placement.but(order=(taken,), width=width, lease=Lease(placement.lent, (*placement.grown, (now, placement))))
 
 
-def periods(placement: Placement, start: float, end: float) -> Iterator[Tuple[float, float, Placement]]:
+def periods(placement: Placement, start: float, end: float) -> Iterator[tuple[float, float, Placement]]:
     """From when to when the ranks were where."""
     for until, earlier in (*placement.grown, (end, placement)):
         yield start, until, earlier
@@ -92,7 +93,7 @@ def mean_width(placement: Placement, nodes: Sequence[Node], most: int) -> float:
                for each in _own(placement, nodes, placement.layout)) / placement.procs
 
 
-def wider(placement: Placement, nodes: Sequence[Node], most: int, now: float) -> Optional[Placement]:
+def wider(placement: Placement, nodes: Sequence[Node], most: int, now: float) -> Placement | None:
     """Give each rank more of the cores that passed to them from lenders, up to `most`, from `now` on; None where there
     are not enough for every rank."""
     here = list(_own(placement, nodes, placement.layout))
@@ -117,7 +118,7 @@ def _lanes(sockets: Sequence[int], first: int, second: int) -> int:
     return cores
 
 
-def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterator[Tuple[Tuple[int, ...], int]]:
+def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterator[tuple[tuple[int, ...], int]]:
     """A set of nodes, by the cores of their sockets."""
     while among:
         sockets = nodes[(among & -among).bit_length() - 1].sockets
@@ -126,20 +127,20 @@ def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterato
         among ^= here
 
 
-def alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> List[Alike]:
+def alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[Alike]:
     """The ranks and cores of a placement, equal nodes together (see `Placement.on_nodes`)."""
     if placement.share != CORES and placement.most is None:
         found = _alike(placement, nodes, layout)
         if found:
             return found
-    sets: Dict[Tuple[Tuple[int, ...], int, int], int] = {}
+    sets: dict[tuple[tuple[int, ...], int, int], int] = {}
     for node, ranks, cores in placement.on_nodes(nodes):
         key = nodes[node].sockets, ranks, cores
         sets[key] = sets.get(key, 0) | 1 << node
     return [Alike(here, *key) for key, here in sets.items()]
 
 
-def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> List[Alike]:
+def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[Alike]:
     """That of ranks which fill all nodes but perhaps the last one; none where they do not."""
     share, width, last = placement.share, placement.width, placement.order[-1].bit_length() - 1
     found, left = [], placement.procs
@@ -160,7 +161,7 @@ def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> L
     return [*found, Alike(1 << last, sockets, left, cores)]
 
 
-def together(parts: Iterable[Tuple[int, int]], layout: CoreLayout) -> int:
+def together(parts: Iterable[tuple[int, int]], layout: CoreLayout) -> int:
     """The set of cores that has these on each of these nodes: pairs of nodes, and cores counted from the
     first of each."""
     found = 0
@@ -264,7 +265,7 @@ def finish(plan: Plan, now: float, left: float) -> float:
     """When so much work is done that is left at `now`."""
     for at, (since, speed) in enumerate(plan):
         begin = max(since, now)
-        until: Optional[float] = plan[at + 1][0] if at + 1 < len(plan) else None
+        until: float | None = plan[at + 1][0] if at + 1 < len(plan) else None
         if until is not None and until <= begin:
             continue
         if until is None or begin + left / speed <= until:

@@ -8,18 +8,18 @@ resources are devices: GPUs, and whatever a node lists (`Node.devices`).
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Sequence, Set, Tuple
+from collections.abc import Iterable, Sequence
 
 from vrm.model.amounts import GPU, Amounts
 from vrm.model.job import Request
 from vrm.model.node import Device, Node
 from vrm.model.placement import Devices, RankSlot
 
-Held = Dict[Tuple[int, str], Set[int]]
+Held = dict[tuple[int, str], set[int]]
 """The indices that jobs hold, by node and resource."""
 
 
-def wanted(request: Request, nodes: Sequence[Node]) -> List[str]:
+def wanted(request: Request, nodes: Sequence[Node]) -> list[str]:
     """The resources that a job gets by index."""
     asked = {name for name, _ in (*request.per_task, *request.per_node)}
     return [name for name in sorted(asked)
@@ -32,15 +32,15 @@ def choose(request: Request, slots: Iterable[RankSlot], nodes: Sequence[Node], h
     names = wanted(request, nodes)
     if not names:
         return {}
-    sockets: Dict[int, List[int]] = {}
+    sockets: dict[int, list[int]] = {}
     for slot in slots:
         sockets.setdefault(slot.node, []).append(slot.socket)
-    found: Dict[int, Dict[str, Tuple[int, ...]]] = {}
+    found: dict[int, dict[str, tuple[int, ...]]] = {}
     for node, here in sockets.items():
         for name in names:
             taken = held.get((node, name), set())
             free = [each for each in nodes[node].devices_of(name) if each.index not in taken]
-            indices: List[int] = []
+            indices: list[int] = []
             for socket in here:
                 indices += _nearest(free, {socket}, _pieces(request.per_task, name))
             indices += _nearest(free, set(here), _pieces(request.per_node, name))
@@ -50,7 +50,7 @@ def choose(request: Request, slots: Iterable[RankSlot], nodes: Sequence[Node], h
 
 
 def of_task(request: Request, name: str, indices: Sequence[int], task: int, tasks: int
-            ) -> Tuple[int, ...]:
+            ) -> tuple[int, ...]:
     """What a task sees of the devices that its job holds on its node, where it is number `task` of
     `tasks`: its own, then those for all."""
     each = _pieces(request.per_task, name)
@@ -79,7 +79,7 @@ def _pieces(amounts: Amounts, name: str) -> int:
     return next((amount // 1000 for wanted, amount in amounts if wanted == name), 0)
 
 
-def _nearest(free: List[Device], sockets: Set[int], number: int) -> List[int]:
+def _nearest(free: list[Device], sockets: set[int], number: int) -> list[int]:
     """Take so many of the free devices out of the list."""
     if number > len(free):
         raise ValueError(f"{number} devices are wanted where {len(free)} are free")

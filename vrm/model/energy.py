@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.model.job import application_kind
 
@@ -71,8 +72,8 @@ class PowerClass:
     name: str
     idle: float = 0.0
     busy: float = 0.0
-    frequencies: Tuple[float, ...] = ()
-    coefficients: Mapping[Tuple[float, float], Coefficients] = field(default_factory=dict,
+    frequencies: tuple[float, ...] = ()
+    coefficients: Mapping[tuple[float, float], Coefficients] = field(default_factory=dict,
                                                                     compare=False, repr=False)
 
     @property
@@ -80,7 +81,7 @@ class PowerClass:
         """The highest frequency; 0 where none is known."""
         return self.frequencies[-1] if self.frequencies else 0.0
 
-    def predictions(self, measured: Measured) -> List[Prediction]:
+    def predictions(self, measured: Measured) -> list[Prediction]:
         """What a program that was measured is at each frequency, ascending; without coefficients, or
         without the cycles of the program, at the one of the measurement alone."""
         origin = measured.frequency or self.highest
@@ -143,10 +144,10 @@ class Programs:
     """What was measured of programs, by their names and the classes of nodes. The first class of a
     program is the one that its requested run times are about."""
 
-    def __init__(self, measured: Optional[Mapping[str, Mapping[str, Measured]]] = None) -> None:
+    def __init__(self, measured: Mapping[str, Mapping[str, Measured]] | None = None) -> None:
         self._measured = {app: dict(classes) for app, classes in (measured or {}).items()}
-        self._offers: Dict[Tuple[object, ...], Tuple[ClassOffer, ...]] = {}
-        self._at: Dict[Tuple[object, ...], Optional[Prediction]] = {}
+        self._offers: dict[tuple[object, ...], tuple[ClassOffer, ...]] = {}
+        self._at: dict[tuple[object, ...], Prediction | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._measured)
@@ -155,7 +156,7 @@ class Programs:
         return iter(self._measured)
 
     @property
-    def classes(self) -> FrozenSet[str]:
+    def classes(self) -> frozenset[str]:
         """The classes on which something was measured."""
         return frozenset(name for classes in self._measured.values() for name in classes)
 
@@ -164,14 +165,14 @@ class Programs:
         found = self._measured.get(app)
         return self._measured.get(application_kind(app), {}) if found is None else found
 
-    def time_coefficient(self, app: str, name: str) -> Optional[float]:
+    def time_coefficient(self, app: str, name: str) -> float | None:
         """The run time on a class as a multiple of that on the program's first class; None where one
         of them was not measured."""
         found = self.of(app)
         return found[name].seconds / next(iter(found.values())).seconds if name in found else None
 
     def offers(self, app: str, classes: Mapping[str, PowerClass], goal: str = BALANCED,
-               weight: float = 1.0) -> Tuple[ClassOffer, ...]:
+               weight: float = 1.0) -> tuple[ClassOffer, ...]:
         """The classes on which a program was measured, in the order of its measurements, each with the
         frequency that is best there for the goal."""
         key = (app, goal, weight, *classes.items())
@@ -180,7 +181,7 @@ class Programs:
         return self._offers[key]
 
     def _made(self, app: str, classes: Mapping[str, PowerClass], goal: str, weight: float
-              ) -> Tuple[ClassOffer, ...]:
+              ) -> tuple[ClassOffer, ...]:
         found = self.of(app)
         picked = {name: chosen(classes[name].predictions(each), goal, weight)
                   for name, each in found.items() if name in classes}
@@ -192,7 +193,7 @@ class Programs:
         return tuple(ClassOffer(name, each, distance(each.joules / joules, each.seconds / seconds, weight),
                            each.seconds / whole) for name, each in picked.items())
 
-    def at(self, app: str, power: PowerClass, frequency: float) -> Optional[Prediction]:
+    def at(self, app: str, power: PowerClass, frequency: float) -> Prediction | None:
         """What a program is on a class at a frequency (0: the one that nodes have by themselves, their
         highest); None where that is not known."""
         key = app, power, frequency
@@ -200,7 +201,7 @@ class Programs:
             self._at[key] = self._found(app, power, frequency)
         return self._at[key]
 
-    def _found(self, app: str, power: PowerClass, frequency: float) -> Optional[Prediction]:
+    def _found(self, app: str, power: PowerClass, frequency: float) -> Prediction | None:
         found = self.of(app).get(power.name)
         if found is None:
             return None

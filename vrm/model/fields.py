@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any
+from collections.abc import Callable, Mapping
 
 from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
 from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
@@ -98,7 +99,7 @@ def _asked(word: str, kind: Kind, wanted: str, default: Any, option: Option, at:
                  column=name or word, form=4, option=option)
 
 
-TABLE: List[Field] = [
+TABLE: list[Field] = [
     Field("app", APP, "the name of a program", JOB, "app", record="app", always=True, shown="app",
           column="app", form=SIMULATED),
     Field("procs", WHOLE, "a whole number of ranks, 1 or more", JOB, "procs", record="procs",
@@ -237,7 +238,7 @@ TABLE: List[Field] = [
 Getter = Callable[[Any], Any]
 
 
-_CLASSES: Dict[str, Any] = {JOB: Job, REQUEST: Request, PAYLOAD: Program, DETAILS: Details}
+_CLASSES: dict[str, Any] = {JOB: Job, REQUEST: Request, PAYLOAD: Program, DETAILS: Details}
 
 
 def _declared(kept: str, attribute: str) -> bool:
@@ -253,14 +254,14 @@ def getter(field: Field) -> Getter:
 
 
 def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
-         ) -> Tuple[Job, Details]:
+         ) -> tuple[Job, Details]:
     """The job of some values, which are named by the attributes that keep them. ValueError where
     what it asks for contradicts itself; else none of them is looked at here."""
-    request: Dict[str, Any] = {}
-    of_job: Dict[str, Any] = {}
-    payload: Dict[str, Any] = {}
-    details: Dict[str, Any] = {}
-    more: Dict[str, Any] = {}
+    request: dict[str, Any] = {}
+    of_job: dict[str, Any] = {}
+    payload: dict[str, Any] = {}
+    details: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     for name, value in values.items():
         kept, argument = _PLACES.get(name) or _place(name)
         if kept == JOB:
@@ -283,10 +284,10 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             Details(**details) if details else PLAIN)
 
 
-_PLACES: Dict[str, Tuple[str, str]] = {}
+_PLACES: dict[str, tuple[str, str]] = {}
 
 
-def _place(name: str) -> Tuple[str, str]:
+def _place(name: str) -> tuple[str, str]:
     """Where an attribute is kept, and its argument there ("": among the others of `more`)."""
     field = next(each for each in TABLE if each.at == name)
     argument = {"walltime": "estimate", "believed": "expected"}.get(name, name)

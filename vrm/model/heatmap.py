@@ -4,7 +4,7 @@ which should not do so at all."""
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.job import application_kind
 
@@ -22,17 +22,17 @@ class Throughput:
     ranks; else that of the same applications; else no value.
     """
 
-    def __init__(self, pairs: Mapping[Tuple[str, str], float]) -> None:
+    def __init__(self, pairs: Mapping[tuple[str, str], float]) -> None:
         self.pairs = dict(pairs)
-        found: List[Dict[Tuple[str, str], List[float]]] = [{}, {}, {}]
+        found: list[dict[tuple[str, str], list[float]]] = [{}, {}, {}]
         for (load, partner), value in pairs.items():
             for step, names in enumerate(zip(_names(load), _names(partner))):
                 found[step].setdefault(names, []).append(value)
         self._steps = [{names: sum(values) / len(values) for names, values in step.items()}
                        for step in found]
-        self._known: Dict[Tuple[str, int, str, int], Optional[float]] = {}
+        self._known: dict[tuple[str, int, str, int], float | None] = {}
 
-    def of(self, app: str, procs: int, partner: str, partner_procs: int) -> Optional[float]:
+    def of(self, app: str, procs: int, partner: str, partner_procs: int) -> float | None:
         """The value of two jobs, by their executables and ranks; None where there is none."""
         key = (app, procs, partner, partner_procs)
         if key not in self._known:
@@ -42,13 +42,13 @@ class Throughput:
         return self._known[key]
 
 
-def load_name(app: str, procs: Optional[int]) -> str:
+def load_name(app: str, procs: int | None) -> str:
     """The name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
     short = ".".join(app.split(".")[:2])
     return short if procs is None else f"{short}.{procs}"
 
 
-def _names(load: str) -> Tuple[str, str, str]:
+def _names(load: str) -> tuple[str, str, str]:
     """A load with its ranks, with its class, and as an application alone."""
     load = load.lower()
     short, _, last = load.rpartition(".")
@@ -66,21 +66,21 @@ class Heatmap:
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[str, float]],
-                 throughput: Optional[Throughput] = None, least: float = 0.0) -> None:
-        self.ranks: Dict[str, Dict[str, float]] = {app: dict(row) for app, row in ranks.items()}
+                 throughput: Throughput | None = None, least: float = 0.0) -> None:
+        self.ranks: dict[str, dict[str, float]] = {app: dict(row) for app, row in ranks.items()}
         self.throughput = throughput
         self.least = least
         largest = max((len(row) for row in self.ranks.values()), default=1)
         self._neutral = (largest + 1) / 2
-        self._known: Dict[Tuple[str, str], float] = {}
+        self._known: dict[tuple[str, str], float] = {}
 
     @classmethod
-    def parse(cls, lines: Iterable[str]) -> "Heatmap":
+    def parse(cls, lines: Iterable[str]) -> Heatmap:
         """Read the rank form: each line an application, then all from best to worst partner.
 
         Blank lines and `#` comments are passed over. Raises ValueError with the line's number.
         """
-        ranks: Dict[str, Dict[str, float]] = {}
+        ranks: dict[str, dict[str, float]] = {}
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
             if not words:
@@ -124,13 +124,13 @@ class Heatmap:
         return together is not None and together < self.least
 
     @property
-    def refused(self) -> List[Tuple[str, str]]:
+    def refused(self) -> list[tuple[str, str]]:
         """The measured pairs of loads that are refused."""
         if self.throughput is None:
             return []
         return [pair for pair, value in self.throughput.pairs.items() if value < self.least]
 
-    def missing(self, apps: Iterable[str]) -> List[str]:
+    def missing(self, apps: Iterable[str]) -> list[str]:
         """The applications of `apps` that have no row."""
         return sorted({application_kind(a).lower() for a in apps} - set(self.ranks))
 

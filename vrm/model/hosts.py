@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Iterable, List
+from collections.abc import Iterable
 
 MOST_HOSTS = 100_000
 """More hosts in one list are a mistake in it."""
@@ -12,12 +12,12 @@ HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/\d+)?")
 
 
-def expand(text: str) -> List[str]:
+def expand(text: str) -> list[str]:
     """The hosts of a folded list such as `n[0-3,7],login`, in the order in which it names them.
 
     Raises ValueError with the reason when it is no such list.
     """
-    hosts: List[str] = []
+    hosts: list[str] = []
     for part in _parts(text):
         opened, closed = part.find("["), part.find("]")
         if opened < 0:
@@ -40,7 +40,7 @@ def expand(text: str) -> List[str]:
     return hosts
 
 
-def _parts(text: str) -> List[str]:
+def _parts(text: str) -> list[str]:
     """The parts of a list that commas outside of brackets make."""
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
@@ -58,7 +58,7 @@ def _parts(text: str) -> List[str]:
     return parts
 
 
-def _unfold(name: str, tail: str = "") -> List[str]:
+def _unfold(name: str, tail: str = "") -> list[str]:
     """The names that one range stands for; `tail` is put behind each."""
     for first, last in _RANGE.findall(name):
         if int(last) - int(first) > MOST_HOSTS:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
 from vrm.model.ranges import fold_range, to_ranges
@@ -96,13 +97,13 @@ class Request(NamedTuple):
     cores_per_task: int = 1
     exclusive: bool = False
     per_task: Amounts = ()
-    features: FrozenSet[str] = frozenset()
+    features: frozenset[str] = frozenset()
     per_node: Amounts = ()
     licences: Amounts = ()
-    nodes: Tuple[int, int] = (1, 0)
+    nodes: tuple[int, int] = (1, 0)
     tasks_per_node: int = 0
-    nodelist: FrozenSet[str] = frozenset()
-    exclude: FrozenSet[str] = frozenset()
+    nodelist: frozenset[str] = frozenset()
+    exclude: frozenset[str] = frozenset()
 
     @property
     def cores(self) -> int:
@@ -137,10 +138,10 @@ class Request(NamedTuple):
 
     @classmethod
     def of(cls, tasks: int, cores_per_task: int = 1, exclusive: bool = False,
-           resources: Optional[Mapping[str, float]] = None,
-           features: FrozenSet[str] = frozenset(),
-           per_node: Optional[Mapping[str, float]] = None,
-           licences: Optional[Mapping[str, float]] = None, nodes: Tuple[int, int] = (1, 0),
+           resources: Mapping[str, float] | None = None,
+           features: frozenset[str] = frozenset(),
+           per_node: Mapping[str, float] | None = None,
+           licences: Mapping[str, float] | None = None, nodes: tuple[int, int] = (1, 0),
            tasks_per_node: int = 0, nodelist: Iterable[str] = (), exclude: Iterable[str] = ()) -> Request:
         """The request, with amounts as people give them: `resources` of each task, `per_node`,
         `licences`. ValueError for one that asks for nothing, or for what no placement can give."""
@@ -252,7 +253,7 @@ class Program:
     that was made of paths or of lines, by their indices.
     """
 
-    arguments: Tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
     file: str = ""
@@ -264,9 +265,9 @@ class Program:
     errors: str = ""
     input: str = ""
     append: bool = False
-    each: Tuple[str, ...] = ()
+    each: tuple[str, ...] = ()
 
-    def own(self, index: Optional[int]) -> Program:
+    def own(self, index: int | None) -> Program:
         """That of the job of this index in an array: `%i` in the arguments and in the directory is its index,
         which it also finds in the variable VRM_ARRAY_INDEX, and `%e` its item (VRM_ARRAY_ITEM), where the array
         has items. None: the job is of no array."""
@@ -289,7 +290,7 @@ class Program:
 PROGRAM = Program()
 """A program without arguments."""
 
-_requests: Dict[Tuple[int, int, bool], Request] = {}
+_requests: dict[tuple[int, int, bool], Request] = {}
 """One of each plain request: a simulation makes jobs by the million, and few of them differ."""
 
 
@@ -328,11 +329,11 @@ class Job:
 
     def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
                  exclusive: bool = False, cores: int = 1,
-                 resources: Optional[Mapping[str, float]] = None,
-                 features: FrozenSet[str] = frozenset(), priority: int = 0,
-                 user: str = "", expected: Optional[float] = None,
+                 resources: Mapping[str, float] | None = None,
+                 features: frozenset[str] = frozenset(), priority: int = 0,
+                 user: str = "", expected: float | None = None,
                  payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
-                 request: Optional[Request] = None, watts: float = 0.0) -> None:
+                 request: Request | None = None, watts: float = 0.0) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too. A
         `request` says what it needs in the place of the other arguments, but for `procs` and
         `cores`, which are its own."""
@@ -378,7 +379,7 @@ class Job:
         return self.expected
 
     @property
-    def believed(self) -> Optional[float]:
+    def believed(self) -> float | None:
         """What is expected, where it is something else than the walltime."""
         return None if self.expected == self.walltime else self.expected
 
@@ -388,7 +389,7 @@ class Job:
         return {name: people(name, amount) for name, amount in self.request.per_task}
 
     @property
-    def features(self) -> FrozenSet[str]:
+    def features(self) -> frozenset[str]:
         """What each of its nodes must offer."""
         return self.request.features
 
@@ -406,9 +407,9 @@ class Details:
     `vrm.model.fields`).
     """
 
-    after: Tuple[Dependency, ...] = ()
+    after: tuple[Dependency, ...] = ()
     retries: int = 0
-    index: Optional[int] = None
+    index: int | None = None
     held: bool = False
     name: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)

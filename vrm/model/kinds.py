@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Sequence
 
 from vrm.model import hosts, shapes
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
@@ -41,7 +42,7 @@ def same(value: Any) -> Any:
     return value
 
 
-def _once(value: Any) -> List[str]:
+def _once(value: Any) -> list[str]:
     return [str(value)]
 
 
@@ -71,7 +72,7 @@ class Kind:
 
     read: Callable[[str], Any]
     sound: shapes.Check
-    write: Callable[[Any], List[str]] = _once
+    write: Callable[[Any], list[str]] = _once
     repeated: bool = False
     to_record: Callable[[Any], Any] = same
     of_record: Callable[[Any], Any] = same
@@ -119,10 +120,10 @@ _LIKE_IDS = re.compile(r"[0-9:,-]+")
 _KIND = re.compile(r"(?:(any|start|fail):)?(.*)", re.DOTALL)
 
 
-def dependencies(text: str) -> Tuple[Dependency, ...]:
+def dependencies(text: str) -> tuple[Dependency, ...]:
     """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`, `fail:` or
     `start:`, the ids of the last perhaps with a time, as `start:3+5m`."""
-    found: Dict[Dependency, None] = {}
+    found: dict[Dependency, None] = {}
     total = 0
     for part in text.split(","):
         kind, what = _KIND.fullmatch(part).groups(OK)  # type: ignore[union-attr]
@@ -142,7 +143,7 @@ def _after_text(value: Sequence[Dependency]) -> str:
     return ",".join(map(str, value))
 
 
-def _after_of(record: Any) -> Tuple[Dependency, ...]:
+def _after_of(record: Any) -> tuple[Dependency, ...]:
     """As `after=` has it, or a pair for each job and whether its end is enough, as vrm 0.1.0 wrote it."""
     if isinstance(record, list):
         return tuple(Dependency.on(job_id, ANY if whatever else OK) for job_id, whatever in record)
@@ -165,7 +166,7 @@ def _after_sound(value: Any) -> bool:
 _NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _variable(text: str) -> Tuple[str, str]:
+def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not _NAME_OF_VARIABLE.fullmatch(name):
         raise ValueError(text)
@@ -186,7 +187,7 @@ def _joined(words: Sequence[str]) -> str:
     return shapes.CONTROL.sub("?", shlex.join(words))
 
 
-def _arguments(text: str) -> Tuple[str, ...]:
+def _arguments(text: str) -> tuple[str, ...]:
     words = tuple(shlex.split(text))
     if ":" in words:
         raise FieldError("args: a `:` alone would begin a second program for mpirun; write it as a "
@@ -240,7 +241,7 @@ def _amounts_text(value: Amounts) -> str:
 
 def amounts_of(text: str) -> Amounts:
     """What `per_task=ssd:1,scratch:0.5` names; one of a resource without a number."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for part in text.split(","):
         name, colon, number = part.partition(":")
         if name in _OWN_FIELD:
@@ -273,22 +274,22 @@ def _sound_as(read: Callable[[str], Any]) -> shapes.Check:
     return sound
 
 
-def _features_of(text: str) -> FrozenSet[str]:
+def _features_of(text: str) -> frozenset[str]:
     return frozenset(map(_word, text.split(",")))
 
 
-def _features_text(value: FrozenSet[str]) -> str:
+def _features_text(value: frozenset[str]) -> str:
     return ",".join(sorted(value))
 
 
-def _hosts_of(text: str) -> FrozenSet[str]:
+def _hosts_of(text: str) -> frozenset[str]:
     return frozenset(hosts.expand(text))
 
 
 _RANGE = re.compile(r"([0-9]{1,7})(?:(-)([0-9]{1,7})?)?")
 
 
-def _nodes_of(text: str) -> Tuple[int, int]:
+def _nodes_of(text: str) -> tuple[int, int]:
     found = _RANGE.fullmatch(text)
     if not found:
         raise ValueError(text)
@@ -299,7 +300,7 @@ def _nodes_of(text: str) -> Tuple[int, int]:
     return least, most
 
 
-def _nodes_text(value: Tuple[int, int]) -> str:
+def _nodes_text(value: tuple[int, int]) -> str:
     least, most = value
     return f"{least}" if least == most else f"{least}-{most or ''}"
 
@@ -336,7 +337,7 @@ def _app_sound(value: Any) -> bool:
         return False
 
 
-def _flag_write(value: bool) -> List[str]:
+def _flag_write(value: bool) -> list[str]:
     return [str(int(value))]
 
 

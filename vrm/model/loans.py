@@ -11,7 +11,8 @@ its borrowers hold what it held of their nodes. Where a borrower is expected to 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
 
 from vrm.model import bits, core_share
 from vrm.model.booking import Booking
@@ -28,7 +29,7 @@ class LoanCluster(Protocol):
     busy0: int
     busy1: int
     busy_cores: int
-    bookings: Dict[int, Booking]
+    bookings: dict[int, Booking]
 
     def reshape(self, job_id: int, **changes: Any) -> Booking: ...
 
@@ -39,12 +40,12 @@ class Loans:
     did not leave cores which they were to lend: they are not asked again."""
 
     def __init__(self, loans: Sequence[Loan] = (), guests: Iterable[int] = ()) -> None:
-        self.all: List[Loan] = list(loans)
-        self.guests: Set[int] = set(guests)
-        self.unwilling: Set[int] = set()
+        self.all: list[Loan] = list(loans)
+        self.guests: set[int] = set(guests)
+        self.unwilling: set[int] = set()
         self.changes = 0  # how often the cores in use have become others but by a start or an end alone
-        self._ranks: Dict[int, List[Alike]] = {}
-        self._rates: Dict[Tuple[int, bool], Tuple[int, float]] = {}  # the last ones, with what was lent
+        self._ranks: dict[int, list[Alike]] = {}
+        self._rates: dict[tuple[int, bool], tuple[int, float]] = {}  # the last ones, with what was lent
 
     def __bool__(self) -> bool:
         return bool(self.all or self.guests or self.unwilling)
@@ -55,11 +56,11 @@ class Loans:
         twin.unwilling = set(self.unwilling)
         return twin
 
-    def of_lender(self, job_id: int) -> List[Loan]:
+    def of_lender(self, job_id: int) -> list[Loan]:
         """What a job has lent."""
         return [loan for loan in self.all if loan.lender == job_id]
 
-    def of_borrower(self, job_id: int) -> List[Loan]:
+    def of_borrower(self, job_id: int) -> list[Loan]:
         """What a job has borrowed."""
         return [loan for loan in self.all if loan.borrower == job_id]
 
@@ -75,7 +76,7 @@ class Loans:
         return sum(bits.count(loan.cores) for loan in self.all
                    if cluster.bookings[loan.lender].placement.lease is None)
 
-    def ranks(self, cluster: LoanCluster, booking: Booking) -> List[Alike]:
+    def ranks(self, cluster: LoanCluster, booking: Booking) -> list[Alike]:
         """The ranks of a running job, equal nodes together, with their cores when none is lent."""
         found = self._ranks.get(booking.job.id)
         if found is None:
@@ -190,7 +191,7 @@ class Loans:
         """Whoever had these loans of a job holds what that held of their nodes."""
         mine = sorted(mine, key=lambda loan: (-loan.until, loan.borrower))
         left = left_by.node_set
-        heirs: List[int] = []
+        heirs: list[int] = []
         for loan in mine:
             heir = cluster.bookings[loan.borrower]
             placement = heir.placement
@@ -211,11 +212,11 @@ class Loans:
                     cluster.reshape(other, until=until)
             heirs.append(loan.borrower)
 
-    def growing(self, cluster: LoanCluster, now: float, among: Optional[Set[int]] = None
-                ) -> List[Tuple[int, Placement]]:
+    def growing(self, cluster: LoanCluster, now: float, among: set[int] | None = None
+                ) -> list[tuple[int, Placement]]:
         """The jobs whose lenders have all ended, and which lend to nobody, that have room for more cores than
         they run on, as far as they asked for them; with these cores. `among`: the only ones that could."""
-        found: List[Tuple[int, Placement]] = []
+        found: list[tuple[int, Placement]] = []
         for job_id in sorted(self.guests if among is None else self.guests & among):
             booking = cluster.bookings[job_id]
             placement = booking.placement
@@ -225,7 +226,7 @@ class Loans:
                     found.append((job_id, wide))
         return found
 
-    def borrowed_of(self, cluster: LoanCluster, lender: int) -> Set[int]:
+    def borrowed_of(self, cluster: LoanCluster, lender: int) -> set[int]:
         """The running jobs that started on cores of a job, which may have ended."""
         return {job_id for job_id in self.guests if lender in dict(cluster.bookings[job_id].placement.lent)}
 
@@ -240,8 +241,8 @@ class Loans:
         cluster.reshape(job_id, placement=wide, expected_end=end,
                         extra=limit - booking.start - booking.job.walltime)
 
-    def _change(self, cluster: LoanCluster, booking: Booking, now: float, after: List[Loan],
-                before: Optional[List[Loan]] = None, same: bool = False) -> None:
+    def _change(self, cluster: LoanCluster, booking: Booking, now: float, after: list[Loan],
+                before: list[Loan] | None = None, same: bool = False) -> None:
         """Expect other ends of a lender whose loans change at `now`. `same`: they are the same loans,
         of which something else is expected."""
         ends = self._ends(cluster, booking, now, after, self.of_lender(booking.job.id) if before is None else before)
@@ -260,8 +261,8 @@ class Loans:
         booking, mine = cluster.bookings[loan.lender], self.of_lender(loan.lender)
         return self._ends(cluster, booking, loan.since, [*mine, loan], mine)[1]
 
-    def _ends(self, cluster: LoanCluster, booking: Booking, now: float, after: List[Loan],
-              before: List[Loan]) -> List[float]:
+    def _ends(self, cluster: LoanCluster, booking: Booking, now: float, after: list[Loan],
+              before: list[Loan]) -> list[float]:
         """The expected end of a lender, and that of its walltime, if its loans are others from `now` on."""
         was = self._plan(cluster, booking, now, before, foreseen=True)
         really = self._plan(cluster, booking, now, before)
@@ -275,13 +276,13 @@ class Loans:
             ends.append(core_share.finish(will, now, left) if left > 0 else end)
         return ends
 
-    def _plan(self, cluster: LoanCluster, booking: Booking, now: float, loans: List[Loan],
-              foreseen: bool = False) -> List[Tuple[float, float]]:
+    def _plan(self, cluster: LoanCluster, booking: Booking, now: float, loans: list[Loan],
+              foreseen: bool = False) -> list[tuple[float, float]]:
         """How fast a lender is from the last change on: slower until its loans are expected to end, or
         until `now` where they have outlived that; `foreseen`: as if they had not."""
         since = booking.shares[-1].since if booking.shares else booking.start
         left = sorted(loans, key=lambda loan: loan.until)
-        plan: List[Tuple[float, float]] = []
+        plan: list[tuple[float, float]] = []
         while True:
             lent = 0
             for loan in left:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Collection, Mapping, Optional, Sequence, Tuple
+from collections.abc import Collection, Mapping, Sequence
 
 from vrm.model.node import Node
 
@@ -21,7 +21,7 @@ class Machine:
     licences: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: int, sockets: int = 1, cores: int = 1, licences: Optional[Mapping[str, float]] = None
+    def of(cls, nodes: int, sockets: int = 1, cores: int = 1, licences: Mapping[str, float] | None = None
            ) -> Machine:
         """Return a machine of equal nodes, named n0, n1, ..., each of `sockets` with `cores`. Raises ValueError for
         numbers below 1, and for more than a million sockets."""
@@ -40,5 +40,5 @@ def holdings(resources: Mapping[str, float], features: Collection[str] = ()) -> 
                      + sorted(features))
 
 
-def _memory_first(item: Tuple[str, float]) -> Tuple[bool, str]:
+def _memory_first(item: tuple[str, float]) -> tuple[bool, str]:
     return item[0] != "memory", item[0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Container, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Container, Mapping, Sequence
 
 from vrm.model.energy import PowerClass
 
 WHOLE, HALF, CORES = "whole", "half", "cores"
-Lane = Tuple[int, int]
+Lane = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Node:
     known of its power."""
 
     name: str
-    sockets: Tuple[int, ...]
+    sockets: tuple[int, ...]
     resources: Mapping[str, float] = field(default_factory=dict)
-    features: FrozenSet[str] = frozenset()
-    devices: Mapping[str, Tuple[Device, ...]] = field(default_factory=dict)
-    power: Optional[PowerClass] = None
+    features: frozenset[str] = frozenset()
+    devices: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
+    power: PowerClass | None = None
 
     def __post_init__(self) -> None:
         if not self.sockets or min(self.sockets) < 1:
@@ -48,7 +49,7 @@ class Node:
         """Whether one of the names is the node's, in full or up to the first dot."""
         return self.name in names or self.name.partition(".")[0] in names
 
-    def devices_of(self, name: str) -> Tuple[Device, ...]:
+    def devices_of(self, name: str) -> tuple[Device, ...]:
         """The devices of a resource; where they are not listed, as many as there are of it, from
         index 0 on."""
         listed = self.devices.get(name)
@@ -68,9 +69,9 @@ class NodeClass(NamedTuple):
     node: Node
 
 
-def node_classes(nodes: Sequence[Node]) -> Tuple[NodeClass, ...]:
+def node_classes(nodes: Sequence[Node]) -> tuple[NodeClass, ...]:
     """The classes of the nodes, in the order of their first members."""
-    members: Dict[Tuple[object, ...], List[int]] = {}
+    members: dict[tuple[object, ...], list[int]] = {}
     for number, node in enumerate(nodes):
         shape = (node.sockets, tuple(sorted(node.resources.items())) if node.resources else (),
                  node.features)
@@ -96,7 +97,7 @@ def lane_of_socket(cores: int, share: str, lane: int) -> Lane:
 
 
 @cache
-def _capacity(sockets: Tuple[int, ...], share: str, lane: int, width: int) -> int:
+def _capacity(sockets: tuple[int, ...], share: str, lane: int, width: int) -> int:
     return sum(lane_of_socket(cores, share, lane)[1] // width for cores in sockets)
 
 
@@ -105,7 +106,7 @@ class Socket:
     """A socket in a view of the cluster: `slots[core]` is the id of the job there, or None."""
 
     number: int
-    slots: List[Optional[int]]
+    slots: list[int | None]
 
     @property
     def taken(self) -> int:

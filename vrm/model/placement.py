@@ -7,23 +7,23 @@ import itertools
 import operator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import (Any, Callable, Dict, Final, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Union)
+from typing import (Any, Final, NamedTuple)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.node import CORES, Node, lane_of_socket
 
-Devices = Mapping[int, Mapping[str, Tuple[int, ...]]]
+Devices = Mapping[int, Mapping[str, tuple[int, ...]]]
 """Devices by node and resource, as indices: those of the tasks there, in their order, then those of
 all of them (see `vrm.model.devices`)."""
 
 NO_DEVICES: Devices = {}
 
-Amounts = Sequence[Tuple[str, int, int]]
+Amounts = Sequence[tuple[str, int, int]]
 """What is taken of nodes besides cores: the resource, the node, and how much (base units). A placement keeps them
 with the request of which they are: a plan asks again and again."""
 
-Room = Tuple[int, int, int]
+Room = tuple[int, int, int]
 """What somebody holds: the nodes of which it is lane 0, those of which it is lane 1 (see `vrm.model.node`), and
 cores."""
 
@@ -35,7 +35,7 @@ class RankSlot:
     rank: int
     node: int
     socket: int
-    cores: Tuple[int, ...]
+    cores: tuple[int, ...]
 
 
 class OnNode(NamedTuple):
@@ -50,9 +50,9 @@ class CoreLayout:
     """The cores of all nodes numbered through: node by node, socket by socket."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.first: List[int] = []  # of each socket of each node, in order
-        self.socket: List[Tuple[int, int]] = []  # node and socket number, beside `first`
-        self.node_first: List[int] = []
+        self.first: list[int] = []  # of each socket of each node, in order
+        self.socket: list[tuple[int, int]] = []  # node and socket number, beside `first`
+        self.node_first: list[int] = []
         self.total = 0
         self._nodes = nodes
         for index, node in enumerate(nodes):
@@ -62,8 +62,8 @@ class CoreLayout:
                 self.socket.append((index, number))
                 self.total += cores
         self.all = (1 << self.total) - 1
-        self._cores_of: Dict[int, int] = {}
-        self._everywhere: Dict[int, int] = {}
+        self._cores_of: dict[int, int] = {}
+        self._everywhere: dict[int, int] = {}
 
     def _end(self, index: int) -> int:
         """One past the last core of a node."""
@@ -109,10 +109,10 @@ class CoreLayout:
             _keep(self._everywhere, cores, found)
         return found & self.cores_of(nodes)
 
-    def patterns(self, cores: int, nodes: int) -> List[Tuple[int, int]]:
+    def patterns(self, cores: int, nodes: int) -> list[tuple[int, int]]:
         """Some nodes with equally many cores, by what is there of a set of cores: pairs of nodes, and the
         cores on each of them, counted from its first."""
-        found: Dict[int, int] = {}
+        found: dict[int, int] = {}
         left = [nodes] if nodes else []
         while left:
             some = left.pop()
@@ -125,9 +125,9 @@ class CoreLayout:
         return [(some, here) for here, some in found.items()]
 
     @cached_property
-    def shapes(self) -> Dict[Tuple[int, ...], int]:
+    def shapes(self) -> dict[tuple[int, ...], int]:
         """The nodes by the cores of their sockets."""
-        found: Dict[Tuple[int, ...], List[int]] = {}
+        found: dict[tuple[int, ...], list[int]] = {}
         for index, node in enumerate(self._nodes):
             found.setdefault(node.sockets, []).append(index)
         if len(found) == 1:
@@ -135,10 +135,10 @@ class CoreLayout:
         return {sockets: sum(1 << index for index in here) for sockets, here in found.items()}
 
     @cached_property
-    def _blocks(self) -> List[Tuple[int, int, int]]:
+    def _blocks(self) -> list[tuple[int, int, int]]:
         """Nodes one after the other with equally many cores: the first, how many nodes, and the cores of
         each."""
-        found: List[Tuple[int, int, int]] = []
+        found: list[tuple[int, int, int]] = []
         for index, first in enumerate(self.node_first):
             cores = self._end(index) - first
             if found and found[-1][2] == cores:
@@ -158,7 +158,7 @@ class CoreLayout:
             return found >> (begin & 7) & ((1 << end - begin) - 1)
         return here
 
-    def join(self, parts: Iterable[Tuple[int, int]]) -> int:
+    def join(self, parts: Iterable[tuple[int, int]]) -> int:
         """The set of cores that has these on these nodes: pairs of a node, and cores of it, counted from
         its first."""
         data = bytearray((self.total + 7) // 8 + 8)
@@ -172,16 +172,16 @@ class CoreLayout:
                 at += 1
         return int.from_bytes(data, "little")
 
-    def sockets(self) -> Iterator[Tuple[int, int]]:
+    def sockets(self) -> Iterator[tuple[int, int]]:
         """First core and number of cores of every socket, in order."""
         return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))
 
-    def spans(self, cores: int) -> Iterator[Tuple[int, int, int, int]]:
+    def spans(self, cores: int) -> Iterator[tuple[int, int, int, int]]:
         """A set of cores as (node, socket, first core, one past the last) within the sockets."""
         for start, stop in bits.runs(cores):
             yield from self.span(start, stop)
 
-    def span(self, start: int, stop: int) -> Iterator[Tuple[int, int, int, int]]:
+    def span(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """The cores from start to before stop, in the same form."""
         at = bisect.bisect_right(self.first, start) - 1
         while start < stop:
@@ -196,7 +196,7 @@ _KEPT = 256
 """So many answers of each kind are kept: a set of cores of five thousand nodes has 10 KB."""
 
 
-def _keep(answers: Dict[int, int], question: int, answer: int) -> None:
+def _keep(answers: dict[int, int], question: int, answer: int) -> None:
     if len(answers) >= _KEPT:
         answers.clear()
     answers[question] = answer
@@ -220,8 +220,8 @@ class Lease(NamedTuple):
     one. `grown`: until when (seconds) its ranks were in an earlier place, with fewer cores, before they got more of
     what passed to them from lenders that have ended."""
 
-    lent: Tuple[Tuple[int, int], ...]
-    grown: Tuple[Tuple[float, Placement], ...] = ()
+    lent: tuple[tuple[int, int], ...]
+    grown: tuple[tuple[float, Placement], ...] = ()
 
 
 class Placement:
@@ -244,10 +244,10 @@ class Placement:
     __slots__ = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease",
                  "layout", "amounts", "_nodes")
 
-    def __init__(self, share: str, room: Union[Room, Tuple[int, int]], order: Tuple[int, ...], procs: int,
-                 width: int = 1, size: int = 0, most: Optional[Mapping[int, int]] = None,
+    def __init__(self, share: str, room: Room | tuple[int, int], order: tuple[int, ...], procs: int,
+                 width: int = 1, size: int = 0, most: Mapping[int, int] | None = None,
                  devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0,
-                 lease: Optional[Lease] = None, layout: Optional[CoreLayout] = None, nodes: int = -1) -> None:
+                 lease: Lease | None = None, layout: CoreLayout | None = None, nodes: int = -1) -> None:
         self.share: Final = share
         self.room: Final[Room] = room if len(room) == 3 else (*room, 0)
         self.order: Final = order
@@ -260,7 +260,7 @@ class Placement:
         self.pace: Final = pace
         self.lease: Final = lease
         self.layout: Final = layout or _NO_LAYOUT
-        self.amounts: Optional[Tuple[object, Amounts]] = None
+        self.amounts: tuple[object, Amounts] | None = None
         self._nodes = nodes
 
     @classmethod
@@ -284,7 +284,7 @@ class Placement:
         return self._nodes
 
     @property
-    def nodes(self) -> List[int]:
+    def nodes(self) -> list[int]:
         """Node indices in the order in which ranks fill them."""
         groups = (self.node_set,) if self.share == CORES else self.order
         return [node for group in groups for node in bits.members(group)]
@@ -305,12 +305,12 @@ class Placement:
         return self.procs * self.width
 
     @property
-    def lent(self) -> Tuple[Tuple[int, int], ...]:
+    def lent(self) -> tuple[tuple[int, int], ...]:
         """The jobs that lend cores to it, each with all of them."""
         return self.lease.lent if self.lease is not None else ()
 
     @property
-    def grown(self) -> Tuple[Tuple[float, Placement], ...]:
+    def grown(self) -> tuple[tuple[float, Placement], ...]:
         """Until when (seconds) its ranks were in which earlier place."""
         return self.lease.grown if self.lease is not None else ()
 
@@ -327,7 +327,7 @@ class Placement:
         """The lane whose cores the job uses on a node of its."""
         return 0 if self.room[0] >> node & 1 else 1
 
-    def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
+    def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
         """Pairs of node index and ranks there, in rank order."""
         if self.share == CORES:
             yield from (each[:2] for each in self.on_nodes(nodes))
@@ -381,7 +381,7 @@ def in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: in
     return cores
 
 
-def slots_of(parts: Iterable[Tuple[OnNode, int]], nodes: Sequence[Node]) -> Iterator[RankSlot]:
+def slots_of(parts: Iterable[tuple[OnNode, int]], nodes: Sequence[Node]) -> Iterator[RankSlot]:
     """The place of every rank: `parts` are those of each node, with how many cores each has."""
     rank = 0
     for (node, ranks, cores), width in parts:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from functools import reduce
 from operator import or_
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.model import bits, shapes
 from vrm.model.job import Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node
 from vrm.model.placement import CoreLayout, Lease, Placement
 
-Values = Tuple[Any, ...]
+Values = tuple[Any, ...]
 """A placement as numbers, texts and tuples of them."""
 
 
@@ -39,11 +40,11 @@ def width_of(values: Values) -> int:
     return width
 
 
-def to_record(placement: Placement) -> Dict[str, Any]:
+def to_record(placement: Placement) -> dict[str, Any]:
     """The placement as JSON values; sets of nodes or cores are hexadecimal."""
     lane0, lane1, held = placement.room
     ranks = {"procs": placement.procs, "width": placement.width}
-    record: Dict[str, Any]
+    record: dict[str, Any]
     if placement.share == CORES:
         record = {"taken": hex(placement.taken), **ranks}
         if placement.lease is not None:
@@ -80,12 +81,12 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> Placement:
                      lease=lease, layout=layout, **_pace(record))
 
 
-def moved(placement: Placement, before: Tuple[Sequence[Node], CoreLayout], now: Tuple[Sequence[Node], CoreLayout]
-          ) -> Optional[Placement]:
+def moved(placement: Placement, before: tuple[Sequence[Node], CoreLayout], now: tuple[Sequence[Node], CoreLayout]
+          ) -> Placement | None:
     """Number a placement anew for another list of nodes; None where a node is missing there, or has other sockets."""
     (old_nodes, old), (nodes, layout) = before, now
     index = {node.name: number for number, node in enumerate(nodes)}
-    new: Dict[int, int] = {}
+    new: dict[int, int] = {}
     for number in bits.members(placement.node_set):
         node = old_nodes[number]
         other = index.get(node.name)
@@ -108,7 +109,7 @@ def moved(placement: Placement, before: Tuple[Sequence[Node], CoreLayout], now: 
                      lease=placement.lease and Lease(tuple((lender, there(cores)) for lender, cores in placement.lent)))
 
 
-def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequence[int]]]) -> str:
+def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[tuple[str, Sequence[int]]]) -> str:
     """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
     their sockets; "" when it can."""
     wrong = ""
@@ -162,7 +163,7 @@ _PACE = {"frequency": 0.0, "pace": 1.0}
 """What a record has of a placement where it is another value."""
 
 
-def _pace(record: Mapping[str, Any]) -> Dict[str, Any]:
+def _pace(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record.get(name, default) for name, default in _PACE.items()}
 
 
@@ -179,7 +180,7 @@ def _devices_sound(value: Any, nodes: int) -> bool:
 _HEX = re.compile(r"0x[0-9a-f]{1,200000}")
 
 
-def _set(value: Any, below: int) -> Optional[int]:
+def _set(value: Any, below: int) -> int | None:
     """A set of numbers below a limit; None where it is none."""
     if type(value) is not str or not _HEX.fullmatch(value):
         return None

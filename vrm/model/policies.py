@@ -6,8 +6,8 @@ would be. It holds none itself, so one policy serves a run, its forecast and its
 
 from __future__ import annotations
 
-from typing import (Callable, Hashable, Iterable, Iterator, List, Mapping, Optional, Protocol, Sequence,
-                    Tuple)
+from typing import (Protocol)
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
@@ -15,7 +15,7 @@ from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 
-Rooms = Callable[[], Sequence[Tuple[int, int]]]
+Rooms = Callable[[], Sequence[tuple[int, int]]]
 """Gives the eligible nodes on which a job finds room, as disjoint sets of nodes that hold equally many
 of its tasks, each with how many one node holds."""
 
@@ -25,7 +25,7 @@ class InOrder(Protocol):
     since the last step."""
 
     @property
-    def fresh(self) -> List[Job]: ...
+    def fresh(self) -> list[Job]: ...
 
     def holds(self, job: Job) -> bool: ...
 
@@ -38,13 +38,13 @@ class Follower(Protocol):
     """Who goes by what waits and by what became of earlier jobs, and is told each step of a run."""
 
     def follow(self, now: float, waiting: InOrder, cluster: Cluster,
-               decided: Iterator[Tuple[Job, Placement]], all_tried: bool
-               ) -> Iterator[Tuple[Job, Placement]]:
+               decided: Iterator[tuple[Job, Placement]], all_tried: bool
+               ) -> Iterator[tuple[Job, Placement]]:
         """A step at `now`: the same starts as `decided`, each of which is booked before the next
         one is asked for. `all_tried`: the dispatcher also looks at jobs behind the first that does
         not fit. Until it ends, `waiting` says who waits."""
 
-    def plans(self, starts: Mapping[int, Tuple[Job, float]]) -> None:
+    def plans(self, starts: Mapping[int, tuple[Job, float]]) -> None:
         """During a step: the waiting jobs that a dispatcher plans to start later, with their times
         (seconds), by id."""
 
@@ -58,10 +58,10 @@ class PlacementPolicy(Protocol):
     """
 
     name: str
-    heatmap: Optional[Heatmap]
+    heatmap: Heatmap | None
 
     @property
-    def follower(self) -> Optional[Follower]: ...
+    def follower(self) -> Follower | None: ...
 
     def copy(self) -> PlacementPolicy:
         """An independent copy, for a copy of the run; itself where nothing is kept from step to
@@ -74,10 +74,10 @@ class PlacementPolicy(Protocol):
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view as it is."""
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """Where the job would start on the view, or None when it does not fit; takes nothing."""
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """A class of jobs, and the job's size in it: in one state of the machine, of two jobs of a
         class the larger takes all that the smaller takes, and more. None: nothing is promised."""
 
@@ -88,7 +88,7 @@ class PlacementPolicy(Protocol):
     def size(self, job: Job) -> int:
         """What is counted of a job: all that it takes if counts are exact, else the least."""
 
-    def room(self, view: Pool) -> Optional[int]:
+    def room(self, view: Pool) -> int | None:
         """The largest `size` that any job may have to fit on the view; None: cannot be counted."""
 
     def lacks(self, job: Job, view: Pool) -> str:
@@ -110,7 +110,7 @@ class NodeOrder(Protocol):
     where it goes by what waits or by earlier jobs."""
 
     @property
-    def follower(self) -> Optional[Follower]: ...
+    def follower(self) -> Follower | None: ...
 
     def bind(self, nodes: Sequence[Node]) -> None:
         """The nodes of the machine, before the first question."""

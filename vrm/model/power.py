@@ -11,7 +11,8 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from vrm.model.energy import Programs
 from vrm.model.job import Job
@@ -24,8 +25,8 @@ MARK = "class:"
 """What the feature begins with that says to which power class a node belongs."""
 
 
-def draw(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs
-         ) -> Optional[float]:
+def draw(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs
+         ) -> float | None:
     """Mean watts of a job on its nodes; None where that is not known. A prediction is of whole nodes,
     and a job that shares one is taken to draw as much more than the idle node as its cores are."""
     if job.watts:
@@ -46,8 +47,8 @@ def draw(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Prog
     return total
 
 
-def added(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs
-          ) -> Optional[int]:
+def added(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs
+          ) -> int | None:
     """Milliwatts by which a job raises the power of its nodes above that of idle ones; None where that
     is not known."""
     watts = draw(job, placement, nodes, programs)
@@ -65,7 +66,7 @@ def idle_power(nodes: Sequence[Node]) -> float:
     return math.fsum(node.power.idle for node in nodes if node.power is not None)
 
 
-def pace(job: Job, placement: "Placement", nodes: Sequence[Node], programs: Programs) -> float:
+def pace(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs) -> float:
     """The run time of a job where it is, as a multiple of that on its program's first class at the
     highest frequency: that of its slowest node."""
     classes = {power.name: power for number, _ in placement.ranks_by_node(nodes)
@@ -79,7 +80,7 @@ class Cap:
     """The most watts that the machine may draw, as steps of time (seconds) and watts. Before the first
     step its watts count, after the last one the last's."""
 
-    steps: Tuple[Tuple[float, float], ...]
+    steps: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
         for _, watts in self.steps:
@@ -121,7 +122,7 @@ class Cap:
         """The cap at a time."""
         return self.steps[max(0, bisect.bisect_right(self.steps, (time, math.inf)) - 1)][1]
 
-    def after(self, time: float) -> List[float]:
+    def after(self, time: float) -> list[float]:
         """The times of later steps."""
         return [step for step, _ in self.steps if step > time]
 
@@ -139,9 +140,9 @@ class Budget:
         self.cap = cap
         self._times = [time for time, _ in cap.steps]
         self._levels = [int((watts - idle) * 1000) for _, watts in cap.steps]
-        self.held: Dict[int, Tuple[float, int]] = {}  # end and amount
+        self.held: dict[int, tuple[float, int]] = {}  # end and amount
         self.total = 0
-        self._floor: Optional[int] = None
+        self._floor: int | None = None
 
     def copy(self) -> Budget:
         """An independent copy."""

@@ -3,7 +3,7 @@ infinite, which numpy gives none of."""
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, fields, replace
-from typing import Any, Dict, Iterable, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import Node
@@ -39,7 +40,7 @@ class Queue:
     max_cores: int = 0
     max_running_per_user: int = 0
     max_cores_per_user: int = 0
-    nodes: Tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     cores_per_node: int = 0
 
     @property
@@ -76,7 +77,7 @@ class Queue:
 class Queues:
     """All queues of a run, by their names in `all`."""
 
-    all: Tuple[Queue, ...] = ()
+    all: tuple[Queue, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.all)
@@ -96,7 +97,7 @@ class Queues:
             raise ValueError("two queues are the default; one may be")
         return cls(found)
 
-    def record(self) -> Dict[str, Dict[str, Any]]:
+    def record(self) -> dict[str, dict[str, Any]]:
         """What `of` reads, of plain values."""
         return {queue.name: {each.name: list(value) if each.name == "nodes" else value
                              for each in fields(Queue)[1:]
@@ -144,7 +145,7 @@ class Queues:
             queue.mark for queue in self.all
             if {node.name, node.name.partition(".")[0]} & set(queue.nodes)}) for node in kept)
 
-    def strangers(self, nodes: Iterable[Node]) -> Dict[str, Tuple[str, ...]]:
+    def strangers(self, nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
         """Names that queues have and none of the nodes, by queue."""
         known = {name for node in nodes for name in (node.name, node.name.partition(".")[0])}
         found = {queue.name: tuple(name for name in queue.nodes if name not in known)

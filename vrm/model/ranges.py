@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Sequence
+from collections.abc import Sequence
 
 MOST_JOBS = 100_000
 """Jobs that one line may make, or name to wait for."""
@@ -34,7 +34,7 @@ def numbers(text: str) -> tuple[int, ...]:
         total += len(parts[-1])
         if total > MOST_JOBS:
             raise ValueError(text)
-    found: Dict[int, None] = {}
+    found: dict[int, None] = {}
     for part_numbers in parts:
         found.update(dict.fromkeys(part_numbers))
     return tuple(found)

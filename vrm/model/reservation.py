@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterable, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
+from collections.abc import Iterable
 
 LATEST = 60.0
 """Seconds by which a reservation may be opened late (a busy manager) without loss to its jobs."""
@@ -33,9 +34,9 @@ class ReservationRequest:
     begin: float
     end: float
     number: int = 0
-    nodes: Tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     name: str = ""
-    jobs: Tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Reservation:
 
     id: int
     name: str
-    nodes: Tuple[str, ...]
+    nodes: tuple[str, ...]
     begin: float
     end: float
     opened: float = math.inf
@@ -89,7 +90,7 @@ class Calendar:
                 nodes |= those
         return nodes
 
-    def boundaries(self, after: float) -> List[float]:
+    def boundaries(self, after: float) -> list[float]:
         """The begins and ends that are later, in order."""
         return sorted({time for reservation, _ in self.spans
                        for time in (reservation.begin, reservation.end) if time > after})
@@ -98,12 +99,12 @@ class Calendar:
         """The first of these; infinity where there is none."""
         return min(self.boundaries(now), default=math.inf)
 
-    def open(self, now: float) -> List[Span]:
+    def open(self, now: float) -> list[Span]:
         """The reservations that have begun and not ended."""
         return [span for span in self.spans
                 if span.reservation.opened <= now < span.reservation.end]
 
-    def of(self, reservation_id: int) -> Optional[Span]:
+    def of(self, reservation_id: int) -> Span | None:
         """The reservation of that id, and its nodes."""
         return next((span for span in self.spans if span.reservation.id == reservation_id), None)
 
@@ -112,7 +113,7 @@ class Calendar:
         return any(not nodes & ~those and reservation.begin <= begin and end <= reservation.end
                    for reservation, those in self.spans)
 
-    def in_the_way(self, nodes: int, begin: float, end: float) -> Optional[Reservation]:
+    def in_the_way(self, nodes: int, begin: float, end: float) -> Reservation | None:
         """The first reservation that has one of these nodes in a span of time."""
         return next((reservation for reservation, those in self.spans
                      if those & nodes and reservation.overlaps(begin, end)), None)

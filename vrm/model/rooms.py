@@ -7,7 +7,7 @@ same knowledge serves the copies that are made of a pool for questions about the
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Hashable, List, Optional, Tuple
+from collections.abc import Callable, Hashable
 
 from vrm.model import bits
 
@@ -24,7 +24,7 @@ class Rooms:
 
     __slots__ = ("each", "total", "some", "stale")
 
-    def __init__(self, each: List[int], total: int, some: int, stale: int) -> None:
+    def __init__(self, each: list[int], total: int, some: int, stale: int) -> None:
         self.each = each
         self.total = total
         self.some = some
@@ -54,12 +54,12 @@ class Ledger:
 
     __slots__ = ("all", "_changes", "_freed", "_answers", "_kinds", "_of", "_of_changes", "_touched")
 
-    def __init__(self, all_nodes: int, of: Optional[Ledger] = None) -> None:
+    def __init__(self, all_nodes: int, of: Ledger | None = None) -> None:
         self.all = all_nodes
         self._changes = [0]
         self._freed = 0  # changes after which there may be more room
-        self._answers: Dict[Hashable, Tuple[int, int, int]] = {}
-        self._kinds: Dict[Hashable, Rooms] = {}
+        self._answers: dict[Hashable, tuple[int, int, int]] = {}
+        self._kinds: dict[Hashable, Rooms] = {}
         self._of = (of._kinds, of._changes) if of is not None else None
         self._of_changes = of._changes[0] if of is not None else 0
         self._touched = 0
@@ -93,7 +93,7 @@ class Ledger:
             self._kinds.clear()
         self._kinds[kind] = rooms
 
-    def _copied(self, kind: Hashable) -> Optional[Rooms]:
+    def _copied(self, kind: Hashable) -> Rooms | None:
         """What the other ledger knew when this was copied of it; None where it has changed since."""
         if self._of is None or self._of[1][0] != self._of_changes:
             return None
@@ -102,7 +102,7 @@ class Ledger:
             return None
         return Rooms(list(known.each), known.total, known.some, known.stale | self._touched)
 
-    def answer(self, request: Hashable) -> Optional[int]:
+    def answer(self, request: Hashable) -> int | None:
         """The cores that a request was given, if nothing has changed since; 0 if it found no room,
         and nothing was freed since. None: it has to be asked."""
         chosen, changes, freed = self._answers.get(request, (0, -1, -1))

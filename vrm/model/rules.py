@@ -8,7 +8,8 @@ What a key does is for the scheduler, or whoever else asks `Rules` for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
@@ -30,7 +31,7 @@ def _cap(value: Any) -> bool:
         return False
 
 
-WORDS: Mapping[str, Tuple[str, ...]] = {"speed": ("ideal", "worst"), "events": ("instant", "published")}
+WORDS: Mapping[str, tuple[str, ...]] = {"speed": ("ideal", "worst"), "events": ("instant", "published")}
 """The values that keys of these kinds can have."""
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -170,7 +171,7 @@ class Rules:
         "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "
         "until what they draw is left (docs/energy.md)", metavar="WATTS|FILE", example="5000")
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """What files have of it; `read` reads that."""
         return {key.record or name: _plain(getattr(self, name)) for name, key in KEYS.items()
                 if key.always or self._changed(name) or (key.beside and self._changed(key.beside))}
@@ -179,10 +180,10 @@ class Rules:
         return bool(getattr(self, name) != DEFAULTS[name])
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "Rules":
+    def read(cls, record: Mapping[str, Any]) -> Rules:
         """From what a file has, of this or an older version. Raises KeyError for what is missing
         and ValueError for what is not a value of a key."""
-        found: Dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, key in KEYS.items():
             word = key.record or name
             if key.always or word in record:
@@ -192,9 +193,9 @@ class Rules:
         return cls(**found)
 
     @classmethod
-    def of(cls, settings: Any) -> "Rules":
+    def of(cls, settings: Any) -> Rules:
         """What a configuration (`vrm.config.schema.Settings`) says."""
-        found: Dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, key in KEYS.items():
             place, _, yes = key.config.partition("=")
             value = settings
@@ -203,22 +204,22 @@ class Rules:
             found[name] = value == yes if yes else value
         return cls(**found)
 
-    def changes(self) -> Dict[str, Any]:
+    def changes(self) -> dict[str, Any]:
         """What a running manager is told to schedule by these: the keys of CHANGEABLE, as files have
         them."""
         return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
 
-    def words(self, names: Iterable[str]) -> List[str]:
+    def words(self, names: Iterable[str]) -> list[str]:
         """Keys for people: `power cap 900`, `kill`."""
         values = {name.replace("_", " "): getattr(self, name) for name in names}
         return [name if value is True else f"{name} {_short(str(value))}"
                 for name, value in values.items() if value is not False and value != ""]
 
-    def changed(self) -> List[str]:
+    def changed(self) -> list[str]:
         """The keys besides the policies that are not as by default."""
         return [name for name, key in KEYS.items() if not key.always and self._changed(name)]
 
-    def own(self) -> Dict[str, str]:
+    def own(self) -> dict[str, str]:
         """What can name a policy of the user's own, by its key in the configuration."""
         return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
 
@@ -248,7 +249,7 @@ CHANGEABLE = ("algorithm", "backfill", "backfill_order", "policy", "node_order",
 """The keys that can be changed while a manager runs."""
 
 
-def section(name: str) -> Dict[str, Tuple[Key, Any]]:
+def section(name: str) -> dict[str, tuple[Key, Any]]:
     """The keys of a section of the configuration, such as `Scheduling`, by their attributes there,
     with their defaults."""
     found = {}
@@ -265,7 +266,7 @@ def attribute(word: str) -> str:
                    for place, letter in enumerate(word))
 
 
-def checks() -> Tuple[Dict[str, Callable[[Any], bool]], Dict[str, Callable[[Any], bool]]]:
+def checks() -> tuple[dict[str, Callable[[Any], bool]], dict[str, Callable[[Any], bool]]]:
     """What values of the keys look like in files, by their names there: of those that must be
     there, and of those that may."""
     must, may = ({key.record or name: KINDS[key.kind] for name, key in KEYS.items()

@@ -6,7 +6,8 @@ JSON has no kinds that a program could rely on; a table of these says what a rec
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Collection, KeysView, Mapping, Optional
+from typing import Any
+from collections.abc import Callable, Collection, KeysView, Mapping
 
 Check = Callable[[Any], bool]
 
@@ -67,7 +68,7 @@ def maybe(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def list_of(check: Check, length: Optional[int] = None) -> Check:
+def list_of(check: Check, length: int | None = None) -> Check:
     """A list of such values, of that length where one is given."""
     return lambda value: (type(value) is list and all(map(check, value))
                           and length in (None, len(value)))

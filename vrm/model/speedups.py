@@ -8,7 +8,8 @@ of A on half the cores while the others idle.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Iterator, Mapping
 
 from vrm.model.heatmap import Heatmap, Throughput, load_name
 from vrm.model.job import application_kind
@@ -28,24 +29,24 @@ class Speedups:
     """
 
     def __init__(self, pairs: Mapping[str, Mapping[str, float]],
-                 spare: Optional[Mapping[str, float]] = None,
-                 compact: Optional[Mapping[str, float]] = None) -> None:
+                 spare: Mapping[str, float] | None = None,
+                 compact: Mapping[str, float] | None = None) -> None:
         self.pairs = {load: dict(row) for load, row in pairs.items()}
         self.spare = dict(spare or {})
         self.compact = dict(compact or {})
         for name, value in self._values():
             if not value > 0:
                 raise SpeedError(f"{name}: a speed-up or time must be above 0, not {value:g}")
-        self._known: Dict[Tuple[str, int, str, int], Optional[float]] = {}
+        self._known: dict[tuple[str, int, str, int], float | None] = {}
 
-    def _values(self) -> Iterator[Tuple[str, float]]:
+    def _values(self) -> Iterator[tuple[str, float]]:
         for load, row in self.pairs.items():
             for partner, value in row.items():
                 yield f"{load} with {partner}", value
         for load, value in [*self.spare.items(), *self.compact.items()]:
             yield load, value
 
-    def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> Optional[float]:
+    def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> float | None:
         """The speed-up of an application beside another, if it was measured."""
         key = (app, procs, partner, partner_procs)
         if key not in self._known:
@@ -53,17 +54,17 @@ class Speedups:
             self._known[key] = _named(row, partner, partner_procs) if row is not None else None
         return self._known[key]
 
-    def alone(self, app: str, procs: int) -> Optional[float]:
+    def alone(self, app: str, procs: int) -> float | None:
         """The spare speed-up of an application, if it was measured."""
-        found: Optional[float] = _named(self.spare, app, procs)
+        found: float | None = _named(self.spare, app, procs)
         return found
 
-    def compact_time(self, app: str, procs: int) -> Optional[float]:
+    def compact_time(self, app: str, procs: int) -> float | None:
         """The run time of an application on full nodes, in seconds, if it was measured."""
-        found: Optional[float] = _named(self.compact, app, procs)
+        found: float | None = _named(self.compact, app, procs)
         return found
 
-    def against_spare(self) -> Dict[str, Dict[str, float]]:
+    def against_spare(self) -> dict[str, dict[str, float]]:
         """The speed-ups of pairs against running alone on half the cores (spare) instead of
         compact; a spare speed-up that is not known counts as 1."""
         return {load: {partner: value / self.spare.get(load, 1.0)
@@ -74,7 +75,7 @@ class Speedups:
         largest mean speed-up first. It refuses pairs whose combined throughput is below `least`
         (see `Heatmap`; 0: none)."""
         means = _means(self.pairs)
-        ranks: Dict[str, Dict[str, float]] = {}
+        ranks: dict[str, dict[str, float]] = {}
         for app, row in means.items():
             best = sorted(row, key=lambda partner: (-row[partner], partner))
             ranks[app] = {partner: float(rank) for rank, partner in enumerate(best, 1)}
@@ -88,9 +89,9 @@ class Speedups:
                            if load in speeds.get(partner, ())})
 
 
-def _means(pairs: Mapping[str, Mapping[str, float]]) -> Dict[str, Dict[str, float]]:
+def _means(pairs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Means over the loads of each application."""
-    sums: Dict[str, Dict[str, List[float]]] = {}
+    sums: dict[str, dict[str, list[float]]] = {}
     for load, row in pairs.items():
         own = sums.setdefault(application_kind(load).lower(), {})
         for partner, value in row.items():

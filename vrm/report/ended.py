@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.report.tables import clock, drop_empty, duration, narrow, shown, table_text
 from vrm.results.jobs import JobRow
@@ -13,7 +14,7 @@ LAST = 20
 """How many are shown unless all are asked for."""
 
 
-def ended_table(rows: Sequence[JobRow], width: Optional[int] = None, all_of_them: bool = False
+def ended_table(rows: Sequence[JobRow], width: int | None = None, all_of_them: bool = False
                 ) -> str:
     """The jobs in the order in which they ended, with how long they ran and why they failed.
 
@@ -32,7 +33,7 @@ def ended_table(rows: Sequence[JobRow], width: Optional[int] = None, all_of_them
     return text
 
 
-def _cells(row: JobRow) -> List[str]:
+def _cells(row: JobRow) -> list[str]:
     ran = row.start is not None and row.end is not None
     return [str(row.id), shown(row.app), shown(label(asdict(row))), shown(row.args),
             str(row.procs), row.status, clock(row.start) if row.start is not None else "-",
@@ -40,6 +41,6 @@ def _cells(row: JobRow) -> List[str]:
             "" if row.status == "completed" else shown(row.reason)]
 
 
-def ended_json(rows: Sequence[JobRow]) -> List[Dict[str, Any]]:
+def ended_json(rows: Sequence[JobRow]) -> list[dict[str, Any]]:
     """The jobs as data for `json.dumps`: the columns of `jobs.csv` by their names."""
     return [asdict(row) for row in rows]

@@ -4,19 +4,20 @@ the state file.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 GPU, MEMORY = "gpu", "memory"
 
 Node = Mapping[str, Any]
-Held = Dict[Tuple[str, str, int], int]
+Held = dict[tuple[str, str, int], int]
 """The job that holds a device, by node, resource and index."""
 
 
-def parse_devices(text: str) -> Dict[str, Dict[str, Tuple[int, ...]]]:
+def parse_devices(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
     """The devices of a job by node and resource, of a text such as `n0:gpu/0,2;n1:gpu/1+mic/0`; what is
     no such text has none."""
-    found: Dict[str, Dict[str, Tuple[int, ...]]] = {}
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
     for part in text.split(";"):
         node, _, rest = part.rpartition(":")
         for each in rest.split("+"):
@@ -34,7 +35,7 @@ def held(jobs: Iterable[Mapping[str, Any]]) -> Held:
             for name, indices in here.items() for index in indices}
 
 
-def gpus(node: Node, holders: Held) -> List[Tuple[int, Optional[int]]]:
+def gpus(node: Node, holders: Held) -> list[tuple[int, int | None]]:
     """The GPUs of a node by index, and the job that holds each."""
     _, there = node.get("resources", {}).get(GPU, (0, 0))
     indices = node.get("devices", {}).get(GPU, range(int(there)))
@@ -51,7 +52,7 @@ def worth_telling(snapshot: Mapping[str, Any]) -> bool:
 
 
 def rows(nodes: Sequence[Node], holders: Held, apps: Mapping[int, str]
-         ) -> Tuple[List[str], List[List[str]]]:
+         ) -> tuple[list[str], list[list[str]]]:
     """The columns and lines of a table of what nodes have besides cores: what is free of it, and the
     job on each GPU (`.`: free). Neighbours that say the same share a line."""
     resources = sorted({name for node in nodes for name in node.get("resources", {}) if name != GPU},
@@ -60,7 +61,7 @@ def rows(nodes: Sequence[Node], holders: Held, apps: Mapping[int, str]
     features = any(node.get("features") for node in nodes)
     names = ["Node", *(name.capitalize() for name in resources),
              *(f"GPU {number}" for number in range(most)), *["Features"] * features]
-    lines: List[List[str]] = []
+    lines: list[list[str]] = []
     for node in nodes:
         amounts = [f"{left:g}/{there:g}" + " GiB" * (name == MEMORY) if there else "" for name, (
             left, there) in ((name, node.get("resources", {}).get(name, (0, 0))) for name in resources)]

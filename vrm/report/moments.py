@@ -6,7 +6,7 @@ import math
 import time
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Iterable, Mapping, Optional, Tuple
+from collections.abc import Iterable, Mapping
 
 from vrm.results.forecast import Record, moment
 
@@ -26,7 +26,7 @@ _ALL_SOON = 3600.0
 """The same for a whole table, where all moments are in one form."""
 
 
-def when(at: float, now: float, seconds: Optional[bool] = None) -> str:
+def when(at: float, now: float, seconds: bool | None = None) -> str:
     """A moment as the local time, in few characters: `14:20`, `Tue 14:20`, `24 Nov`; with its seconds
     where they are wanted (default: where it is near)."""
     if not math.isfinite(at):
@@ -39,7 +39,7 @@ def when(at: float, now: float, seconds: Optional[bool] = None) -> str:
 
 
 @lru_cache(maxsize=1)
-def _day(now: int) -> Tuple[int, ...]:
+def _day(now: int) -> tuple[int, ...]:
     """The day of a moment."""
     return time.localtime(now)[:3]
 
@@ -50,7 +50,7 @@ def all_near(jobs: Iterable[Record], now: float) -> bool:
         moment(job, "end"), moment(job, "p90"), moment(job, "latest")) if math.isfinite(at))
 
 
-def span(job: Record, now: float, seconds: Optional[bool] = None) -> str:
+def span(job: Record, now: float, seconds: bool | None = None) -> str:
     """The range of a start: four of five are in it. Empty where it is one moment."""
     low, high = (max(now, moment(job, name)) for name in ("p10", "p90"))
     if low == high:
@@ -58,7 +58,7 @@ def span(job: Record, now: float, seconds: Optional[bool] = None) -> str:
     return f"{when(low, now, seconds)}-{when(high, now, seconds) if math.isfinite(high) else LATER}"
 
 
-def brief(job: Optional[Record], now: float) -> str:
+def brief(job: Record | None, now: float) -> str:
     """Start and range in few characters, for a column of the queue; of a job that runs its end. "" where
     nothing is forecast."""
     if job is None:

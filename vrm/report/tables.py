@@ -18,8 +18,8 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoReturn, Optional, \
-    Sequence, TextIO, Tuple
+from typing import Any, NoReturn, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prettytable import PrettyTable
 
@@ -51,19 +51,19 @@ class _Head:
 
     age: float
     stale: bool
-    running: List[Mapping[str, Any]]
-    queued: List[Mapping[str, Any]]
+    running: list[Mapping[str, Any]]
+    queued: list[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: float, apart: float = APART) -> "_Head":
+    def of(cls, snapshot: Snapshot, now: float, apart: float = APART) -> _Head:
         age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ a little
         stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
-        by_state: Dict[str, List[Mapping[str, Any]]] = {"running": [], "queued": []}
+        by_state: dict[str, list[Mapping[str, Any]]] = {"running": [], "queued": []}
         for job in jobs_of(snapshot, apart):
             by_state[job["state"]].append(job)
         return cls(age, stale, by_state["running"], by_state["queued"])
 
-    def lines(self, snapshot: Snapshot, width: Optional[int]) -> List[str]:
+    def lines(self, snapshot: Snapshot, width: int | None) -> list[str]:
         """The lines of text, none longer than `width`."""
         rules, manager, ended = (snapshot[key] for key in ("scheduling", "manager", "ended"))
         others = ", ".join(f"{count} {what}" for what, count in ended.items()
@@ -194,13 +194,13 @@ def expected_text(job: Mapping[str, Any], now: float) -> str:
 # ----------------------------------------------------------------------------------- the tables
 
 
-def head_text(snapshot: Snapshot, now: float, width: Optional[int] = None) -> str:
+def head_text(snapshot: Snapshot, now: float, width: int | None = None) -> str:
     """What stands above every table, alone."""
     return "\n".join(_Head.of(snapshot, now).lines(snapshot, width))
 
 
-def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional[int] = None,
-                limit: Optional[int] = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
+def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None = None,
+                limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
@@ -253,7 +253,7 @@ def _short(job: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**job, "index": first_parts(job["index"])} if type(job["index"]) is str else job
 
 
-def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) -> None:
+def drop_empty(names: list[str], rows: list[list[str]], columns: Sequence[str]) -> None:
     """Leave out those of the columns in which no row has anything."""
     for name in columns:
         column = names.index(name)
@@ -270,8 +270,8 @@ _SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Procs")
 """Columns that are left out, in this order, where the table is still too wide."""
 
 
-def narrow(names: List[str], rows: List[List[str]], width: int,
-           shrink: Sequence[Tuple[str, int]] = _SHRINK, spared: Sequence[str] = _SPARED) -> None:
+def narrow(names: list[str], rows: list[list[str]], width: int,
+           shrink: Sequence[tuple[str, int]] = _SHRINK, spared: Sequence[str] = _SPARED) -> None:
     """Cut the long texts of a table until it fits; if that is not enough, leave columns out."""
     for name, least in shrink:
         over = width_of(names, rows) - width
@@ -287,8 +287,8 @@ def narrow(names: List[str], rows: List[List[str]], width: int,
                 del cells[column]
 
 
-def state_table(snapshot: Snapshot, now: Optional[float] = None,
-                width: Optional[int] = None) -> str:
+def state_table(snapshot: Snapshot, now: float | None = None,
+                width: int | None = None) -> str:
     """The nodes: a line for every socket, with the job on each core.
 
     Status is Empty, Full or Slots (some cores taken), or Down. When the table is wider than
@@ -319,7 +319,7 @@ def state_table(snapshot: Snapshot, now: Optional[float] = None,
     return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *_besides(snapshot, apps)])
 
 
-def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> List[str]:
+def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
     """What nodes have besides cores, and the run's licences; nothing where nobody need know."""
     if not holdings.worth_telling(snapshot):
         return []
@@ -333,7 +333,7 @@ def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> List[str]:
     return ["", table_text(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
-def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, Socket]]:
+def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool, Socket]]:
     """Name, whether it is up, and each socket of every line of the table of nodes."""
     for group in _groups(nodes):
         first, last = group[0], group[-1]
@@ -344,10 +344,10 @@ def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, So
             yield name, first["up"], Socket(number, slots)
 
 
-def _groups(nodes: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]:
+def _groups(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     if len(nodes) <= FOLD_ABOVE:
         return [[node] for node in nodes]
-    groups: List[List[Mapping[str, Any]]] = []
+    groups: list[list[Mapping[str, Any]]] = []
     for node in nodes:
         before = groups[-1][-1] if groups else None
         if (before is not None and node["up"] == before["up"]
@@ -370,13 +370,13 @@ def follows(name: str, before: str) -> bool:
     return found[2] == str(int(earlier[2]) + 1).zfill(len(earlier[2]))
 
 
-def _app(job: Optional[int], apps: Mapping[int, str]) -> str:
+def _app(job: int | None, apps: Mapping[int, str]) -> str:
     if job is None:
         return "."
     return apps.get(job) or f"job {job}"
 
 
-def _runs(slots: Sequence[Optional[int]], apps: Mapping[int, str]) -> List[str]:
+def _runs(slots: Sequence[int | None], apps: Mapping[int, str]) -> list[str]:
     """Neighbouring cores of the same job together: `0-15 #3 ft.B.x`, `16-31 .`."""
     runs = []
     first = 0
@@ -414,7 +414,7 @@ def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 3 for column in columns) + 1
 
 
-def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
+def table_text(names: Sequence[str], rows: list[list[str]]) -> str:
     """A table with lines around it. One of plain cells, as most are, is made here: PrettyTable takes
     five times as long for the same text."""
     if rows and all(cell.isascii() and "\n" not in cell for row in (names, *rows) for cell in row):
@@ -431,8 +431,8 @@ def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
 # ------------------------------------------------------------------------------------- as JSON
 
 
-def queue_json(snapshot: Snapshot, now: Optional[float] = None,
-               forecasts: Mapping[int, Record] = NONE) -> Dict[str, Any]:
+def queue_json(snapshot: Snapshot, now: float | None = None,
+               forecasts: Mapping[int, Record] = NONE) -> dict[str, Any]:
     """The jobs as data; the keys are kept from version to version. `jobs` gives one after the other, once.
 
     Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its
@@ -469,7 +469,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None,
     } for job in itertools.chain(running, queued))}
 
 
-def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
+def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
     """The nodes as data for `json.dumps`; the keys are kept from version to version.
 
     The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with
@@ -484,7 +484,7 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     head = _Head.of(snapshot, now)
     apps = {job["id"]: job["app"] for job in head.running}
 
-    def socket_json(up: bool, socket: Socket) -> Dict[str, Any]:
+    def socket_json(up: bool, socket: Socket) -> dict[str, Any]:
         return {"socket": socket.number, "taken": socket.taken,
                 "status": socket.status if up else "Down", "jobs": list(socket.slots),
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
@@ -501,7 +501,7 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     } for node in snapshot["nodes"]]}
 
 
-def _common(snapshot: Snapshot, head: _Head) -> Dict[str, Any]:
+def _common(snapshot: Snapshot, head: _Head) -> dict[str, Any]:
     return {"format": FORMAT, "time": snapshot["time"], "age": head.age,
             "manager": dict(snapshot["manager"]), "stale": head.stale,
             "emulated": snapshot["emulated"], "scheduling": dict(snapshot["scheduling"]),
@@ -514,8 +514,8 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no wrapp
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
-def watch(render: Callable[[], str], interval: float, stop: Optional[threading.Event] = None,
-          out: Optional[TextIO] = None) -> None:
+def watch(render: Callable[[], str], interval: float, stop: threading.Event | None = None,
+          out: TextIO | None = None) -> None:
     """Show what `render` gives again and again, every `interval` seconds.
 
     On a terminal the text is redrawn in place, on its alternate screen, cut to its size; what was

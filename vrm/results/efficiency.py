@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 from vrm.model.amounts import people
 from vrm.model.job import Request
@@ -43,9 +44,9 @@ class Moment:
     efficiency."""
 
     time: float
-    load: Dict[str, float]
-    efficiency: Dict[str, float]
-    nodes: Dict[str, int]
+    load: dict[str, float]
+    efficiency: dict[str, float]
+    nodes: dict[str, int]
 
 
 class Efficiency:
@@ -64,9 +65,9 @@ class Efficiency:
         self._nodes = nodes
         self._taken = dict.fromkeys(self.names, 0.0)
         # By resource: of each node how many jobs of it run there.
-        self._hosts: Dict[str, Dict[int, int]] = {name: {} for name in [ALL, *self.names]}
-        self.jobs: List[float] = []
-        self.moments: List[Moment] = []
+        self._hosts: dict[str, dict[int, int]] = {name: {} for name in [ALL, *self.names]}
+        self.jobs: list[float] = []
+        self.moments: list[Moment] = []
         runs = list(held)
         events = [(run.start, 1, at) for at, run in enumerate(runs)]
         events += [(run.end, 0, at) for at, run in enumerate(runs) if run.end > run.start]
@@ -78,7 +79,7 @@ class Efficiency:
             if place + 1 == len(events) or events[place + 1][0] > time:
                 self.moments.append(self._moment(time))
 
-    def _parts(self, run: Held) -> List[Tuple[int, Dict[str, float]]]:
+    def _parts(self, run: Held) -> list[tuple[int, dict[str, float]]]:
         """What the job has of each of its nodes."""
         request, found = run.request, []
         for node, tasks in run.placement.ranks_by_node(self._nodes):
@@ -116,7 +117,7 @@ class Efficiency:
                              for name, whole in capacity.items()}, efficiency,
                       {name: len(hosts) for name, hosts in self._hosts.items()})
 
-    def summary(self) -> Dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The distribution over the jobs; means over the time from the first start to the last end,
         by resource: of the load, and of the efficiency while a job has some of it."""
         spans = [(later.time - moment.time, moment)

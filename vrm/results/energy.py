@@ -5,7 +5,8 @@ thesis, UPC, 2021, chapter 6)."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 MOST = 1e30
 """What is more is not a power in watts, and no energy in joules."""
@@ -25,12 +26,12 @@ class Drawn(NamedTuple):
         return self.watts * (self.end - self.start)
 
 
-def columns_of(drawn: Drawn) -> Dict[str, float]:
+def columns_of(drawn: Drawn) -> dict[str, float]:
     """The columns of `jobs.csv`: `frequency` (GHz), `energy` (J) and `power` (mean W)."""
     return {"frequency": drawn.frequency, "energy": round(drawn.joules, 3), "power": round(drawn.watts, 3)}
 
 
-def drawn_of(rows: Iterable[Any]) -> List[Drawn]:
+def drawn_of(rows: Iterable[Any]) -> list[Drawn]:
     """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran. What is not a number there is
     not known."""
     return [Drawn(row.start, row.end, _known(row.power) or (
@@ -38,11 +39,11 @@ def drawn_of(rows: Iterable[Any]) -> List[Drawn]:
         for row in rows if row.start is not None and row.end is not None]
 
 
-def _known(value: Optional[float]) -> float:
+def _known(value: float | None) -> float:
     return value if value is not None and 0 < value < MOST else 0.0
 
 
-def energy_of(jobs: Sequence[Drawn]) -> Dict[str, Any]:
+def energy_of(jobs: Sequence[Drawn]) -> dict[str, Any]:
     """Figures of a run: `energy` of the jobs in J, their mean power over the makespan (W), the most at a
     moment (W), the mean frequency (GHz) by run time of those that have one, and how many are `unknown`."""
     known = [job for job in jobs if job.watts]
@@ -58,14 +59,14 @@ def energy_of(jobs: Sequence[Drawn]) -> Dict[str, Any]:
             "jobs_of_unknown_power": len(jobs) - len(known)}
 
 
-def power_over_time(jobs: Iterable[Drawn]) -> List[Tuple[float, float]]:
+def power_over_time(jobs: Iterable[Drawn]) -> list[tuple[float, float]]:
     """The power of all jobs together: from each time (seconds) on, so many watts."""
-    changes: Dict[float, List[float]] = {}
+    changes: dict[float, list[float]] = {}
     for job in jobs:
         if job.watts and job.end > job.start:
             changes.setdefault(job.start, []).append(job.watts)
             changes.setdefault(job.end, []).append(-job.watts)
-    found: List[Tuple[float, float]] = []
+    found: list[tuple[float, float]] = []
     total = 0
     for time in sorted(changes):  # whole microwatts: what ends takes exactly what it brought
         total += sum(round(each * 1e6) for each in changes[time])

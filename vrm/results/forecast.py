@@ -10,7 +10,8 @@ import json
 import math
 import os
 from operator import itemgetter
-from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Union
+from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 from vrm.model import shapes
 from vrm.model.shapes import Check, count, flag, line, list_of, maybe, number
@@ -37,7 +38,7 @@ class Told(NamedTuple):
 
     phase: str = "ended"
     end: float = math.inf
-    down: FrozenSet[str] = frozenset()
+    down: frozenset[str] = frozenset()
     time: float = 0.0
 
     @classmethod
@@ -60,7 +61,7 @@ class Told(NamedTuple):
                            sorted(self.down), self.time])
 
 
-def read(path: Union[str, "os.PathLike[str]"]) -> Record:
+def read(path: str | os.PathLike[str]) -> Record:
     """The forecast in a file. OSError when it cannot be read, ValueError when it is none."""
     return parsed(read_regular(path))
 
@@ -80,13 +81,13 @@ def parsed(data: bytes) -> Record:
     return dict(found)
 
 
-class ByJob(Dict[int, Record]):
+class ByJob(dict[int, Record]):
     """What is forecast of jobs, by their ids; `time`: when, in epoch seconds."""
 
     time = 0.0
 
 
-def by_job(state: Mapping[str, Any], path: Union[str, "os.PathLike[str]"]) -> ByJob:
+def by_job(state: Mapping[str, Any], path: str | os.PathLike[str]) -> ByJob:
     """The forecasts of the jobs of a state by their ids; none where there are none that belong to it:
     the manager has ended, or makes none, or died long ago."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Iterable, List, Mapping, Sequence, Tuple, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model.job import Job, JobState
 from vrm.results.job_columns import JobFileError
@@ -14,7 +14,7 @@ class HistoryError(ValueError):
     """An earlier run that cannot be read; the text names the place and the fix."""
 
 
-Lesson = Tuple[Job, float, JobState]
+Lesson = tuple[Job, float, JobState]
 """A job that ended, how long it ran in seconds, and how it ended."""
 
 
@@ -23,10 +23,10 @@ Works = Callable[[Path, Sequence[JobRow]], Mapping[int, float]]
 for which that is another time than from start to end."""
 
 
-def lessons(paths: Iterable[Union[str, Path]], works: Works = lambda file, rows: {}) -> List[Lesson]:
+def lessons(paths: Iterable[str | Path], works: Works = lambda file, rows: {}) -> list[Lesson]:
     """The jobs that ran in earlier runs, in the order of their ends. Each path is the directory of a
     run (its Log), or a jobs.csv of this or an older version. Raises HistoryError."""
-    ran: List[Tuple[JobRow, float]] = []
+    ran: list[tuple[JobRow, float]] = []
     for path in map(Path, paths):
         file = path / "jobs.csv" if path.is_dir() else path
         try:

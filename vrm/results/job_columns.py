@@ -11,7 +11,8 @@ import re
 from contextlib import suppress
 from operator import attrgetter
 from sys import intern
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.fields import SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
@@ -44,7 +45,7 @@ def text_cell(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
 
 
-class TextCells(Dict[str, str]):
+class TextCells(dict[str, str]):
     """The cells of texts, of which there are few, by text."""
 
     def __missing__(self, text: str) -> str:
@@ -57,7 +58,7 @@ def places_cell(text: str) -> str:
     return f'"{text}"' if "," in text else text
 
 
-def seconds_text(value: Optional[float]) -> str:
+def seconds_text(value: float | None) -> str:
     """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
     if value is None:
         return ""
@@ -70,7 +71,7 @@ def seconds_text(value: Optional[float]) -> str:
     return str(int(value))
 
 
-def seconds_texts(seconds: Any) -> List[Any]:
+def seconds_texts(seconds: Any) -> list[Any]:
     """Times (an array of numpy) as they are written: whole numbers, or texts."""
     whole = seconds.astype(int)
     return whole.tolist() if (whole == seconds).all() else list(map(seconds_text, seconds.tolist()))
@@ -97,7 +98,7 @@ def read_text(text: str) -> str:
     return _escaped.sub(_unescape, text) if "\\" in text else text
 
 
-def _unescape(found: "re.Match[str]") -> str:
+def _unescape(found: re.Match[str]) -> str:
     escape = found.group()
     if len(escape) == 6:  # a part of a name that is not valid UTF-8; see JobWriter
         return chr(int(escape[2:], 16))
@@ -154,7 +155,7 @@ class Column(NamedTuple):
 
     name: str
     read: Callable[[str], Any]
-    read_many: Optional[Callable[[Sequence[str]], Sequence[Any]]] = None
+    read_many: Callable[[Sequence[str]], Sequence[Any]] | None = None
 
     @property
     def default(self) -> Any:
@@ -200,7 +201,7 @@ FIRST = (*REQUIRED, Column("exit_code", _or(None, _whole)), _maybe_time("app_tim
          Column("backfilled", _flag), *map(_text_column, ("nodes", "cores", "binding", "reason")))
 """The columns of vrm 0.1, and of a simulation of jobs of which nothing more is known."""
 
-MORE: Tuple[Field, ...] = tuple(sorted(
+MORE: tuple[Field, ...] = tuple(sorted(
     (each for each in TABLE if each.column and each.form > FIRST_FORM), key=attrgetter("form")))
 """The fields of a job that have columns behind `reason`."""
 
@@ -245,7 +246,7 @@ def more_cells(values: Mapping[str, Any]) -> str:
 _BLOCK = 1 << 16
 """Characters that are read at a time, and the rest of a line."""
 
-Values = Dict[str, Sequence[Any]]
+Values = dict[str, Sequence[Any]]
 """The values of some jobs by column, without the columns in which all cells are empty: they have their default."""
 
 
@@ -302,7 +303,7 @@ class Layout:
         raise AssertionError("no column of the line is bad")
 
 
-def _cells(line: str) -> List[str]:
+def _cells(line: str) -> list[str]:
     """The cells of a line."""
     line = line.rstrip("\r\n")
     if '"' not in line:

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, TextIO, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from collections.abc import Iterator
 
 from vrm.model.fields import OF_DETAILS, OF_JOB, RESULT, getter, made
 from vrm.model.job import PLAIN, Details, Job
@@ -18,7 +19,7 @@ from vrm.results.job_columns import (FIRST, HEADER, MORE, NAMES, JobFileError, P
 _Row = TypeVar("_Row")
 
 
-def _with_fields(row: Type[_Row]) -> Type[_Row]:
+def _with_fields(row: type[_Row]) -> type[_Row]:
     """Give the class of a row the columns of the fields."""
     for each in MORE:
         row.__annotations__[each.column] = Any
@@ -48,12 +49,12 @@ class JobRow:
     app: str
     procs: int
     submit: float
-    start: Optional[float]
-    end: Optional[float]
+    start: float | None
+    end: float | None
     walltime: float
     status: str
-    exit_code: Optional[int] = None
-    app_time: Optional[float] = None
+    exit_code: int | None = None
+    app_time: float | None = None
     exclusive: bool = False
     backfilled: bool = False
     nodes: str = ""
@@ -98,7 +99,7 @@ _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each i
                          if each.kept in kept] for kept in (OF_JOB, OF_DETAILS))
 
 
-def fields_of(job: Job, details: Details) -> Dict[str, Any]:
+def fields_of(job: Job, details: Details) -> dict[str, Any]:
     """The columns of MORE for a job; its arguments are its own, with its index in them."""
     own = job if details.index is None else job.but(payload=job.payload.own(details.index))
     found = {column: plain(get(own)) for column, get, plain in _OF_JOB}
@@ -107,7 +108,7 @@ def fields_of(job: Job, details: Details) -> Dict[str, Any]:
     return found
 
 
-def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:
+def submitted(row: JobRow, submit: float) -> tuple[Job, Details]:
     """What was submitted, as far as a row tells; `submit` is when. ValueError for a row that says
     what no job can have."""
     # Before there was a column for it, only the cores that a rank had said how many it wants.
@@ -169,7 +170,7 @@ class JobWriter:
         """Write what is still held and close the file."""
         self._file.close()
 
-    def __enter__(self) -> "JobWriter":
+    def __enter__(self) -> JobWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -7,8 +7,9 @@ all metrics of a run at once are in `vrm.results.summary`.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, \
-    Tuple, TypeVar
+from typing import Any, Protocol, \
+    TypeVar
+from collections.abc import Iterable, Sequence
 
 from vrm.model.job import JobState
 
@@ -40,14 +41,14 @@ class Finished(Times, Protocol):
     @property
     def processors(self) -> int: ...
     @property
-    def app_time(self) -> Optional[float]: ...
+    def app_time(self) -> float | None: ...
 
 
 Row = TypeVar("Row", bound=Finished)
-Window = Tuple[float, float]
+Window = tuple[float, float]
 
 
-def ran(rows: Iterable[Row]) -> List[Row]:
+def ran(rows: Iterable[Row]) -> list[Row]:
     """The jobs that ran, whatever became of them; only they have times to measure."""
     return [row for row in rows if row.start is not None and row.end is not None]
 
@@ -118,7 +119,7 @@ def mean_cores(row: Finished) -> float:
     return row.processors - lent / running(row) if lent else row.processors
 
 
-def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Optional[Window] = None) -> float:
+def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Window | None = None) -> float:
     """Share (0 to 1) of the processor time of the window that was idle although waiting jobs wanted it.
 
     At each moment the smaller of what is idle and what the waiting jobs want counts, as for the loss of
@@ -129,7 +130,7 @@ def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Option
     first, last = window or span(jobs)
     if window:
         jobs = [row for row in jobs if row.end > first]
-    changes: Dict[float, List[float]] = {}
+    changes: dict[float, list[float]] = {}
     for row in jobs:
         wanted = 0 if any(getattr(row, name, None) for name in ("after", "begin", "hold")) else row.processors
         for time, wants, uses in ((row.submit, wanted, 0.0), (row.start, -wanted, mean_cores(row)),
@@ -138,7 +139,7 @@ def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Option
             change[0] += wants
             change[1] += uses
     times, waits, used = sorted(changes), 0.0, 0.0
-    lost: List[float] = []
+    lost: list[float] = []
     for time, later in zip(times, times[1:]):
         waits += changes[time][0]
         used += changes[time][1]
@@ -149,7 +150,7 @@ def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Option
 # ------------------------------------------------------------------------------------ fairness
 
 
-def jain_index(values: Iterable[float]) -> Optional[float]:
+def jain_index(values: Iterable[float]) -> float | None:
     """Jain's fairness index (sum x)^2 / (n sum x^2), from 1/n to 1; None of no values.
 
     Jain, Chiu and Hawe, "A quantitative measure of fairness and discrimination for resource
@@ -206,7 +207,7 @@ def idle_words(share: float, policy: str, vrm: str) -> str:
     return f"{100 * share:.0f} % of the core time was idle while jobs waited: {what}"
 
 
-def _means(jobs: Sequence[Finished]) -> Tuple[float, float, float]:
+def _means(jobs: Sequence[Finished]) -> tuple[float, float, float]:
     """Mean seconds of waiting, running and both."""
     waits = math.fsum(map(waiting, jobs)) / len(jobs)
     runs = math.fsum(map(application_time, jobs)) / len(jobs)

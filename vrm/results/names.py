@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Iterable, NamedTuple, Optional
+from typing import NamedTuple
+from collections.abc import Iterable
 
 _PLAIN = ("", "none", "0", "false")
 _EASY = ("easy", "1", "true")
 
 
-def policy_name(algorithm: Optional[str], backfilling: Optional[str] = None) -> str:
+def policy_name(algorithm: str | None, backfilling: str | None = None) -> str:
     """An ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`."""
     how = (backfilling or "").strip()
     if how.lower() in _PLAIN:
@@ -22,7 +23,7 @@ class Unit(NamedTuple):
     name: str
     seconds: float
 
-    def text(self, seconds: Optional[float]) -> str:
+    def text(self, seconds: float | None) -> str:
         """A time in this unit, with the digits that say something; without the unit's name."""
         return "-" if seconds is None else digits(seconds / self.seconds)
 
@@ -32,7 +33,7 @@ LEAST = {"days": 3.0, "h": 3.0, "min": 10.0}
 """How many of a unit the largest time must have to be told in it."""
 
 
-def unit_of(times: Iterable[Optional[float]]) -> Unit:
+def unit_of(times: Iterable[float | None]) -> Unit:
     """The unit in which times (s) are easy to read, by the largest of them."""
     largest = max((abs(time) for time in times if time is not None), default=0.0)
     return next(unit for unit in UNITS if largest >= LEAST.get(unit.name, 0.0) * unit.seconds)

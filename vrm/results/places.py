@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from vrm.model import bits
 from vrm.model.hosts import fold as fold_nodes
@@ -23,11 +24,11 @@ MOST_NODES = 1_000_000
 
 _SMALL = 8  # nodes or cores
 
-Runs = List[Tuple[int, int]]
+Runs = list[tuple[int, int]]
 """Nodes or cores in runs of neighbours: pairs of the first and one past the last, ascending."""
 
 
-def unfold_nodes(text: str) -> List[str]:
+def unfold_nodes(text: str) -> list[str]:
     """The names that `fold_nodes` has folded; JobFileError for what it cannot have written."""
     if "[" not in text and "," not in text:
         return [text] if text else []
@@ -49,7 +50,7 @@ class CoreRange(NamedTuple):
     last: int
 
 
-def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
+def parse_cores(text: str) -> list[tuple[str, list[CoreRange]]]:
     """Nodes and their cores, in the order of the ranks, from the column `cores`.
 
     Raises JobFileError when the text has not the form of `PlacementText.cores`.
@@ -91,9 +92,9 @@ class PlacementText:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._regular = _numbered_in_order([node.name for node in nodes])
-        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[int], str]] = {}
-        self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
-        self._known: Dict[Any, Tuple[str, str]] = {}
+        self._filled: dict[tuple[str, int, int], tuple[list[int], list[int], str]] = {}
+        self._ranges: dict[tuple[int, int], tuple[int, int, str]] = {}
+        self._known: dict[Any, tuple[str, str]] = {}
 
     def nodes(self, placement: Placement) -> str:
         """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
@@ -127,7 +128,7 @@ class PlacementText:
 
     # Ranges of nodes or cores at once.
 
-    def columns(self, placement: Placement) -> Tuple[str, str]:
+    def columns(self, placement: Placement) -> tuple[str, str]:
         """The columns `nodes` and `cores`."""
         if placement.size > _SMALL or placement.most is not None:
             return self._columns(placement)
@@ -140,7 +141,7 @@ class PlacementText:
             known = self._known[key] = self._columns(placement)
         return known
 
-    def _columns(self, placement: Placement) -> Tuple[str, str]:
+    def _columns(self, placement: Placement) -> tuple[str, str]:
         if placement.share == CORES:
             return self.of_cores(bits.runs(placement.taken), placement.layout)
         runs = [bits.runs(group) for group in placement.order]
@@ -149,19 +150,19 @@ class PlacementText:
         # Other resources limit the ranks of a node, or nodes differ in the lane that they give.
         if placement.most is not None or any(group & lane0 and group & ~lane0 for group in placement.order):
             return nodes, self.cores(placement)
-        parts: List[str] = []
+        parts: list[str] = []
         left = placement.procs
         for group, some in zip(placement.order, runs):
             left = self._fill(parts, some, placement.share, 0 if group & lane0 else 1, placement.width, left)
         return nodes, ";".join(parts)
 
-    def of_nodes(self, runs: Runs, share: str, procs: int) -> Tuple[str, str]:
+    def of_nodes(self, runs: Runs, share: str, procs: int) -> tuple[str, str]:
         """Both columns of ranks of one core, that fill so many nodes on lane 0."""
-        parts: List[str] = []
+        parts: list[str] = []
         self._fill(parts, runs, share, 0, 1, procs)
         return self.folded(runs), ";".join(parts)
 
-    def _fill(self, parts: List[str], runs: Runs, share: str, lane: int, width: int, left: int) -> int:
+    def _fill(self, parts: list[str], runs: Runs, share: str, lane: int, width: int, left: int) -> int:
         """Add the texts of nodes that ranks fill, of which so many are left; how many remain."""
         ranks, at, text = self._full(share, lane, width)
         for first, stop in runs:
@@ -173,7 +174,7 @@ class PlacementText:
             left -= here
         return left
 
-    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[int], str]:
+    def _full(self, share: str, lane: int, width: int) -> tuple[list[int], list[int], str]:
         """Of all nodes, when filled: the sum of the ranks before each, where the text of each begins, and the
         text of all, of which that of neighbours is a part."""
         known = self._filled.get((share, lane, width))
@@ -192,7 +193,7 @@ class PlacementText:
         cores = in_lane(node.sockets, share, lane, width, ranks)
         return f"{node.name}:{cores_text(node.sockets, cores)}" if ranks else ""
 
-    def _partly(self, parts: List[str], first: int, share: str, lane: int, width: int, left: int) -> None:
+    def _partly(self, parts: list[str], first: int, share: str, lane: int, width: int, left: int) -> None:
         """The same, where node `first` and those after it in its run hold the rest."""
         for node in self._nodes[first:]:
             here = min(left, node.capacity(share, lane, width))
@@ -201,11 +202,11 @@ class PlacementText:
             if left <= 0:
                 break
 
-    def of_cores(self, runs: Runs, layout: CoreLayout) -> Tuple[str, str]:
+    def of_cores(self, runs: Runs, layout: CoreLayout) -> tuple[str, str]:
         """Both columns of cores, numbered as in their layout."""
         known = self._ranges
-        parts: List[str] = []
-        nodes: List[Tuple[int, int]] = []
+        parts: list[str] = []
+        nodes: list[tuple[int, int]] = []
         for cores in runs:
             if cores not in known:
                 if len(known) >= 100_000:
@@ -223,9 +224,9 @@ class PlacementText:
                 nodes.append((first, stop))
         return self.folded(nodes), ";".join(parts)
 
-    def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
+    def _range(self, layout: CoreLayout, start: int, stop: int) -> tuple[int, int, str]:
         """The first node and one past the last of a range of cores, and its text."""
-        by_node: Dict[int, List[str]] = {}
+        by_node: dict[int, list[str]] = {}
         for node, socket, first, end in layout.span(start, stop):
             by_node.setdefault(node, []).append(
                 f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
@@ -234,7 +235,7 @@ class PlacementText:
         return min(by_node), max(by_node) + 1, text
 
 
-def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
+def _numbered_in_order(names: Sequence[str]) -> tuple[str, int] | None:
     """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
     prefix = names[0].rstrip("0123456789")
     if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:

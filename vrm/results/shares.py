@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model import Booking, Cluster, bits, core_share
 from vrm.model.core_share import LentCores
@@ -40,7 +41,7 @@ def shared(booking: Booking) -> bool:
     return bool(booking.shares) or booking.placement.lease is not None
 
 
-def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
+def periods(booking: Booking, end: float) -> list[tuple[float, float, int]]:
     """When a job that ended had lent which cores: from, to, the cores."""
     shares = [LentCores(booking.start, 0), *booking.shares]
     ends = [*(share.since for share in shares[1:]), end]
@@ -48,7 +49,7 @@ def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
             if until > share.since]
 
 
-def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[Tuple[float, float, Iterator[RankSlot]]]:
+def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[tuple[float, float, Iterator[RankSlot]]]:
     """From when to when the ranks of a job that ended were where."""
     placement, layout = booking.placement, cluster.layout
     if placement.lease is not None:
@@ -66,9 +67,9 @@ def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
             yield Held(booking.job.id, begin, until, node, cores)
 
 
-def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> Dict[str, str]:
+def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> dict[str, str]:
     """The cores of some ranks by node."""
-    found: Dict[int, int] = {}
+    found: dict[int, int] = {}
     for slot in slots:
         at = sum(nodes[slot.node].sockets[:slot.socket])
         found[slot.node] = found.get(slot.node, 0) | sum(1 << at + core for core in slot.cores)
@@ -80,7 +81,7 @@ def lent(booking: Booking, end: float) -> float:
     return sum((until - begin) * bits.count(cores) for begin, until, cores in periods(booking, end))
 
 
-def columns(booking: Booking, end: float) -> Dict[str, float]:
+def columns(booking: Booking, end: float) -> dict[str, float]:
     """What jobs.csv says of a job that ended: core seconds that it has lent, and those of a job that started on
     borrowed cores, and how many times its cores were others than before."""
     placement = booking.placement
@@ -91,7 +92,7 @@ def columns(booking: Booking, end: float) -> Dict[str, float]:
                             in core_share.periods(placement, booking.start, end))}
 
 
-def append(path: Union[str, Path], lines: Iterable[Held]) -> None:
+def append(path: str | Path, lines: Iterable[Held]) -> None:
     """Add lines to a file, which is made where there is none. OSError when it cannot be written, or is a
     link."""
     text = "".join(each.line for each in lines)
@@ -104,7 +105,7 @@ def append(path: Union[str, Path], lines: Iterable[Held]) -> None:
         os.close(handle)
 
 
-def read(path: Union[str, Path]) -> List[Held]:
+def read(path: str | Path) -> list[Held]:
     """The lines of a file; none where there is no file. ValueError, with the place, for a line that is
     none; one that is being written is left out."""
     try:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Protocol, Set, Tuple
+from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
 
 from vrm.model.cluster import Booking, Watcher
 from vrm.results import shares
 from vrm.results.metrics import THRESHOLD, bounded_slowdown
 
 
-def mates_of(booking: Booking) -> Tuple[int, ...]:
+def mates_of(booking: Booking) -> tuple[int, ...]:
     """The jobs on whose cores a job started."""
     return tuple(sorted(lender for lender, _ in booking.placement.lent))
 
 
-def columns(booking: Booking, end: float) -> Dict[str, Any]:
+def columns(booking: Booking, end: float) -> dict[str, Any]:
     """Of a job that has ended: on whose cores it started, and what `shares.columns` says."""
     if not shares.shared(booking):
         return {}
@@ -49,7 +50,7 @@ class Slowdowns(NamedTuple):
 def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float = THRESHOLD) -> Slowdowns:
     """By the run times (s) that the jobs have on all their cores, so that a stretched run is not a merit;
     less than a second counts as one. Zeros where no job ran."""
-    found: List[Tuple[float, float, float]] = []
+    found: list[tuple[float, float, float]] = []
     for job in jobs:
         response, run = job.end - job.submit, max(1.0, runs[job.id])
         found.append((response, response / run, bounded_slowdown(response, run, threshold)))
@@ -62,8 +63,8 @@ class Sharing(Watcher):
     """Notes who borrowed of whom, as a watcher of a cluster, and how long jobs run on all their cores."""
 
     def __init__(self) -> None:
-        self.runs: Dict[int, float] = {}
-        self.borrowers: Dict[int, Tuple[int, ...]] = {}
+        self.runs: dict[int, float] = {}
+        self.borrowers: dict[int, tuple[int, ...]] = {}
 
     def noting(self, submissions: Iterable[Any]) -> Iterator[Any]:
         """The same submissions."""
@@ -76,10 +77,10 @@ class Sharing(Watcher):
         if booking.placement.lease is not None:
             self.borrowers[booking.job.id] = mates_of(booking)
 
-    def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> Dict[str, Any]:
+    def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> dict[str, Any]:
         """The jobs that started on borrowed cores, those that lent some, and mean slowdowns by the run
         times on all cores."""
-        lenders: Set[int] = set()
+        lenders: set[int] = set()
         for mates in self.borrowers.values():
             lenders.update(mates)
         means = slowdowns(jobs, self.runs, threshold)

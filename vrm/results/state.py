@@ -6,7 +6,8 @@ import json
 import math
 import os
 import time
-from typing import Any, Collection, Dict, Iterator, Mapping, Union
+from typing import Any
+from collections.abc import Collection, Iterator, Mapping
 
 from vrm.model import shapes
 from vrm.model.fields import TABLE
@@ -22,7 +23,7 @@ FORMATS = (1, 2)
 ids and indices differ are one value, and `after` is a text of ranges."""
 
 
-def read(path: "Union[str, os.PathLike[str]]", keys: Collection[str] = ()) -> Snapshot:
+def read(path: str | os.PathLike[str], keys: Collection[str] = ()) -> Snapshot:
     """The state in a file, of which these keys are needed (default: all). OSError when it cannot be
     read, ValueError when no manager wrote it."""
     return parsed(read_regular(path), keys)
@@ -57,7 +58,7 @@ def current(snapshot: Snapshot) -> Snapshot:
     return {**snapshot, "jobs": list(jobs_of(snapshot)), "expanded": True}
 
 
-def jobs_of(snapshot: Snapshot, apart: float = math.inf) -> Iterator[Dict[str, Any]]:
+def jobs_of(snapshot: Snapshot, apart: float = math.inf) -> Iterator[dict[str, Any]]:
     """The jobs of a snapshot with all keys, one by one. Neighbours that are alike, more than `apart`, stay one value:
     `count` of them, of whose `ids` the first is its `id`, and whose `index` is a list as 0-8:2. ValueError as above.
     """
@@ -80,7 +81,7 @@ JOB: Mapping[str, Any] = {
 """What a job has of which a state says nothing."""
 
 
-def _jobs(value: Mapping[str, Any], apart: float = math.inf) -> Iterator[Dict[str, Any]]:
+def _jobs(value: Mapping[str, Any], apart: float = math.inf) -> Iterator[dict[str, Any]]:
     """The job of a value, or all of its jobs, or if these are more than `apart` the value with all keys."""
     facts = {**JOB, **value}
     if isinstance(facts["after"], list):

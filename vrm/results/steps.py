@@ -11,8 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Tuple, Union
-    PathLike = Union[str, os.PathLike[str]]
+    PathLike = str | os.PathLike[str]
 
 COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes", "user", "system",
            "maxrss", "began")
@@ -37,8 +36,8 @@ class Step:
     __slots__ = COLUMNS
 
     def __init__(self, job: int, step: str, name: str, start: float, end: float, state: str,
-                 exit_code: "int | None", tasks: int, cores: int, nodes: str, user: float = 0.0, system: float = 0.0,
-                 maxrss: int = 0, began: "float | None" = None) -> None:
+                 exit_code: int | None, tasks: int, cores: int, nodes: str, user: float = 0.0, system: float = 0.0,
+                 maxrss: int = 0, began: float | None = None) -> None:
         self.job, self.step, self.name = job, step, name
         self.start, self.end, self.state, self.exit_code = start, end, state, exit_code
         self.tasks, self.cores, self.nodes = tasks, cores, nodes
@@ -60,7 +59,7 @@ class Step:
                 f"{began}\n")
 
 
-def append(path: "PathLike", step: Step) -> None:
+def append(path: PathLike, step: Step) -> None:
     """Write a step's line. OSError when it cannot be written, or the file is not one's own."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -73,14 +72,14 @@ def append(path: "PathLike", step: Step) -> None:
         os.close(handle)
 
 
-def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
+def read_steps(path: PathLike) -> dict[int, list[Step]]:
     """The steps of each job, in the order of their ends, those of its last try only, with the line `batch` behind
     them. Lines say when their try began; where an older version has not written that, a `batch` line ends a try. Of a
     step that was recorded twice, since its srun was killed in between, the first line counts. Lines that a crash has
     torn are left out; no file means no steps."""
     import csv
 
-    tries: "Dict[int, _Try]" = {}
+    tries: dict[int, _Try] = {}
     try:
         file = open(path, encoding="utf-8", errors="replace", newline="")
     except FileNotFoundError:
@@ -106,9 +105,9 @@ class _Try:
     """The steps of one try of a job."""
 
     def __init__(self) -> None:
-        self.began: "float | None" = None
-        self.steps: "Dict[Tuple[str, float], Step]" = {}
-        self.batch: "Step | None" = None
+        self.began: float | None = None
+        self.steps: dict[tuple[str, float], Step] = {}
+        self.batch: Step | None = None
 
     def is_over(self, step: Step) -> bool:
         """Whether the step is of a later try."""
@@ -131,11 +130,11 @@ class _Try:
             self.steps.setdefault((step.step, step.start), step)
 
     @property
-    def all(self) -> "List[Step]":
+    def all(self) -> list[Step]:
         """Its steps, with the script behind them."""
         return [*self.steps.values(), *([self.batch] if self.batch is not None else ())]
 
 
-def _began(step: Step) -> "float | None":
+def _began(step: Step) -> float | None:
     """When the step's job was started: the script begins then."""
     return step.start if step.step == BATCH and step.began is None else step.began

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.results.metrics import THRESHOLD, jain_index
 
@@ -29,10 +30,10 @@ class Distribution:
     """
 
     count: int
-    mean: Optional[float] = None
-    median: Optional[float] = None
-    p95: Optional[float] = None
-    maximum: Optional[float] = None
+    mean: float | None = None
+    median: float | None = None
+    p95: float | None = None
+    maximum: float | None = None
 
 
 def distribution(values: Any) -> Distribution:
@@ -45,7 +46,7 @@ def distribution(values: Any) -> Distribution:
     return Distribution(len(found), mean(found), median, p95, float(found.max()))
 
 
-def mean(values: Any) -> Optional[float]:
+def mean(values: Any) -> float | None:
     """The mean of an array of numbers; None of none."""
     return _sum(values) / len(values) if len(values) else None
 
@@ -69,7 +70,7 @@ class Columns:
     lent: Any = None
 
     @property
-    def whole(self) -> Tuple[float, float]:
+    def whole(self) -> tuple[float, float]:
         """First submission and last end; (0, 0) if no job ran."""
         if not len(self.submit):
             return 0.0, 0.0
@@ -129,7 +130,7 @@ class Moments:
     busy: Any
 
     @classmethod
-    def of(cls, jobs: Columns, used: Optional[Sequence[Any]] = None) -> "Moments":
+    def of(cls, jobs: Columns, used: Sequence[Any] | None = None) -> Moments:
         """Those of jobs that wait from their submission to their start. `used`: from when to when (s) how
         many cores were in use (arrays); None: those that each job held from its start to its end."""
         import numpy as np
@@ -151,7 +152,7 @@ class Moments:
 
 def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], processors: int,
               warm_up: float = 0.0, cool_down: float = 0.0,
-              threshold: float = THRESHOLD, lends: bool = False) -> Dict[str, Any]:
+              threshold: float = THRESHOLD, lends: bool = False) -> dict[str, Any]:
     """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
 
     Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
@@ -232,7 +233,7 @@ def _busy(moments: Moments, first: float, last: float) -> float:
 
 
 def _over_time(moments: Moments, processors: int, first: float,
-               last: float) -> Tuple[float, Dict[str, Any]]:
+               last: float) -> tuple[float, dict[str, Any]]:
     """Core seconds lost and the distribution of the queue's length over a window."""
     import numpy as np
     times, queued = moments.times, moments.queued
@@ -266,7 +267,7 @@ def _sum(values: Any) -> float:
     return math.fsum(values.tolist())
 
 
-def _fairness(jobs: Columns, chosen: Any, metric: Any) -> Optional[Dict[str, Any]]:
+def _fairness(jobs: Columns, chosen: Any, metric: Any) -> dict[str, Any] | None:
     """The mean of the metric over each user's jobs, and Jain's index of these means."""
     import numpy as np
     if len(jobs.users) < 2:

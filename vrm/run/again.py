@@ -3,7 +3,7 @@ directory repeats."""
 
 from __future__ import annotations
 
-from typing import Callable, List, Mapping, Set, Tuple
+from collections.abc import Callable, Mapping
 
 from vrm.model import JobState
 from vrm.run.book import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
@@ -13,7 +13,7 @@ NODE_LOSSES = 3
 
 
 def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue: bool
-                ) -> Tuple[str, bool]:
+                ) -> tuple[str, bool]:
     """Why a job that ended waits again ("" when it does not), and whether that is a retry.
 
     `state` and `reason` are how it ended, and `intent` why the manager ended it (see
@@ -51,10 +51,10 @@ def unsuccessful(entry: Entry) -> bool:
             and entry.cause not in (CANCEL, REMOVED, LINE))
 
 
-def with_dependents(entries: Mapping[int, Entry], wanted: Callable[[Entry], bool]) -> List[int]:
+def with_dependents(entries: Mapping[int, Entry], wanted: Callable[[Entry], bool]) -> list[int]:
     """The ids of the jobs that are wanted, and of those that were cancelled only since they depend on them; no
     job that depends on others that did not end as it wants."""
-    found: Set[int] = set()
+    found: set[int] = set()
     chosen = [(job_id, entry) for job_id, entry in entries.items() if entry.cause == DEPENDENCY or wanted(entry)]
     for job_id, entry in sorted(chosen):
         if entry.cause == DEPENDENCY and entry.state.ended:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.job import PLAIN, START, Details
@@ -46,13 +47,13 @@ class SharedDependencies:
 
     __slots__ = ("after", "open", "failed", "dependents", "ready", "_text")
 
-    def __init__(self, after: Tuple[Dependency, ...]) -> None:
+    def __init__(self, after: tuple[Dependency, ...]) -> None:
         self.after = after
         self.open = 0
-        self.failed: Dict[int, JobState] = {}
-        self.dependents: List[Entry] = []
+        self.failed: dict[int, JobState] = {}
+        self.dependents: list[Entry] = []
         self.ready = -math.inf
-        self._text: Optional[str] = None  # as `still` gives it, until something changes
+        self._text: str | None = None  # as `still` gives it, until something changes
 
     def count(self, change: int) -> None:
         """So many more of its jobs have not ended, or begun."""
@@ -87,8 +88,8 @@ class Entry:
     held: bool = False
     tries: int = 0
     losses: int = 0
-    wish: Optional[SharedDependencies] = None
-    wished: Optional[List[Tuple[SharedDependencies, Dependency]]] = None
+    wish: SharedDependencies | None = None
+    wished: list[tuple[SharedDependencies, Dependency]] | None = None
     late: bool = False
     lacks: str = ""
     begun: float = math.inf
@@ -100,7 +101,7 @@ class Entry:
         """Whether what is wanted of it has yet to happen."""
         return self.begun == math.inf if wanted.kind == START else not self.state.ended
 
-    def enter(self, pair: Tuple[SharedDependencies, Dependency]) -> None:
+    def enter(self, pair: tuple[SharedDependencies, Dependency]) -> None:
         """Others wait for it, who want this of it."""
         wish, wanted = pair
         if self.open_for(wanted):
@@ -147,20 +148,20 @@ class JobBook:
     A `frozen` book puts no job into the queue: it takes up what a journal tells until `thaw`.
     """
 
-    def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None,
+    def __init__(self, queue: JobQueue, lacks: Callable[[Job], str] | None = None,
                  forgets: bool = False, frozen: bool = False) -> None:
         self.queue = queue
         self.frozen = frozen
         self._lacks = lacks
         self._forgets = forgets
-        self.entries: Dict[int, Entry] = {}
-        self.parked: Dict[int, Entry] = {}
-        self._wishes: Dict[Tuple[Dependency, ...], SharedDependencies] = {}
-        self._latest: Optional[SharedDependencies] = None
-        self._longest: List[Tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
+        self.entries: dict[int, Entry] = {}
+        self.parked: dict[int, Entry] = {}
+        self._wishes: dict[tuple[Dependency, ...], SharedDependencies] = {}
+        self._latest: SharedDependencies | None = None
+        self._longest: list[tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
         self.opened = False  # jobs have become eligible since somebody looked
-        self.begins: List[Tuple[float, int]] = []  # (time, id) of jobs that are not to start before, a heap
-        self.deadlines: List[Tuple[float, int]] = []  # (last moment to start, id) of jobs that have one, a heap
+        self.begins: list[tuple[float, int]] = []  # (time, id) of jobs that are not to start before, a heap
+        self.deadlines: list[tuple[float, int]] = []  # (last moment to start, id) of jobs that have one, a heap
         self._deadline = math.inf
 
     @property
@@ -174,7 +175,7 @@ class JobBook:
         return (job_id for job_id, entry in self.parked.items() if entry.held)
 
     @property
-    def lacking(self) -> List[int]:
+    def lacking(self) -> list[int]:
         """Ids of the waiting jobs that cannot run on the nodes there are now."""
         return [job_id for job_id, entry in self.parked.items() if entry.lacks]
 
@@ -187,7 +188,7 @@ class JobBook:
 
     # Jobs come, start and end.
 
-    def enter(self, job: Job, details: Details = PLAIN) -> List[Dropped]:
+    def enter(self, job: Job, details: Details = PLAIN) -> list[Dropped]:
         """Enter a job that waits; it is in the result when one it depends on has failed already.
 
         Raises LifeError for a dependency on a job that was not submitted before.
@@ -204,7 +205,7 @@ class JobBook:
             self._join(entry, wish)
         return self._wait(entry)
 
-    def _wish(self, after: Tuple[Dependency, ...], before: int) -> SharedDependencies:
+    def _wish(self, after: tuple[Dependency, ...], before: int) -> SharedDependencies:
         """The one wish of all jobs with this `after`; such a job has the id `before`."""
         if self._latest is not None and self._latest.after is after:
             return self._latest  # the next job of an array: even the hash would be too dear
@@ -238,7 +239,7 @@ class JobBook:
             entry.begin, entry.early = time, True
             heapq.heappush(self.begins, (time, entry.job.id))
 
-    def _queued(self, job_id: int) -> Optional[Entry]:
+    def _queued(self, job_id: int) -> Entry | None:
         """A job, if it waits."""
         entry = self.entries.get(job_id)
         return entry if entry is not None and entry.state is JobState.QUEUED else None
@@ -274,10 +275,10 @@ class JobBook:
             heapq.heappop(self.deadlines)
         return math.inf
 
-    def missed(self, now: float) -> List[Dropped]:
+    def missed(self, now: float) -> list[Dropped]:
         """The waiting jobs that can end by their deadlines no more, since they have not started until `now`. They
         wait on: who asks ends them."""
-        found: Dict[int, Dropped] = {}  # one that waits again is there twice
+        found: dict[int, Dropped] = {}  # one that waits again is there twice
         while self.next_missed <= now:
             entry = self.entries[heapq.heappop(self.deadlines)[1]]
             found[entry.job.id] = Dropped(entry.job, MISSED)
@@ -288,7 +289,7 @@ class JobBook:
         if "deadline" in entry.details.more:
             heapq.heappush(self.deadlines, (entry.latest, entry.job.id))
 
-    def _wait(self, entry: Entry) -> List[Dropped]:
+    def _wait(self, entry: Entry) -> list[Dropped]:
         """Let a job wait for what it depends on; it is in the result when that has failed, with
         those that depend on it."""
         against = self.against(entry)
@@ -302,7 +303,7 @@ class JobBook:
         entry.cause = DEPENDENCY
         return [_dropped(entry, *against), *self._settle(entry, JobState.CANCELLED, entry.job.submit)]
 
-    def against(self, entry: Entry) -> Optional[Tuple[int, JobState]]:
+    def against(self, entry: Entry) -> tuple[int, JobState] | None:
         """The id of a job that ended otherwise than this one, which depends on it, wants, and how it ended;
         None: there is none."""
         if entry.wish is None and entry.details.after:
@@ -345,7 +346,7 @@ class JobBook:
                     self._not_before(dependent, wish.ready)
                 self._place(dependent)
 
-    def ended(self, job_id: int, state: JobState, now: float) -> List[Dropped]:
+    def ended(self, job_id: int, state: JobState, now: float) -> list[Dropped]:
         """A job ended for good: those that waited for it alone become eligible; the result are
         those that now can never run, which have ended, too."""
         entry = self.entries[job_id]
@@ -357,12 +358,12 @@ class JobBook:
             del self.entries[job_id]
         return self._settle(entry, state, now)
 
-    def _settle(self, entry: Entry, state: JobState, now: float) -> List[Dropped]:
+    def _settle(self, entry: Entry, state: JobState, now: float) -> list[Dropped]:
         """Count the end of a job for those that wait for it; the result is as of `ended`."""
         entry.state = state
         if entry.wished is None and entry.begun < math.inf:
             return []  # nobody waits for it
-        dropped: List[Dropped] = []
+        dropped: list[Dropped] = []
         ended = [entry]
         while ended:
             other = ended.pop()
@@ -383,7 +384,7 @@ class JobBook:
                     self._open(wish, now)
         return dropped
 
-    def again(self, job_id: int, retry: bool = False) -> List[Dropped]:
+    def again(self, job_id: int, retry: bool = False) -> list[Dropped]:
         """A job that ran or ended waits anew, and those that depend on it wait for it; `retry`: it
         uses up one of its retries. The result is as of `enter`."""
         entry = self.entries[job_id]
@@ -405,7 +406,7 @@ class JobBook:
                 if dependent.state is JobState.QUEUED:
                     self._place(dependent)
 
-    def revise(self, job: Job, details: Details, refused: bool = False) -> List[Dropped]:
+    def revise(self, job: Job, details: Details, refused: bool = False) -> list[Dropped]:
         """Another job takes the id of one that waits, or ended without having run; those that depend on it
         wait for it. `refused`: it will not run. The result is as of `enter`, and so are errors."""
         old = self.entries[job.id]
@@ -423,14 +424,14 @@ class JobBook:
             self._join(entry, wish)
         return self._wait(entry)
 
-    def let_down(self, job_id: int) -> List[Job]:
+    def let_down(self, job_id: int) -> list[Job]:
         """The jobs that were cancelled since they depend on this one, where nothing stands against them now."""
         found = {each.job.id: each.job for wish, _ in self.entries[job_id].wished or () if not wish.failed
                  for each in wish.dependents
                  if each.cause == DEPENDENCY and each.state.ended and self.entries[each.job.id] is each}
         return list(found.values())
 
-    def withdraw(self, job_id: int, now: float) -> List[Dropped]:
+    def withdraw(self, job_id: int, now: float) -> list[Dropped]:
         """A waiting job will not run; the result are those that depend on it."""
         entry = self.entries[job_id]
         self._take_out(entry)
@@ -528,7 +529,7 @@ class JobBook:
         """Whether there has been an end by which jobs must end: some may have been put aside."""
         return self._deadline < math.inf
 
-    def fit(self, now: float, deadline: float) -> List[Job]:
+    def fit(self, now: float, deadline: float) -> list[Job]:
         """Put aside the jobs that would not end by `deadline` (seconds, as `now`) if they started
         now, and take back such as would after all; gives those that were put aside."""
         if deadline < self._deadline == math.inf:

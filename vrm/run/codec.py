@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import marshal
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model import Cluster, Job, Node, Placement, placement_forms
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
@@ -12,8 +13,8 @@ from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.ranges import fold, numbers
 
-Record = Dict[str, Any]
-Own = Sequence[Tuple[Dependency, ...]]
+Record = dict[str, Any]
+Own = Sequence[tuple[Dependency, ...]]
 
 _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                           each.kind.to_record if each.kind.to_record is not same else None)
@@ -45,7 +46,7 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), 
 MOST_TEMPLATES = 4096
 """Jobs that are kept at most, from which others are made that differ in id and time only."""
 
-_templates: Dict[bytes, Tuple[Job, Details]] = {}
+_templates: dict[bytes, tuple[Job, Details]] = {}
 
 
 def template_key(record: Record) -> bytes:
@@ -54,7 +55,7 @@ def template_key(record: Record) -> bytes:
     return marshal.dumps([(key, value) for key, value in record.items() if key in TEMPLATE_KEYS], 2)
 
 
-def jobs_of(record: Record) -> Tuple[List[Job], Details, Sequence[int]]:
+def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
     """The job of a journal record, or the jobs of an array and their indices; and what else it says
     of them, without the index. Jobs of the same `template_key` share their values."""
     known = template_key(record)
@@ -87,12 +88,12 @@ def own_sound(value: Any) -> bool:
     return type(value) is list and all(each == "" or AFTER.sound(each) for each in value)
 
 
-def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:
+def nodes_record(nodes: Sequence[Node]) -> list[list[Any]]:
     """Nodes as journal values: name, sockets, and what else they have, if anything."""
     return [[node.name, list(node.sockets), *_more(node)] for node in nodes]
 
 
-def _more(node: Node) -> List[Record]:
+def _more(node: Node) -> list[Record]:
     more = {"resources": dict(node.resources), "features": sorted(node.features),
             "devices": {name: [[each.index, each.socket, each.uuid] for each in devices]
                         for name, devices in node.devices.items()}}
@@ -112,7 +113,7 @@ def cluster_of(record: Mapping[str, Any], now: Cluster) -> Cluster:
     return Cluster(nodes_of(record["nodes"]))
 
 
-def nodes_of(values: Iterable[Any]) -> List[Node]:
+def nodes_of(values: Iterable[Any]) -> list[Node]:
     """The nodes of journal values."""
     return [Node(name, tuple(sockets), more.get("resources", {}),
                  frozenset(more.get("features", ())),
@@ -126,7 +127,7 @@ def placement_of(record: Record, cluster: Cluster) -> Placement:
     return placement_forms.of_record(record, cluster.layout)
 
 
-def moved(placement: Placement, before: Cluster, now: Cluster) -> Optional[Placement]:
+def moved(placement: Placement, before: Cluster, now: Cluster) -> Placement | None:
     """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
     return placement if before is now else placement_forms.moved(
         placement, (before.nodes, before.layout), (now.nodes, now.layout))

@@ -17,14 +17,15 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from vrm.run.rundir import PRIVATE, RunDirectory, write_json
 from vrm.system.errors import RunError
 from vrm.system.files import open_own, read_own
 from vrm.model.ranges import MOST_JOBS, numbers
 
-Command = Dict[str, Any]
+Command = dict[str, Any]
 _LARGEST = 24 << 20
 """Bytes of a command: the longest call of a front command, with its script, as base64."""
 _LONGEST_NAME = 200
@@ -57,7 +58,7 @@ def send(run: RunDirectory, command: Command, name: str = "") -> str:
     return name
 
 
-def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command]:
+def wait_reply(run: RunDirectory, name: str, seconds: float) -> Command | None:
     """The manager's answer, or None when it has not come within `seconds`."""
     path = run.replies / name
     end = time.monotonic() + seconds
@@ -71,8 +72,8 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
         time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
 
 
-def answered(run: RunDirectory, name: str, seconds: float, after: Optional[float] = None
-             ) -> Optional[Command]:
+def answered(run: RunDirectory, name: str, seconds: float, after: float | None = None
+             ) -> Command | None:
     """The answer to a command, by the manager that runs or by the next one, which is there within `after`
     seconds (else NEXT). None when nobody has answered within `seconds`, or no manager runs: then the command is taken
     back and nobody carries it out any more, and `vrm.run.journal.made_by` says which jobs it has brought."""
@@ -105,7 +106,7 @@ def withdraw(run: RunDirectory, name: str) -> bool:
     return True
 
 
-def take(run: RunDirectory) -> Iterator[Tuple[str, Command]]:
+def take(run: RunDirectory) -> Iterator[tuple[str, Command]]:
     """The waiting commands, oldest first; the manager answers each, which removes its file.
 
     What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`.
@@ -118,7 +119,7 @@ def take(run: RunDirectory) -> Iterator[Tuple[str, Command]]:
             yield name, command
 
 
-def _read(path: Path) -> Optional[Command]:
+def _read(path: Path) -> Command | None:
     """A command; None when it has been taken back."""
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         return {"do": "invalid", "why": "its name is too long"}
@@ -162,15 +163,15 @@ def put_aside(run: RunDirectory, name: str, why: str) -> Path:
 
 
 def chosen(command: Command, known: Collection[int], failed: Iterable[int] = ()
-           ) -> Tuple[List[int], List[int]]:
+           ) -> tuple[list[int], list[int]]:
     """The jobs that a command names: those named one by one, and those of ranges, `all` or `failed`.
 
     It has an `id`, or `ids`: texts and numbers such as 3, "5-7", "all", which stands for the
     `known`, and "failed", for the `failed`. Ranges are cut to the `known`, since not each
     of their jobs need be there. ValueError for what is none of these or names too many, KeyError when neither is there.
     """
-    named: Dict[int, None] = {}
-    swept: Dict[int, None] = {}
+    named: dict[int, None] = {}
+    swept: dict[int, None] = {}
     words = command["ids"] if "ids" in command else [command["id"]]
     count = 0
     for text in dict.fromkeys(map(str, words)):

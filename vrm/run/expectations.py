@@ -5,7 +5,7 @@ waiting job is recorded; all else follows from that and from the ends."""
 from __future__ import annotations
 
 import math
-from typing import Iterable, List, Optional, Tuple
+from collections.abc import Iterable
 
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.rules import Rules
@@ -47,7 +47,7 @@ class Expectations:
         self.longest.learn(job, run)
         return self._reestimates
 
-    def again(self, waiting: Iterable[Job], like: Job) -> List[Job]:
+    def again(self, waiting: Iterable[Job], like: Job) -> list[Job]:
         """The waiting jobs like the one that has ended of which something else is expected now."""
         key = alike(like)
         found = []
@@ -91,9 +91,9 @@ class Expectations:
         return twin
 
 
-def make_expectations(rules: Rules, table: Optional[Table] = None,
-                      lessons: Iterable[Tuple[Job, float, JobState]] = (), live: bool = False
-                      ) -> Optional[Expectations]:
+def make_expectations(rules: Rules, table: Table | None = None,
+                      lessons: Iterable[tuple[Job, float, JobState]] = (), live: bool = False
+                      ) -> Expectations | None:
     """What rules say of estimates (a name, an estimator, or an object with `expected(job)`); None where
     nothing else is expected than what users say. `table`: see `make_estimator`. `lessons` are the jobs of
     earlier runs, with their run times (seconds) and how they ended. Raises PolicyError."""

@@ -12,7 +12,9 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, BinaryIO, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple, Union
+from typing import Any, BinaryIO, NamedTuple, Union
+from re import Pattern
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from vrm.model import Job
@@ -68,7 +70,7 @@ class Journal:
     def __init__(self, path: Path, since: Mark = START) -> None:
         self._path = path
         self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
-        self._pending: List[bytes] = []
+        self._pending: list[bytes] = []
         self._begun = 0  # bytes of these that are written, which the disk need not have yet
         self.appended = 0  # records, by this object
         _, self._end, self._sum, _ = since
@@ -180,7 +182,7 @@ def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
     yield from io.BytesIO(rest[:end])
 
 
-def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[Tuple[bytes, Mark]]:
+def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[tuple[bytes, Mark]]:
     """The whole lines of a journal that follow `since`: each with the place after it. JournalError for what is
     no line."""
     first, at, total, chained = since
@@ -198,16 +200,16 @@ def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[Tuple[by
         yield line, Mark(number, at, total, chained)
 
 
-def _records(path: Path, file: BinaryIO, since: Mark = START, only: Optional[Pattern[bytes]] = None
-             ) -> Iterator[Tuple[Record, Mark]]:
+def _records(path: Path, file: BinaryIO, since: Mark = START, only: Pattern[bytes] | None = None
+             ) -> Iterator[tuple[Record, Mark]]:
     """The records of these lines, each with the place after it; `only`: of lines in which that is found."""
     for batch in _batches(_lines(path, file, since), only):
         yield from _checked(path, batch)
 
 
-def _batches(lines: Iterator[Tuple[bytes, Mark]], only: Optional[Pattern[bytes]]) -> Iterator[List[Tuple[bytes, Mark]]]:
+def _batches(lines: Iterator[tuple[bytes, Mark]], only: Pattern[bytes] | None) -> Iterator[list[tuple[bytes, Mark]]]:
     """Lines, some at a time; those before a line that is none come first."""
-    batch: List[Tuple[bytes, Mark]] = []
+    batch: list[tuple[bytes, Mark]] = []
     try:
         for found in lines:
             if only is None or only.search(found[0]):
@@ -221,7 +223,7 @@ def _batches(lines: Iterator[Tuple[bytes, Mark]], only: Optional[Pattern[bytes]]
     yield batch
 
 
-def _checked(path: Path, lines: Sequence[Tuple[bytes, Mark]]) -> Iterator[Tuple[Record, Mark]]:
+def _checked(path: Path, lines: Sequence[tuple[bytes, Mark]]) -> Iterator[tuple[Record, Mark]]:
     """The records of lines. JournalError for one that is none, after those before it."""
     together = _together([line for line, _ in lines]) if lines and lines[0][1].chained else None
     for at, (line, mark) in enumerate(lines):
@@ -236,10 +238,10 @@ def _checked(path: Path, lines: Sequence[Tuple[bytes, Mark]]) -> Iterator[Tuple[
         yield record, mark
 
 
-def _together(lines: Sequence[bytes]) -> Optional[List[Any]]:
+def _together(lines: Sequence[bytes]) -> list[Any] | None:
     """What these lines say, whose checksums are right; None where they must be decoded one by one."""
     try:
-        found: List[Any] = _decode(f"[{b','.join(lines).decode()}]")[0]
+        found: list[Any] = _decode(f"[{b','.join(lines).decode()}]")[0]
     except (ValueError, RecursionError):
         return None
     return found if len(found) == len(lines) else None
@@ -259,7 +261,7 @@ class JournalReader:
     Raises JournalError with the line's number for a line that is not a record.
     """
 
-    def __init__(self, path: Path, only: Optional[Pattern[bytes]] = None) -> None:
+    def __init__(self, path: Path, only: Pattern[bytes] | None = None) -> None:
         self.path = path
         self.mark = START
         self._only = only
@@ -271,12 +273,12 @@ class JournalReader:
                 yield record
 
 
-def records(path: Path, only: Optional[Pattern[bytes]] = None) -> Iterator[Record]:
+def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:
     """The records of a journal: see `JournalReader`."""
     return iter(JournalReader(path, only))
 
 
-def read(path: Path) -> List[Record]:
+def read(path: Path) -> list[Record]:
     """All records at once; as `records` else."""
     return list(records(path))
 
@@ -285,7 +287,7 @@ _JOBS = re.compile(b'"event": ?"job"')
 """In each line that tells of new jobs."""
 
 
-def made_by(path: Path, command: str) -> List[int]:
+def made_by(path: Path, command: str) -> list[int]:
     """The jobs that a command has brought, whether or not anybody has answered it."""
     return [job.id for record in records(path, _JOBS) if record["event"] == "job" and record.get("command") == command
             for job in jobs_of(record)[0]]
@@ -298,15 +300,15 @@ class Alone(NamedTuple):
     details: Details
     waits: bool
     held: bool
-    end: Optional[EndRecord]
+    end: EndRecord | None
     came: int
 
 
-def alone(path: Path, job_id: int) -> Optional[Alone]:
+def alone(path: Path, job_id: int) -> Alone | None:
     """What became of a job; None where there is none. It looks at this job alone, which is fast in a run of any
     length. JournalError as of `read`."""
-    found: Optional[Tuple[Job, Details]] = None
-    end: Optional[EndRecord] = None
+    found: tuple[Job, Details] | None = None
+    end: EndRecord | None = None
     is_held = waits = False
     came = 0
     for record in records(path, re.compile(b'%b|"id": ?%d\\b' % (_JOBS.pattern, job_id))):
@@ -327,7 +329,7 @@ def alone(path: Path, job_id: int) -> Optional[Alone]:
     return Alone(*found, waits, is_held, end, came) if found is not None else None
 
 
-def parsed(data: bytes, path: Path) -> List[Record]:
+def parsed(data: bytes, path: Path) -> list[Record]:
     """The records in these bytes of a journal at `path`; JournalError as of `read`."""
     return [record for record, _ in _records(path, io.BytesIO(data))]
 
@@ -350,7 +352,7 @@ class JournalFollower:
         """How many records were read."""
         return self._mark.number
 
-    def read_new(self) -> Tuple[bool, List[Record]]:
+    def read_new(self) -> tuple[bool, list[Record]]:
         """What was added; and whether it is the beginning of another journal than before. OSError
         when it cannot be read."""
         with open(open_own(self.path, os.O_RDONLY), "rb") as file:

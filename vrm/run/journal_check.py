@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, Mapping, Optional, Set, Tuple, Union
+from typing import Any
+from collections.abc import Iterator, Mapping
 
 from vrm.model import JobState, shapes
 from vrm.model.fields import TABLE
@@ -19,7 +20,7 @@ from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, own_sound, template_key
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
-Record = Dict[str, Any]
+Record = dict[str, Any]
 
 NEWEST = 3
 """The newest form of a journal that this vrm reads."""
@@ -28,7 +29,7 @@ NEWEST = 3
 class JournalError(ValueError):
     """A journal that is damaged; the text is `path:line: what is wrong`."""
 
-    def __init__(self, path: "Union[str, os.PathLike[str]]", line: int, what: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], line: int, what: str) -> None:
         super().__init__(f"{os.fspath(path)}:{line}: {what}")
 
 
@@ -74,7 +75,7 @@ def _device(value: Any) -> bool:
             and line(value[2]))
 
 
-_NODE_MAY: Dict[str, Check] = {"resources": _amounts, "features": list_of(line),
+_NODE_MAY: dict[str, Check] = {"resources": _amounts, "features": list_of(line),
                                "devices": _devices}
 """What a node may have besides its sockets."""
 
@@ -94,7 +95,7 @@ def _digest(value: Any) -> bool:
 STATES = {state.value: state for state in JobState if state.ended}
 """The states in which jobs end."""
 
-WANTED: Dict[str, Dict[str, Check]] = {
+WANTED: dict[str, dict[str, Check]] = {
     "run": {"run": lambda value: text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
     "job": {"id": count, "submit": number, **{
         field.record: field.kind.sound for field in TABLE if field.record and field.always}},
@@ -133,7 +134,7 @@ def _home(value: Any) -> bool:
     return type(value) is dict and _path(value.get("path")) and size(value.get("inode"))
 
 
-_MAY: Dict[str, Check] = {
+_MAY: dict[str, Check] = {
     "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
     "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
     "home": _home, "position": maybe(_position), "command": text,
@@ -142,7 +143,7 @@ _MAY: Dict[str, Check] = {
 }
 """Values of any event that are right where they are there; others are not looked at."""
 
-_JOB_MAY: Dict[str, Check] = {**_MAY, **{
+_JOB_MAY: dict[str, Check] = {**_MAY, **{
     field.record: field.kind.sound for field in TABLE if field.record and not field.always},
     "own": own_sound, "line": _digest, "at": count, "fault": text}
 """The same of a job's record."""
@@ -151,14 +152,14 @@ _JOB_MAY: Dict[str, Check] = {**_MAY, **{
 _EVENTS = {event: (wanted.keys(), {**(_JOB_MAY if event in ("job", "revise", "change") else _MAY), **wanted})
            for event, wanted in WANTED.items()}
 _OWN = {name: check for name, check in _EVENTS["job"][1].items() if name not in TEMPLATE_KEYS}
-_sound: Set[bytes] = set()
+_sound: set[bytes] = set()
 """The `template_key` of records that were checked: only other values of such records are checked again."""
 
 
 class CompactRecord(Mapping[str, Any]):
     """What is kept of a record of which there may be hundreds of thousands."""
 
-    __slots__: Tuple[str, ...] = ()
+    __slots__: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -194,7 +195,7 @@ class EndRecord(CompactRecord):
         self.time: float = record["time"]
         self.state = sys.intern(record["state"])
         self.reason = sys.intern(record["reason"])
-        self.exit_code: Optional[int] = record["exit_code"]
+        self.exit_code: int | None = record["exit_code"]
         for name in ("cause", "slower"):
             if name in record:
                 setattr(self, name, record[name])

@@ -8,14 +8,15 @@ left), and over when all nodes have answered that the lender has its cores again
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model import core_share
 from vrm.model.core_share import NOBODY, Loan, LentCores
 from vrm.model.placement import Lease, Placement
 
-Room = Tuple[Mapping[str, Any], Mapping[str, Any]]
+Room = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Where a lender was: the records of its start and of the manager then."""
 
 LENDING, LENT, REGAINING = "lend", "lent", "regain"
@@ -46,12 +47,12 @@ class Lends:
     lent from then on."""
 
     def __init__(self) -> None:
-        self.shares: Dict[int, List[LentCores]] = {}
-        self._mates: Dict[int, Set[int]] = {}
-        self.all: Dict[int, Lend] = {}
+        self.shares: dict[int, list[LentCores]] = {}
+        self._mates: dict[int, set[int]] = {}
+        self.all: dict[int, Lend] = {}
         self.next = 1
-        self.epochs: Dict[int, int] = {}
-        self.grown: Dict[int, List[Tuple[float, int, int]]] = {}
+        self.epochs: dict[int, int] = {}
+        self.grown: dict[int, list[tuple[float, int, int]]] = {}
 
     def copy(self) -> Lends:
         """An independent copy."""
@@ -90,7 +91,7 @@ class Lends:
     def _note(self, lender: int, now: float) -> None:
         self.shares.setdefault(lender, []).append(LentCores(now, self.plan(lender)))
 
-    def mates_of(self, job_id: int) -> Tuple[int, ...]:
+    def mates_of(self, job_id: int) -> tuple[int, ...]:
         """The jobs with which a job has shared cores in its last run."""
         return tuple(sorted(self._mates.get(job_id, ())))
 
@@ -111,11 +112,11 @@ class Lends:
         for number in [each.number for each in self.all.values() if each.lender == lender]:
             del self.all[number]
 
-    def of_borrower(self, job_id: int) -> List[Lend]:
+    def of_borrower(self, job_id: int) -> list[Lend]:
         """What a job borrows, or is about to; not what a lender is taking back that it was to have before."""
         return [each for each in self.all.values() if each.borrower == job_id and each.phase != REGAINING]
 
-    def of_lender(self, job_id: int) -> List[Lend]:
+    def of_lender(self, job_id: int) -> list[Lend]:
         """What a job lends, is about to, or takes back."""
         return [each for each in self.all.values() if each.lender == job_id]
 
@@ -138,10 +139,10 @@ class Lends:
         return twin
 
     def left(self, cluster: Cluster, started: Mapping[int, Placement],
-             rooms: Mapping[Tuple[int, int], Room]) -> List[Tuple[Room, List[Loan]]]:
+             rooms: Mapping[tuple[int, int], Room]) -> list[tuple[Room, list[Loan]]]:
         """What lenders that have ended left to jobs on the cluster: the room of each, with its loans then.
         `started`: the jobs that borrowed, as they started; `rooms` by lender and borrower."""
-        found: Dict[Tuple[int, float], Tuple[Room, List[Loan]]] = {}
+        found: dict[tuple[int, float], tuple[Room, list[Loan]]] = {}
         for job_id, placement in started.items():
             booking = cluster.bookings.get(job_id)
             if booking is None:
@@ -161,7 +162,7 @@ class Lends:
                 cluster.loans.lend(cluster, each.loan)
 
 
-def record(found: Lend) -> Dict[str, Any]:
+def record(found: Lend) -> dict[str, Any]:
     """A lend as values of a journal's record."""
     loan = found.loan
     return {"number": found.number, "id": loan.lender,

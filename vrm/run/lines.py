@@ -5,9 +5,9 @@ hundreds of thousands."""
 from __future__ import annotations
 
 from array import array
-from typing import Collection, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Collection, Iterable, Sequence
 
-Moved = Sequence[Tuple[int, int]]
+Moved = Sequence[tuple[int, int]]
 
 
 class Lines:
@@ -25,11 +25,11 @@ class Lines:
         """The ids of the jobs of a line."""
         return range(self._first[line], self._first[line] + self._count[line])
 
-    def line_of(self, job_id: int) -> Optional[int]:
+    def line_of(self, job_id: int) -> int | None:
         """The line of a job; None where it has none."""
         return next((line for line in range(len(self)) if job_id in self.jobs(line)), None)
 
-    def add(self, digest: int, ids: Sequence[int], at: Optional[int] = None) -> None:
+    def add(self, digest: int, ids: Sequence[int], at: int | None = None) -> None:
         """A line was taken; None: behind all others."""
         if at is None:
             self.digests.append(digest)
@@ -53,6 +53,6 @@ class Lines:
         for at, digest, ids in again:
             self.add(digest, ids, min(at, len(self)))
 
-    def withdrawn(self, gone: Iterable[int]) -> List[int]:
+    def withdrawn(self, gone: Iterable[int]) -> list[int]:
         """The ids of the jobs of these lines."""
         return [job_id for line in gone for job_id in self.jobs(line)]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, NamedTuple, Union
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model import Job, JobState, placement_forms
 from vrm.model.job import Details
@@ -39,33 +40,33 @@ class Past:
     `of_file` their jobs in the order in which they came, `by_command` those of each command file.
     """
 
-    def __init__(self, state: Optional[State] = None) -> None:
+    def __init__(self, state: State | None = None) -> None:
         self.state = State.of_journal() if state is None else state
         self.run = ""
         self.format = journal_check.NEWEST
         self.finished = False
-        self.position: Optional[List[Any]] = None
+        self.position: list[Any] | None = None
         self.input_ended = False
-        self.started: Dict[int, StartRecord] = {}
-        self.ended: Dict[int, EndRecord] = {}
-        self.again: Set[int] = set()
-        self.waits: List[float] = []
-        self.runs: List[Record] = []
-        self.run_of: Dict[int, Record] = {}
-        self.commands: List[str] = []
-        self.by_command: Dict[str, List[int]] = {}
-        self.rules: Optional[Record] = None
-        self.rooms: Dict[Tuple[int, int], lending.Room] = {}
-        self.of_file: List[int] = []
+        self.started: dict[int, StartRecord] = {}
+        self.ended: dict[int, EndRecord] = {}
+        self.again: set[int] = set()
+        self.waits: list[float] = []
+        self.runs: list[Record] = []
+        self.run_of: dict[int, Record] = {}
+        self.commands: list[str] = []
+        self.by_command: dict[str, list[int]] = {}
+        self.rules: Record | None = None
+        self.rooms: dict[tuple[int, int], lending.Room] = {}
+        self.of_file: list[int] = []
         self.mark = START
         self.number = 0  # of the last line
         self.defers_checks = False
-        self.unchecked: Dict[int, int] = {}  # by running job the line of its start, for `check_placements`
-        self.placements: Dict[str, Record] = {}
+        self.unchecked: dict[int, int] = {}  # by running job the line of its start, for `check_placements`
+        self.placements: dict[str, Record] = {}
         self.lines = Lines()
 
     @property
-    def jobs(self) -> Dict[int, Job]:
+    def jobs(self) -> dict[int, Job]:
         """All jobs of the run."""
         return {job_id: entry.job for job_id, entry in self.state.book.entries.items()}
 
@@ -77,18 +78,18 @@ class Past:
         return replace(Rules.read(self.rules["rules"]), queues=configured.queues)
 
     @property
-    def details(self) -> Dict[int, Details]:
+    def details(self) -> dict[int, Details]:
         """What else they were submitted with."""
         return {job_id: entry.details for job_id, entry in self.state.book.entries.items()}
 
     @property
-    def waiting(self) -> List[Job]:
+    def waiting(self) -> list[Job]:
         """Jobs that were neither started nor ended."""
         return [job for i, job in self.jobs.items()
                 if i not in self.started and i not in self.ended]
 
     @property
-    def running(self) -> List[Tuple[Job, StartRecord]]:
+    def running(self) -> list[tuple[Job, StartRecord]]:
         """Jobs that were started and whose end is not recorded, with the start's record."""
         entries = self.state.book.entries
         return [(entries[i].job, start) for i, start in self.started.items()
@@ -129,7 +130,7 @@ class Past:
             if fault:
                 raise JournalError(path, number, fault)
 
-    def lesson(self, job_id: int) -> Optional[Tuple[Job, float, JobState]]:
+    def lesson(self, job_id: int) -> tuple[Job, float, JobState] | None:
         """A job that has ended, how long it ran in seconds, and how it ended; None for one that never
         started."""
         end, start = self.ended[job_id], self.started.get(job_id)
@@ -140,7 +141,7 @@ class Past:
 
 
 def replay(told: Iterable[Record], path: PathLike = "journal",
-           state: Optional[State] = None) -> Past:
+           state: State | None = None) -> Past:
     """The past that records tell; each is applied to what those before it left, in `state`, a
     frozen one.
 
@@ -278,7 +279,7 @@ class JournalEvent(NamedTuple):
     fault: Fault
 
 
-EVENTS: Dict[str, JournalEvent] = {}
+EVENTS: dict[str, JournalEvent] = {}
 
 
 def event(name: str, fault: Fault = _never) -> Callable[[Apply], Apply]:

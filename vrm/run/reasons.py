@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Dict, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 
 from vrm.model import Cluster, Job
 from vrm.model.reservation import Reservation
@@ -68,7 +68,7 @@ class Reasons:
         self.head = waiting[0] if len(waiting) else None
         self.strict = isinstance(scheduler.dispatcher, NoBackfilling)
         self.interval = scheduler.interval
-        self._known: Dict[Hashable, str] = {}  # what a kind of request lacks; "": nothing
+        self._known: dict[Hashable, str] = {}  # what a kind of request lacks; "": nothing
 
     def of(self, job: Job) -> str:
         """Why this job does not run yet."""

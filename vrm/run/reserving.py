@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.kinds import name_sound
@@ -23,7 +23,7 @@ def when(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-class Reservations(Dict[int, Reservation]):
+class Reservations(dict[int, Reservation]):
     """The advance reservations of a run by id. `book` knows its jobs, and its queue which of them are bound to which;
     `cluster` gets a calendar with each change."""
 
@@ -48,7 +48,7 @@ class Reservations(Dict[int, Reservation]):
                                + (f"there {'are' if len(self) > 1 else 'is'} {there}" if there
                                   else "none is made (`vrm reserve` makes one)"))
 
-    def of_job(self, job_id: int) -> Optional[Reservation]:
+    def of_job(self, job_id: int) -> Reservation | None:
         """The reservation to which a job is bound."""
         return self.get(self.book.queue.bound.get(job_id, -1))
 
@@ -60,7 +60,7 @@ class Reservations(Dict[int, Reservation]):
             self.book.queue.bind(job_id, reservation.id)
         self.show()
 
-    def remove(self, reservation_id: int) -> List[int]:
+    def remove(self, reservation_id: int) -> list[int]:
         """A reservation is over or cancelled. Gives the jobs that were bound to it."""
         del self[reservation_id]
         jobs = [job_id for job_id, bound in self.book.queue.bound.items() if bound == reservation_id]
@@ -69,7 +69,7 @@ class Reservations(Dict[int, Reservation]):
         self.show()
         return jobs
 
-    def open(self, now: float) -> List[int]:
+    def open(self, now: float) -> list[int]:
         """Open those that have begun; gives the ids of those that are over."""
         queue = self.book.queue
         for each in list(self.values()):
@@ -86,7 +86,7 @@ class Reservations(Dict[int, Reservation]):
         self.cluster.set_calendar(Calendar(
             Span(each, sum(1 << numbers[name] for name in each.nodes if name in numbers)) for each in self.values()))
 
-    def made(self, wanted: ReservationRequest, now: float, foreseen: bool = False) -> Tuple[Reservation, List[Job]]:
+    def made(self, wanted: ReservationRequest, now: float, foreseen: bool = False) -> tuple[Reservation, list[Job]]:
         """The next reservation as it is wanted, and the jobs that it is for; ReservationError says
         what stands against it. `foreseen`: jobs may be named that come later."""
         cluster = self.cluster
@@ -113,7 +113,7 @@ class Reservations(Dict[int, Reservation]):
         return found, [job for job in (self._job(job_id, found, now, foreseen)
                                        for job_id in dict.fromkeys(wanted.jobs)) if job is not None]
 
-    def _job(self, job_id: int, reservation: Reservation, now: float, foreseen: bool) -> Optional[Job]:
+    def _job(self, job_id: int, reservation: Reservation, now: float, foreseen: bool) -> Job | None:
         """A job that is to be bound; None for one that has not come yet, where that may be."""
         queue = self.book.queue
         entry = self.book.entries.get(job_id)
@@ -148,7 +148,7 @@ class Reservations(Dict[int, Reservation]):
         return ""
 
 
-def _named_nodes(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> List[int]:
+def _named_nodes(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> list[int]:
     numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
     for name in wanted.nodes:
         if name not in numbers:
@@ -165,7 +165,7 @@ def _named_nodes(wanted: ReservationRequest, cluster: Cluster, begin: float, now
     return nodes
 
 
-def _chosen(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> List[int]:
+def _chosen(wanted: ReservationRequest, cluster: Cluster, begin: float, now: float) -> list[int]:
     """The last nodes that are free of jobs and reservations then: other jobs take the first ones."""
     number = wanted.number
     if number < 1:
@@ -200,6 +200,6 @@ def _against(node: int, cluster: Cluster, begin: float, end: float, now: float) 
     return ""
 
 
-def nodes_of(span: Span, cluster: Cluster) -> List[str]:
+def nodes_of(span: Span, cluster: Cluster) -> list[str]:
     """The names of a reservation's nodes that the cluster has."""
     return [cluster.nodes[node].name for node in bits.members(span.nodes)]

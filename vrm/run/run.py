@@ -4,7 +4,8 @@ simulator's in virtual time. Both have the same turn: what has happened changes 
 from __future__ import annotations
 
 import math
-from typing import List, Optional, Protocol, Sequence
+from typing import Protocol
+from collections.abc import Sequence
 
 from vrm.model import Job, JobState
 from vrm.run.book import Dropped
@@ -34,7 +35,7 @@ class Run:
     asks = False
 
     def __init__(self, state: State, scheduler: Scheduler,
-                 expectations: Optional[Expectations] = None) -> None:
+                 expectations: Expectations | None = None) -> None:
         self.state = state
         self.scheduler = scheduler
         self.expectations = expectations
@@ -60,7 +61,7 @@ class Run:
                 return
             driver.drop(missed, "deadline")  # others waited for them, perhaps
 
-    def step(self, now: float) -> List[Start]:
+    def step(self, now: float) -> list[Start]:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
         state = self.state
         if state.reservations:
@@ -72,7 +73,7 @@ class Run:
             state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
         return starts
 
-    def _starts(self, now: float) -> List[Start]:
+    def _starts(self, now: float) -> list[Start]:
         """What starts by one decision."""
         state = self.state
         starts = self.scheduler.step(now, state.queue, state.cluster)

@@ -12,7 +12,8 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
 
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
@@ -64,12 +65,12 @@ class RunDirectory:
         self.launchers = self.directory / "launchers"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
-        self._kept: Set[str] = set()  # scripts that are there since they were written by this process
+        self._kept: set[str] = set()  # scripts that are there since they were written by this process
         self._pids, self._ended = str(self.pids), str(self.ended)
         self._rankfiles, self._log = str(self.rankfiles), str(self.log)
 
     @classmethod
-    def of(cls, places: Any) -> "RunDirectory":
+    def of(cls, places: Any) -> RunDirectory:
         """That of a configuration: its settings, or the places that it names (`vrm.config.paths`)."""
         return cls(places.directory, places.log, places.state)
 
@@ -214,7 +215,7 @@ class RunDirectory:
             os.close(fd)
         return False
 
-    def archive(self, outputs: List[Path]) -> Optional[Path]:
+    def archive(self, outputs: list[Path]) -> Path | None:
         """Move what an earlier run left to `earlier/<time>/`; the folder, or None if nothing."""
         old = [p for p in (self.journal, self.jobs) if p.exists()]
         if not old:

@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
@@ -76,21 +77,21 @@ class State:
     """
 
     def __init__(self, queue: JobQueue, cluster: Cluster,
-                 lacks: Optional[Callable[[Job], str]] = None, forgets: bool = False,
+                 lacks: Callable[[Job], str] | None = None, forgets: bool = False,
                  frozen: bool = False) -> None:
         self.queue = queue
         self.cluster = cluster
         self.book = JobBook(queue, lacks, forgets, frozen)
-        self.running: Dict[int, Start] = {}
-        self.intents: Dict[int, Tuple[str, float]] = {}
-        self.losing: Dict[int, str] = {}
-        self.promises: Dict[int, float] = {}
+        self.running: dict[int, Start] = {}
+        self.intents: dict[int, tuple[str, float]] = {}
+        self.losing: dict[int, str] = {}
+        self.promises: dict[int, float] = {}
         self.reservations = Reservations(self.book, cluster)
         self.lends = lending.Lends()
-        self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
+        self.counts: dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
-        self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
-        self.log: Optional[Log] = None
+        self.names: dict[str, list[int]] = {}  # ids of the jobs of each name
+        self.log: Log | None = None
 
     @classmethod
     def of_journal(cls) -> State:
@@ -110,14 +111,14 @@ class State:
         """Number of the jobs that wait, eligible or not."""
         return self.book.waiting
 
-    def resolved(self, after: Tuple[Dependency, ...]) -> Tuple[Dependency, ...]:
+    def resolved(self, after: tuple[Dependency, ...]) -> tuple[Dependency, ...]:
         """Dependencies with ids in the place of names; ValueError for a name that no job has."""
         return resolved(after, self.names)
 
     # Transitions.
 
     def submit(self, jobs: Sequence[Job], details: Details = PLAIN, indices: Sequence[int] = (),
-               own: Own = (), refused: bool = False, **origin: Any) -> List[Dropped]:
+               own: Own = (), refused: bool = False, **origin: Any) -> list[Dropped]:
         """Jobs come: one, or an array with these `indices`, which differ by their ids alone, and by what each
         waits for besides, its `own` dependencies, if there are any.
 
@@ -131,7 +132,7 @@ class State:
         self.next_id = jobs[-1].id + 1
         if "reservation" in details.more and not refused:
             self._bind(jobs, details.more["reservation"])
-        dropped: List[Dropped] = []
+        dropped: list[Dropped] = []
         for at, job in enumerate(jobs):
             each = details.of(indices[at], job.payload) if indices else details
             if each.name:
@@ -158,7 +159,7 @@ class State:
             self.book.entries[job_id].cause = LINE
 
     def revise(self, jobs: Sequence[Job], details: Details = PLAIN, indices: Sequence[int] = (),
-               refused: bool = False, **origin: Any) -> List[Dropped]:
+               refused: bool = False, **origin: Any) -> list[Dropped]:
         """Other jobs take the ids of such that wait, or ended without having run. The rest is as of
         `submit`."""
         for job in jobs:
@@ -175,7 +176,7 @@ class State:
             self._bind(jobs, details.more["reservation"])
         if details.name:
             self.names.setdefault(details.name, []).extend(job.id for job in jobs)
-        dropped: List[Dropped] = []
+        dropped: list[Dropped] = []
         for at, job in enumerate(jobs):
             each = replace(details, index=indices[at]) if indices else details
             dropped += self.book.revise(job, each, refused)
@@ -183,12 +184,12 @@ class State:
                 self._blame(job.id, origin)
         return self._lose(dropped)
 
-    def withdraw(self, ids: Sequence[int], now: float, **origin: Any) -> List[Dropped]:
+    def withdraw(self, ids: Sequence[int], now: float, **origin: Any) -> list[Dropped]:
         """Lines were removed from the queue file: of their jobs, these ids, none starts that waits. Gives those
         and what depends on them; each needs an `end` of its own."""
         if self.log is not None:
             self.log("lines", time=now, **origin)
-        dropped: List[Dropped] = []
+        dropped: list[Dropped] = []
         for job_id in ids:
             entry = self.entry(job_id)
             if entry.state is JobState.QUEUED:
@@ -207,7 +208,7 @@ class State:
         for job in jobs:
             self.queue.bind(job.id, reservation.id)
 
-    def _lose(self, dropped: List[Dropped]) -> List[Dropped]:
+    def _lose(self, dropped: list[Dropped]) -> list[Dropped]:
         for job, reason in dropped:
             self.losing[job.id] = reason
         return dropped
@@ -235,7 +236,7 @@ class State:
         if job_id in self.cluster.bookings:
             self.cluster.release(job_id)
 
-    def back(self, job_id: int) -> List[Dropped]:
+    def back(self, job_id: int) -> list[Dropped]:
         """A start that was not carried out is undone: the job waits again. The result is as of
         `submit`."""
         self.vacate(job_id)
@@ -250,7 +251,7 @@ class State:
             self.log("intent", id=job_id, reason=reason, time=time, **origin)
 
     def end(self, job_id: int, state: JobState, now: float, reason: str = "",
-            **more: Any) -> List[Dropped]:
+            **more: Any) -> list[Dropped]:
         """A job will not run (any more). `more` goes into the event. Gives those that can never run
         since they depend on it; each needs an `end` of its own."""
         self.counts[state.value] += 1
@@ -267,7 +268,7 @@ class State:
         return self._lose(self.book.ended(job_id, state, now))
 
     def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
-              **origin: Any) -> List[Dropped]:
+              **origin: Any) -> list[Dropped]:
         """A job that ran or ended waits again; `retry`: it uses up one of its retries. With
         `lost=True` it has lost a node. The result is as of `submit`."""
         entry = self.entry(job_id)
@@ -291,7 +292,7 @@ class State:
         if self.log is not None:
             self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
 
-    def change(self, job_id: int, walltime: float, priority: int, said: Optional[Mapping[str, str]] = None) -> None:
+    def change(self, job_id: int, walltime: float, priority: int, said: Mapping[str, str] | None = None) -> None:
         """A job that waits or runs has this walltime (seconds) and this priority from now on, and what of SAID is
         `said`. LifeError where it has ended, or where it would run longer than others count on."""
         entry = self.entry(job_id)
@@ -323,7 +324,7 @@ class State:
         that changed, and None for those that are not promised any more."""
         before, self.promises = self.promises, {
             job_id: time for job_id, time in starts.items() if time < math.inf}
-        changed: Dict[int, Optional[float]] = {
+        changed: dict[int, float | None] = {
             job_id: time for job_id, time in self.promises.items() if before.get(job_id) != time}
         changed.update((job_id, None) for job_id in before if job_id not in self.promises)
         if changed and self.log is not None:
@@ -361,7 +362,7 @@ class State:
         for job_id in jobs:
             self.promises.pop(job_id, None)
 
-    def unreserve(self, reservation_id: int, now: float, reason: str, **origin: Any) -> List[int]:
+    def unreserve(self, reservation_id: int, now: float, reason: str, **origin: Any) -> list[int]:
         """A reservation is over or cancelled. Gives its jobs: those that wait compete again."""
         jobs = self.reservations.remove(reservation_id)
         if self.log is not None:
@@ -378,7 +379,7 @@ class State:
 
     # Running jobs that lend cores.
 
-    def waits(self, job_id: int) -> List[Dropped]:
+    def waits(self, job_id: int) -> list[Dropped]:
         """A job that was about to start on borrowed cores, of which there is no event yet, waits again.
         The result is as of `submit`."""
         self.vacate(job_id)
@@ -437,7 +438,7 @@ class State:
         if there is not None and loan.lender in self.cluster.bookings:
             self.cluster.loans.regain(self.cluster, there, now)
 
-    def _there(self, loan: Loan) -> Optional[Loan]:
+    def _there(self, loan: Loan) -> Loan | None:
         """The same loan on the cluster, of which something else may be expected by now."""
         return next((each for each in self.cluster.loans.all if each[:3] == loan[:3]), None)
 
@@ -476,8 +477,8 @@ class State:
         twin.names = {name: list(ids) for name, ids in self.names.items()}
         return twin
 
-    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Optional[Callable[[Job], str]] = None,
-             only: Optional[Collection[int]] = None) -> State:
+    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Callable[[Job], str] | None = None,
+             only: Collection[int] | None = None) -> State:
         """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
         are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
         of those on which others depend; with `only` nothing of other jobs that wait. Running jobs are

@@ -10,7 +10,7 @@ by its end.
 from __future__ import annotations
 
 import copy
-from typing import Dict, Hashable, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Hashable, Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
@@ -31,8 +31,8 @@ class BesideReservations(Wrapped):
     def __init__(self, policy: PlacementPolicy, calendar: Calendar) -> None:
         super().__init__(policy)
         self.calendar = calendar
-        self._views: Dict[int, Pool] = {}  # of the cluster as it is, by the nodes that are closed
-        self._of: Tuple[Optional[Pool], int] = (None, -1)
+        self._views: dict[int, Pool] = {}  # of the cluster as it is, by the nodes that are closed
+        self._of: tuple[Pool | None, int] = (None, -1)
 
     def copy(self) -> PlacementPolicy:
         """An independent copy."""
@@ -62,11 +62,11 @@ class BesideReservations(Wrapped):
         """Whether the job could start on the view, at its time."""
         return self.inner.fits(job, self.open(job, view))
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """Where the job would start on the view, at its time."""
         return self.inner.place(job, self.open(job, view))
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the policy says, for jobs of one walltime."""
         found = self.inner.similar(job)
         return found and ((job.walltime, found[0]), found[1])
@@ -86,10 +86,10 @@ class BesideReservations(Wrapped):
 
 
 def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: PlacementPolicy
-                ) -> List[Booking]:
+                ) -> list[Booking]:
     """Start the jobs of reservations that have begun: in the order of the queue, what fits on the
     nodes of its reservation and ends by its end. They are booked, and out of the queue."""
-    bookings: List[Booking] = []
+    bookings: list[Booking] = []
     for reservation, nodes in cluster.calendar.open(now):
         jobs = [job for job_id, job in queue.outside.items()
                 if queue.bound.get(job_id) == reservation.id
@@ -104,7 +104,7 @@ def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: Placement
     return bookings
 
 
-def changes(ends: Sequence[Tuple[float, int]], boundaries: Sequence[float]) -> Iterator[Tuple[float, Optional[int]]]:
+def changes(ends: Sequence[tuple[float, int]], boundaries: Sequence[float]) -> Iterator[tuple[float, int | None]]:
     """When more may be free than before, in order: the ends of running jobs (time, id), and the
     boundaries of reservations and of a cap on power (time, None)."""
     at = 0

@@ -9,7 +9,7 @@ or (2) leaves the head what it needs at the shadow time.
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
@@ -34,7 +34,7 @@ class NoBackfilling(Dispatcher):
         return room is not None and (room == 0 or policy.size(waiting[0]) > room)
 
 
-def ordered(jobs: Iterable[Job], order: Optional[Ordering], now: float,
+def ordered(jobs: Iterable[Job], order: Ordering | None, now: float,
             policy: PlacementPolicy) -> Iterable[Job]:
     """Later jobs in the order in which they are backfilled; None: as they come."""
     if order is None:
@@ -87,7 +87,7 @@ class ListScheduling(Dispatcher):
 
     name = "list"
 
-    def __init__(self, order: Optional[Ordering] = None) -> None:
+    def __init__(self, order: Ordering | None = None) -> None:
         super().__init__()
         self.order = order
 
@@ -106,20 +106,20 @@ class Easy(Dispatcher):
 
     name = "easy"
 
-    def __init__(self, order: Optional[Ordering] = None) -> None:
+    def __init__(self, order: Ordering | None = None) -> None:
         super().__init__()
         self.order = order
         # Those of the last step, and how that left the cluster. What found no room then finds none
         # until something changes, unless it has come since.
-        self._reserved: List[Shadow] = []
-        self._kept: Tuple[Optional[Cluster], int] = (None, -1)
+        self._reserved: list[Shadow] = []
+        self._kept: tuple[Cluster | None, int] = (None, -1)
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
              policy: PlacementPolicy) -> Starts:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
         return self._fill(waiting[first], now, waiting, first + 1, view, policy)
 
-    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> List[Shadow]:
+    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> list[Shadow]:
         """The reservations of the head, which all who start now respect; the last one is the soonest."""
         return [Shadow(head, now, view, policy)]
 
@@ -150,7 +150,7 @@ class Easy(Dispatcher):
                 and not (view.ends and view.ends[0][0] <= now) and all(each.holds(now) for each in known))
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """That of the head."""
         return start_of(waiting[0], now, view, policy)
 
@@ -164,7 +164,7 @@ class Easy(Dispatcher):
         return twin
 
 
-def start_of(head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> Dict[int, float]:
+def start_of(head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> dict[int, float]:
     """When the head can start at the latest, by id; nothing where that is not known."""
     time = Shadow(head, now, view, policy).time
     return {head.id: time} if time < math.inf else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import base
@@ -34,22 +34,22 @@ class CorePolicy(Ordered):
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
-                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None,
-                 licences: Optional[Mapping[str, float]] = None) -> None:
+                 nodes: Sequence[Node], heatmap: Heatmap | None = None,
+                 licences: Mapping[str, float] | None = None) -> None:
         self.name = name
         self.heatmap = heatmap
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
         self._machine = Pool(nodes, licences)
-        self._needs: Dict[Request, int] = {}
-        self._sizes: Dict[Request, int] = {}
-        self._able: Dict[Hashable, Tuple[int, int]] = {}
-        self._lights: Dict[Hashable, bool] = {}
-        self._wishes: Dict[Request, Tuple[int, Hashable, int, bool]] = {}
-        self._wants: Dict[Request, Wants] = {}
+        self._needs: dict[Request, int] = {}
+        self._sizes: dict[Request, int] = {}
+        self._able: dict[Hashable, tuple[int, int]] = {}
+        self._lights: dict[Hashable, bool] = {}
+        self._wishes: dict[Request, tuple[int, Hashable, int, bool]] = {}
+        self._wants: dict[Request, Wants] = {}
         self._heavy = False  # whether somebody came who asks for more than a core's share
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
-        self._sockets: Dict[Tuple[int, ...], Tuple[Tuple[int, int], ...]] = {}
+        self._sockets: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}
         self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
         # Orders of users are always asked: they may go by more than the request, or leave nodes out.
         self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
@@ -124,7 +124,7 @@ class CorePolicy(Ordered):
         others = sorted(known.each[node] for node in bits.members(known.some & ~must))
         return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """Where the job would start now, or None when it does not fit; takes nothing."""
         if self.size(job) > view.count_free():
             return None
@@ -152,7 +152,7 @@ class CorePolicy(Ordered):
     def _chosen(self, job: Job, view: Pool) -> int:
         """The same, not known yet."""
         request = job.request
-        found: List[Tuple[int, int]] = []
+        found: list[tuple[int, int]] = []
         held, anywhere = 0, request.anywhere
         for node, room in self._rooms(job, view):
             found.append((node, room))
@@ -165,7 +165,7 @@ class CorePolicy(Ordered):
                              self._sockets_of(view.nodes[node])) << view.layout.node_first[node]
         return chosen
 
-    def _rooms(self, job: Job, view: Pool) -> Iterator[Tuple[int, int]]:
+    def _rooms(self, job: Job, view: Pool) -> Iterator[tuple[int, int]]:
         """The nodes with room for ranks, the first in the order first, and for how many."""
         room: Callable[[int], int]
         if self._any_core:
@@ -191,7 +191,7 @@ class CorePolicy(Ordered):
         able = wish[2] & view.up
         return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1 else 0)
 
-    def _wish(self, job: Job) -> Tuple[int, Hashable, int, bool]:
+    def _wish(self, job: Job) -> tuple[int, Hashable, int, bool]:
         """The kind of its tasks, with the nodes that could run them and whether it wants these alone."""
         wish = self._wishes.get(job.request)
         if wish is None:
@@ -215,7 +215,7 @@ class CorePolicy(Ordered):
             bits.count(free >> start & ((1 << cores) - 1)) // width for start, cores in self._sockets_of(node))
         return room if job.request.plain else most_tasks(job.request, room, left)
 
-    def wants(self, job: Job) -> Optional[Wants]:
+    def wants(self, job: Job) -> Wants | None:
         """What the job must find on nodes; None where that cannot be said of each node by itself."""
         if not self.by_node:
             return None
@@ -232,7 +232,7 @@ class CorePolicy(Ordered):
                 else self._room_of(job, nodes[node], free, left))
         return found
 
-    def _sockets_of(self, node: Node) -> Tuple[Tuple[int, int], ...]:
+    def _sockets_of(self, node: Node) -> tuple[tuple[int, int], ...]:
         """First core, from that of the node on, and number of cores of each socket."""
         found = self._sockets.get(node.sockets)
         if found is None:
@@ -240,7 +240,7 @@ class CorePolicy(Ordered):
             found = self._sockets[node.sockets] = tuple(zip(first, node.sockets))
         return found
 
-    def _nodes_of(self, job: Job) -> Tuple[int, int]:
+    def _nodes_of(self, job: Job) -> tuple[int, int]:
         """The nodes that could run ranks of the job when they are empty, and those that it must have."""
         if job.request.plain:
             return self._machine.up, 0
@@ -292,7 +292,7 @@ class CorePolicy(Ordered):
         """Free cores."""
         return view.count_free()
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """Jobs that ask for the same by rank are alike under first fit; of those that say on how
         many nodes they run, only equal ones."""
         if not self._first_fit:
@@ -321,9 +321,9 @@ class CorePolicy(Ordered):
         return f"needs room for {counted(job.procs, 'rank')} with what they ask for, there is room for {held}"
 
 
-def _by_size(nodes: int, room: Callable[[int], int]) -> List[Tuple[int, int]]:
+def _by_size(nodes: int, room: Callable[[int], int]) -> list[tuple[int, int]]:
     """The nodes that have room, as sets with how much each node has."""
-    found: Dict[int, int] = {}
+    found: dict[int, int] = {}
     for node in bits.members(nodes):
         here = room(node)
         if here > 0:
@@ -331,7 +331,7 @@ def _by_size(nodes: int, room: Callable[[int], int]) -> List[Tuple[int, int]]:
     return [(members, here) for here, members in found.items()]
 
 
-def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]) -> int:
+def _cores(ranks: int, width: int, free: int, sockets: Iterable[tuple[int, int]]) -> int:
     """The first free cores for so many ranks, each of one socket; 0 when they are too few."""
     chosen = 0
     for start, cores in sockets:

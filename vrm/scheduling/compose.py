@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
@@ -31,7 +32,7 @@ class RulesError(PolicyError):
         self.wrong = wrong
 
 
-def compose(rules: Rules, machine: Cluster, heatmap: Optional[Heatmap] = None,
+def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
             declared: Iterable[str] = ()) -> Scheduler:
     """Return the scheduler that these rules describe, for a machine.
 
@@ -55,7 +56,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Optional[Heatmap] = None,
     wrong.unless("energy" if machine.programs else "backfill", check_energy, dispatcher, machine, declared)
     if not 0 <= rules.interval < math.inf:
         wrong["interval"] = f"interval={rules.interval!r}: give seconds from 0 on"
-    scheduler: Optional[Scheduler] = None if wrong else wrong.unless(
+    scheduler: Scheduler | None = None if wrong else wrong.unless(
         "starts_per_interval", Scheduler, ordering, backfilling, policy, rules.interval, rules.starts_per_interval,
         rules.queues)
     if scheduler is None:
@@ -76,7 +77,7 @@ def checked(rules: Rules) -> Rules:
     return replace(rules, queues=queues)
 
 
-class _Wrong(Dict[str, str]):
+class _Wrong(dict[str, str]):
     """What is wrong, by the field that says it."""
 
     def unless(self, field: str, make: Callable[..., Any], *given: Any) -> Any:
@@ -101,7 +102,7 @@ def _dispatcher(backfill: Any) -> Dispatcher:
                          "reservations, or an object with `fill` or `plan`")
 
 
-def _placement(rules: Rules, machine: Cluster, heatmap: Optional[Heatmap], order: Any) -> PlacementPolicy:
+def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> PlacementPolicy:
     policy = rules.policy
     if isinstance(policy, str):
         return make_policy(policy, machine, heatmap, order)

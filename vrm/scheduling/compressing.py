@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from array import array
 from operator import itemgetter
-from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Protocol, Tuple, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
 
 from vrm.model.job import Job
 from vrm.model.placement import Placement
@@ -34,11 +35,11 @@ class ReservationTable(Generic[Kind]):
     """Reservations by job, with sizes, durations and times in columns."""
 
     def __init__(self) -> None:
-        self.jobs: List[Kind] = []
-        self.keys: List[Key] = []
+        self.jobs: list[Kind] = []
+        self.keys: list[Key] = []
         self.size, self.duration, self.time = array("q"), array("d"), array("d")
-        self._placements: List[Optional[Placement]] = []
-        self._row: Dict[int, int] = {}
+        self._placements: list[Placement | None] = []
+        self._row: dict[int, int] = {}
 
     def copy(self) -> ReservationTable[Kind]:
         """An independent copy."""
@@ -54,7 +55,7 @@ class ReservationTable(Generic[Kind]):
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._row
 
-    def __iter__(self) -> Iterator[Tuple[Kind, Slot]]:
+    def __iter__(self) -> Iterator[tuple[Kind, Slot]]:
         return zip(self.jobs, map(Slot, self.time, self._placements))
 
     def clear(self) -> None:
@@ -84,7 +85,7 @@ class ReservationTable(Generic[Kind]):
         row, last = self._row.pop(job.id), self.jobs[-1]
         if last is not job:
             self._row[last.id] = row
-        columns: Tuple[Any, ...] = (self.jobs, self.keys, self._placements, self.size,
+        columns: tuple[Any, ...] = (self.jobs, self.keys, self._placements, self.size,
                                     self.duration, self.time)
         for column in columns:
             column[row] = column[-1]
@@ -100,7 +101,7 @@ class ReservationTable(Generic[Kind]):
         row = self._row[job.id]
         self.time[row], self._placements[row] = slot
 
-    def due(self, now: float) -> List[Kind]:
+    def due(self, now: float) -> list[Kind]:
         """The jobs whose reservation has begun."""
         if len(self.jobs) <= _FEW:
             return [job for job, time in zip(self.jobs, self.time) if time <= now]
@@ -121,7 +122,7 @@ def _numpy() -> Any:
     return numpy
 
 
-def compress(table: ReservationTable[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
+def compress(table: ReservationTable[Any], profile: CountProfile, freed: float, key_of: Callable[[Job], Key] | None
              ) -> float:
     """Move every reservation, in the order of the queue, to its earliest hole.
 
@@ -150,12 +151,12 @@ def compress(table: ReservationTable[Any], profile: CountProfile, freed: float, 
     return left
 
 
-Compress = Callable[[ReservationTable[Any], CountProfile, float, Optional[Callable[[Job], Key]]], float]
+Compress = Callable[[ReservationTable[Any], CountProfile, float, Callable[[Job], Key] | None], float]
 
-OFFERS: List[Callable[[], Optional[Compress]]] = []
+OFFERS: list[Callable[[], Compress | None]] = []
 """What may give a faster `compress`, which does the same: it reads files, and so comes from other rooms."""
 
-_taken: List[Compress] = []
+_taken: list[Compress] = []
 
 
 def fastest(rows: int) -> Compress:
@@ -167,7 +168,7 @@ def fastest(rows: int) -> Compress:
     return _taken[0]
 
 
-def move_earlier(table: ReservationTable[Job], profile: Profile, freed: float, key_of: Optional[Callable[[Job], Key]]
+def move_earlier(table: ReservationTable[Job], profile: Profile, freed: float, key_of: Callable[[Job], Key] | None
                  ) -> float:
     """`compress`, by counts or by the nodes themselves."""
     if isinstance(profile, CountProfile):

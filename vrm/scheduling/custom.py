@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 import re
-from typing import Any, Callable, Dict, Hashable, Iterator, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from vrm.model import bits
 from vrm.model.amounts import said
@@ -75,10 +76,10 @@ class OwnDispatcher(Dispatcher):
         """What the user's object fills in."""
         return self._checked(self._own.fill, (now, waiting, first, view, policy), waiting, view)
 
-    def _checked(self, own: Callable[..., Any], arguments: Tuple[Any, ...], waiting: Waiting,
+    def _checked(self, own: Callable[..., Any], arguments: tuple[Any, ...], waiting: Waiting,
                  view: Cluster) -> Starts:
         found = own  # what is asked for its place
-        started: Dict[int, None] = {}
+        started: dict[int, None] = {}
 
         def wrong(what: str) -> PolicyError:
             return PolicyError(f"`{self._text}`{where(found)} {what}")
@@ -114,7 +115,7 @@ class OwnDispatcher(Dispatcher):
         return math.inf if own is None else float(guarded(self._text, own)(now))
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """As the user's object says; it may have no `reservations`."""
         own = getattr(self._own, "reservations", None)
         if own is None:
@@ -187,7 +188,7 @@ def _other_fault(job: Job, placement: Placement, view: Pool) -> str:
 # -------------------------------------------------------------------------------------- placement
 
 
-def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None,
+def make_policy(text: str, cluster: Cluster, heatmap: Heatmap | None = None,
                 node_order: Any = AUTO) -> PlacementPolicy:
     """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
     parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
@@ -230,7 +231,7 @@ class OwnPlacement:
     that may run: first only those of its nodelist, then all that it does not exclude.
     """
 
-    follower: Optional[Follower] = None
+    follower: Follower | None = None
 
     def copy(self) -> OwnPlacement:
         """Itself: a placement policy of a user's own keeps nothing from step to step."""
@@ -240,7 +241,7 @@ class OwnPlacement:
         self.name = str(getattr(own, "name", text.strip()))
         self._machine = Cluster(cluster.nodes)
         self._licences = cluster.all_licences
-        self.heatmap: Optional[Heatmap] = getattr(own, "heatmap", None)
+        self.heatmap: Heatmap | None = getattr(own, "heatmap", None)
         self._text, self._own = text.strip(), own
         self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
         self._has = {name: guarded(text, getattr(own, name)) for name in (
@@ -265,7 +266,7 @@ class OwnPlacement:
                               "vrm.model.Infeasible(reason)")
         return found
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """As the user's object says, checked."""
         if not view.has_licences(job):
             return None
@@ -273,7 +274,7 @@ class OwnPlacement:
             return self._among_named(job, view)
         return self._checked(job, view)
 
-    def _among_named(self, job: Job, view: Pool) -> Optional[Placement]:
+    def _among_named(self, job: Job, view: Pool) -> Placement | None:
         """The same of a job that names nodes: see above."""
         able, must = named(job.request, view.nodes)
         for allowed in (must if bits.count(must) >= job.request.nodes[0] else 0, able):
@@ -285,7 +286,7 @@ class OwnPlacement:
                     return found
         return None
 
-    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Optional[Placement]:
+    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Placement | None:
         """As the user's object says, checked; `anywhere`: but for the nodes that the job must have."""
         found = self._place(job, view)
         if found is None:
@@ -303,11 +304,11 @@ class OwnPlacement:
             return view.has_licences(job) and bool(self._has["fits"](job, view))
         return self.place(job, view) is not None
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the user's object says, else nothing is promised."""
         if "similar" not in self._has or job.request.nodelist or job.request.exclude:
             return None
-        found: Optional[Tuple[Hashable, int]] = self._has["similar"](job)
+        found: tuple[Hashable, int] | None = self._has["similar"](job)
         return found
 
     def exact(self, job: Job) -> bool:
@@ -320,11 +321,11 @@ class OwnPlacement:
         """As the user's object says, else the nodes."""
         return int(self._has.get("size", self._nodes)(job))
 
-    def room(self, view: Pool) -> Optional[int]:
+    def room(self, view: Pool) -> int | None:
         """As the user's object says, if it can count at all."""
         if "room" not in self._has:
             return None
-        found: Optional[int] = self._has["room"](view)
+        found: int | None = self._has["room"](view)
         return found
 
     def lacks(self, job: Job, view: Pool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -17,7 +17,7 @@ from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.queue import Waiting
 
-Starts = Iterator[Tuple[Job, Placement]]
+Starts = Iterator[tuple[Job, Placement]]
 """Jobs that start now, with their placements. The caller books each before it takes the next."""
 
 
@@ -42,8 +42,8 @@ class Dispatcher:
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.
-        self._blocked: Optional[Job] = None
-        self._left: Tuple[Optional[Cluster], int] = (None, -1)  # the cluster then, and its state
+        self._blocked: Job | None = None
+        self._left: tuple[Cluster | None, int] = (None, -1)  # the cluster then, and its state
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
@@ -81,7 +81,7 @@ class Dispatcher:
         return self.kept
 
     def promises(self, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy) -> Dict[int, float]:
+                 policy: PlacementPolicy) -> dict[int, float]:
         """What it has promised: latest starts of waiting jobs by id, in seconds. They are in the
         journal, and whoever goes on with the run has them by `restore`."""
         return self.reservations(now, waiting, view, policy) if self.kept else {}
@@ -91,7 +91,7 @@ class Dispatcher:
         return math.inf
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         return {}
 

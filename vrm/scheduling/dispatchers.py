@@ -4,7 +4,6 @@ lending and planning."""
 from __future__ import annotations
 
 import re
-from typing import Union
 
 from vrm.scheduling.backfilling import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
 from vrm.scheduling.custom import dispatcher_of
@@ -36,7 +35,7 @@ def easy_kept() -> Reserving:
 _DEPTH = re.compile(r"(\d{1,18})(-per-queue)?(-kept)?", re.ASCII)
 
 
-def make_backfilling(text: Union[str, int], order: str = "queue",
+def make_backfilling(text: str | int, order: str = "queue",
                      starvation: float = 0.0) -> Dispatcher:
     """The dispatcher of that name or dotted path, or with that number of reservations.
 
@@ -68,7 +67,7 @@ def with_order(dispatcher: Dispatcher, order: str, starvation: float) -> Dispatc
     return dispatcher
 
 
-def _backfilling(text: Union[str, int]) -> Dispatcher:
+def _backfilling(text: str | int) -> Dispatcher:
     depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
         own = BACKFILLINGS.own(str(text))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Callable, Dict, Hashable, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Hashable, Mapping
 
 from vrm.model.job import Job
 from vrm.model.quantile import quantile
@@ -24,7 +25,7 @@ CORRECTIONS = Registry("correction")
 LEAST = 1.0
 """Seconds that are expected of any job at the least."""
 
-Table = Mapping[Tuple[str, int], float]
+Table = Mapping[tuple[str, int], float]
 """Seconds by program and number of ranks."""
 
 
@@ -45,7 +46,7 @@ class Estimator:
         return copy.deepcopy(self)
 
 
-def alike(job: Job) -> Tuple[Hashable, ...]:
+def alike(job: Job) -> tuple[Hashable, ...]:
     """Whose jobs this one is like: its user's, or where nobody is named its program's on as many
     ranks."""
     return (job.user,) if job.user else (job.app, job.procs)
@@ -64,7 +65,7 @@ class LastTwo(Estimator):
     name = "last-two"
 
     def __init__(self) -> None:
-        self._last: Dict[Hashable, Tuple[float, ...]] = {}
+        self._last: dict[Hashable, tuple[float, ...]] = {}
 
     def expected(self, job: Job) -> float:
         last = self._last.get(alike(job), ())
@@ -88,9 +89,9 @@ class Ratios:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._known: Dict[Hashable, Tuple[float, ...]] = {}
+        self._known: dict[Hashable, tuple[float, ...]] = {}
 
-    def of(self, job: Job) -> Tuple[float, ...]:
+    def of(self, job: Job) -> tuple[float, ...]:
         """Those that say the most about a job; nothing until a job has ended."""
         who, known = alike(job), self._known
         return known.get((job.walltime, who)) or known.get(who) or known.get(None, ())
@@ -188,7 +189,7 @@ class Actual(Estimator):
 
     name = "actual"
 
-    def __init__(self, runs: Optional[Mapping[int, float]] = None) -> None:
+    def __init__(self, runs: Mapping[int, float] | None = None) -> None:
         self.runs: Mapping[int, float] = {} if runs is None else runs
 
     def expected(self, job: Job) -> float:
@@ -226,7 +227,7 @@ class Own(Estimator):
             guarded(self.name, learn)(job, run)
 
 
-def make_estimator(text: str, table: Optional[Table] = None, live: bool = False) -> Estimator:
+def make_estimator(text: str, table: Table | None = None, live: bool = False) -> Estimator:
     """The estimator of that name or dotted path. `table` is that of `calibrated`; `live`: the
     future is not known. Raises PolicyError."""
     mine = ESTIMATORS.own(text)
@@ -285,7 +286,7 @@ def doubling(first: float, ran: float, walltime: float) -> float:
 
 def make_correction(text: str) -> Correction:
     """The correction of that name; PolicyError when there is none."""
-    found: Optional[Correction] = CORRECTIONS.get(text)
+    found: Correction | None = CORRECTIONS.get(text)
     if found is None:
         raise PolicyError(CORRECTIONS.unknown(text).replace(" (or module:function for your own)", ""))
     return found

@@ -10,7 +10,8 @@ import ast
 import functools
 import math
 import operator
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Sequence
 
 Values = Sequence[float]
 Formula = Callable[[Values], float]
@@ -75,13 +76,13 @@ def _sqrt(x: float) -> float:
 
 _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
            ast.Div: _divide, ast.Pow: _power}
-_UNARY: Dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
-_FUNCTIONS: Dict[str, Tuple[Callable[..., float], int]] = {
+_UNARY: dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_FUNCTIONS: dict[str, tuple[Callable[..., float], int]] = {
     "log": (_log(math.log), 1), "log2": (_log(math.log2), 1), "log10": (_log(math.log10), 1),
     "sqrt": (_sqrt, 1), "min": (_least, 2), "max": (_greatest, 2)}
 
 
-def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, FrozenSet[str]]:
+def compile_expression(text: str, names: Sequence[str]) -> tuple[Formula, frozenset[str]]:
     """A function of the values of `names`, in that order, and the names the text uses.
 
     Allowed are numbers, the names, + - * / ** and parentheses, log, log2, log10, sqrt, min and
@@ -105,7 +106,7 @@ class _Compiler:
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self.text, self.names, self.used = text, list(names), set[str]()
-        self._makers: Dict[type, Callable[[Any, int], Optional[Formula]]] = {
+        self._makers: dict[type, Callable[[Any, int], Formula | None]] = {
             ast.Constant: self._constant, ast.Name: self._name, ast.BinOp: self._binary, ast.UnaryOp: self._unary,
             ast.Call: self._call}
 
@@ -121,7 +122,7 @@ class _Compiler:
                                   f"{', '.join(_FUNCTIONS)}")
         return made
 
-    def _constant(self, node: ast.Constant, depth: int) -> Optional[Formula]:
+    def _constant(self, node: ast.Constant, depth: int) -> Formula | None:
         if not isinstance(node.value, (int, float)) or isinstance(node.value, bool):
             return None
         value = _constant(node.value)
@@ -136,21 +137,21 @@ class _Compiler:
         index = self.names.index(node.id)
         return lambda v: float(v[index])  # whole numbers would grow without limit in powers
 
-    def _binary(self, node: ast.BinOp, depth: int) -> Optional[Formula]:
+    def _binary(self, node: ast.BinOp, depth: int) -> Formula | None:
         function = _BINARY.get(type(node.op))
         if function is None:
             return None
         left, right = self.build(node.left, depth), self.build(node.right, depth)
         return lambda v: function(left(v), right(v))
 
-    def _unary(self, node: ast.UnaryOp, depth: int) -> Optional[Formula]:
+    def _unary(self, node: ast.UnaryOp, depth: int) -> Formula | None:
         sign = _UNARY.get(type(node.op))
         if sign is None:
             return None
         operand = self.build(node.operand, depth)
         return lambda v: sign(operand(v))
 
-    def _call(self, node: ast.Call, depth: int) -> Optional[Formula]:
+    def _call(self, node: ast.Call, depth: int) -> Formula | None:
         if not isinstance(node.func, ast.Name):
             return None
         name = node.func.id
@@ -167,7 +168,7 @@ class _Compiler:
         return lambda v: function(*[argument(v) for argument in arguments])
 
 
-def compile_vector(text: str, names: Sequence[str]) -> Optional[Callable[[Sequence[Any]], Any]]:
+def compile_vector(text: str, names: Sequence[str]) -> Callable[[Sequence[Any]], Any] | None:
     """The same expression for numpy arrays of values, equal but for the last digits.
 
     None where they might differ by more: powers and logarithms of arrays are rounded in other
@@ -187,7 +188,7 @@ class _NoVector(Exception):
 Array = Callable[[Sequence[Any]], Any]
 
 
-def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Array, bool]:
+def _vector(node: ast.AST, names: Sequence[str]) -> tuple[Array, bool]:
     """The function of arrays, and whether it is exact to the last digit."""
     if isinstance(node, ast.Constant):
         value = _constant(node.value)  # type: ignore[arg-type]
@@ -204,7 +205,7 @@ def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Array, bool]:
     return _vector_of_call(node.func.id, [_vector(argument, names) for argument in node.args])
 
 
-def _vector_of_two(node: ast.BinOp, names: Sequence[str]) -> Tuple[Array, bool]:
+def _vector_of_two(node: ast.BinOp, names: Sequence[str]) -> tuple[Array, bool]:
     left, left_exact = _vector(node.left, names)
     right, right_exact = _vector(node.right, names)
     exact, power = left_exact and right_exact, node.right
@@ -218,7 +219,7 @@ def _vector_of_two(node: ast.BinOp, names: Sequence[str]) -> Tuple[Array, bool]:
     return lambda v: function(left(v), right(v)), exact
 
 
-def _vector_of_call(name: str, parts: List[Tuple[Array, bool]]) -> Tuple[Array, bool]:
+def _vector_of_call(name: str, parts: list[tuple[Array, bool]]) -> tuple[Array, bool]:
     first, exact = parts[0]
     if name in ("min", "max"):
         choose = "minimum" if name == "min" else "maximum"

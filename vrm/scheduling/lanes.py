@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
@@ -31,7 +32,7 @@ class Fit(NamedTuple):
     that every node holds on whichever lane, 0 where that differs or depends on what is left. `able`
     are the nodes of all shapes, and `must` those that a job has to have."""
 
-    shapes: Tuple[Shape, ...]
+    shapes: tuple[Shape, ...]
     most: int
     exact: bool
     each: int
@@ -48,16 +49,16 @@ class LanePolicy(Ordered):
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
-                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None,
-                 licences: Optional[Mapping[str, float]] = None) -> None:
+                 nodes: Sequence[Node], heatmap: Heatmap | None = None,
+                 licences: Mapping[str, float] | None = None) -> None:
         self.name = name
         self.heatmap = heatmap
         self.eligibility, self.order, self.share = eligibility, order, share.kind
         self._machine = Pool(nodes, licences)
-        self._fits: Dict[Hashable, Fit] = {}
-        self._needs: Dict[Request, int] = {}
-        self._sizes: Dict[Request, int] = {}
-        self._counts: Dict[Request, int] = {}
+        self._fits: dict[Hashable, Fit] = {}
+        self._needs: dict[Request, int] = {}
+        self._sizes: dict[Request, int] = {}
+        self._counts: dict[Request, int] = {}
         # On sockets of one core lane 1 has nothing, so such nodes are never shared.
         one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
         self._sole = (isinstance(eligibility, Empty)
@@ -91,7 +92,7 @@ class LanePolicy(Ordered):
 
     def _fit_of(self, job: Job, wish: Hashable) -> Fit:
         request = job.request
-        alike: Dict[Tuple[int, int], int] = {}
+        alike: dict[tuple[int, int], int] = {}
         able, must = named(request, self._machine.nodes)
         for members, node in self._machine.classes:
             first, second = (most_on(request, node, node.capacity(self.share, lane, job.cores))
@@ -129,7 +130,7 @@ class LanePolicy(Ordered):
                 return True
         return False
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """Where the job would start now, or None when it does not fit; takes nothing."""
         need = self._counts.get(job.request)
         if need is None:
@@ -143,7 +144,7 @@ class LanePolicy(Ordered):
                              job.cores, need)
         if not view.has_licences(job):
             return None
-        most: Optional[Dict[int, int]] = None
+        most: dict[int, int] | None = None
         if not job.request.anywhere:
             most = self._pick_range(job, view)
             picked = None if most is None else tuple(1 << node for node in most)
@@ -163,7 +164,7 @@ class LanePolicy(Ordered):
                     for index in bits.members(here)}
         return Placement(self.share, claims, picked, job.procs, job.cores, most=most)
 
-    def _pick(self, job: Job, view: Pool) -> Optional[Tuple[int, ...]]:
+    def _pick(self, job: Job, view: Pool) -> tuple[int, ...] | None:
         """The first nodes of the order that hold all ranks, as sets; None when there are not so
         many."""
         eligible = self.eligibility.nodes(job, view)
@@ -179,7 +180,7 @@ class LanePolicy(Ordered):
                     return tuple(picked)
         return None
 
-    def _pick_range(self, job: Job, view: Pool) -> Optional[Dict[int, int]]:
+    def _pick_range(self, job: Job, view: Pool) -> dict[int, int] | None:
         """The nodes of a job that says on how many or on which it runs, with its ranks on each; None
         when there are not so many."""
         eligible = self.eligibility.nodes(job, view)
@@ -205,7 +206,7 @@ class LanePolicy(Ordered):
             return eligible & view.empty
         return eligible & view.up & ~(view.busy0 & view.busy1)
 
-    def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
+    def _rooms(self, job: Job, view: Pool, eligible: int) -> list[tuple[int, int]]:
         """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
         eligible = self._with_room(job, view, eligible)
         fit = self._fit(job)
@@ -226,9 +227,9 @@ class LanePolicy(Ordered):
             rooms += self._rooms_beside_others(job, view, shared)
         return rooms
 
-    def _rooms_beside_others(self, job: Job, view: Pool, shared: int) -> List[Tuple[int, int]]:
+    def _rooms_beside_others(self, job: Job, view: Pool, shared: int) -> list[tuple[int, int]]:
         """The same for nodes where others may have taken of the resources that the job wants."""
-        by_ranks: Dict[int, int] = {}
+        by_ranks: dict[int, int] = {}
         for index in bits.members(shared):
             ranks = most_tasks(job.request, view.nodes[index].capacity(
                 self.share, 0 if view.free0 >> index & 1 else 1, job.cores), view.left_on(index))
@@ -259,7 +260,7 @@ class LanePolicy(Ordered):
         """Nodes on which there is room."""
         return view.count_empty() if self._sole else bits.count(view.free0 | view.free1)
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """Jobs of one application that ask for the same; those of all, under an order by number."""
         if not isinstance(self.order, FIXED) or not isinstance(
                 self.eligibility, (Empty, Shared)) or not job.request.anywhere:
@@ -285,7 +286,7 @@ class LanePolicy(Ordered):
                 "are no partners for it (heatmap)")
 
 
-def _first(rooms: Sequence[Tuple[int, int]], ranks: int) -> Tuple[int, int]:
+def _first(rooms: Sequence[tuple[int, int]], ranks: int) -> tuple[int, int]:
     """The lowest-numbered nodes that together hold so many ranks (all of them when they do not),
     with how many they hold; `rooms` are sets of nodes with what each of their nodes holds."""
     if len(rooms) == 1:

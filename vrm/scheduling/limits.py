@@ -9,7 +9,7 @@ that a job has got can never be broken by a limit.
 
 from __future__ import annotations
 
-from typing import Dict, Hashable, Iterable, List, Optional, Tuple
+from collections.abc import Hashable, Iterable
 
 from vrm.model.cluster import Pool
 from vrm.model.job import Infeasible, Job, Request
@@ -17,11 +17,11 @@ from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queue, Queues
 from vrm.scheduling.wrapping import Wrapped
 
-Limit = Tuple[str, str, int, int]
+Limit = tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
 
 
-def limits_of(queue: Queue, job: Job) -> List[Limit]:
+def limits_of(queue: Queue, job: Job) -> list[Limit]:
     """The limits under which a job of the queue falls."""
     found = []
     if queue.max_running or queue.max_cores:
@@ -37,11 +37,11 @@ class QueueUsage:
 
     def __init__(self, queues: Queues, jobs: Iterable[Job]) -> None:
         self._queues = queues
-        self._taken: Dict[Tuple[str, str], Tuple[int, int]] = {}
+        self._taken: dict[tuple[str, str], tuple[int, int]] = {}
         for job in jobs:
             self.add(job)
 
-    def _limits(self, job: Job) -> List[Limit]:
+    def _limits(self, job: Job) -> list[Limit]:
         try:
             return limits_of(self._queues.queue(job), job)
         except Infeasible:  # a job of an earlier configuration, which had its queue
@@ -81,7 +81,7 @@ class QueuedPlacement(Wrapped):
     def __init__(self, policy: PlacementPolicy, queues: Queues) -> None:
         super().__init__(policy)
         self._queues = queues
-        self._requests: Dict[Tuple[str, Request], Request] = {}
+        self._requests: dict[tuple[str, Request], Request] = {}
 
     def asks(self, job: Job) -> Job:
         """The job with what its queue demands; Infeasible where that cannot be."""
@@ -104,7 +104,7 @@ class QueuedPlacement(Wrapped):
             cores = f" with {queue.cores_per_node} cores of each" if queue.cores_per_node else ""
             raise Infeasible(f"{never} (queue {queue.name} runs{here}{cores})") from None
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the policy says, for jobs of one queue."""
         found = super().similar(job)
         return found and ((job.queue, found[0]), found[1])

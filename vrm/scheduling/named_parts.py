@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
@@ -15,7 +16,7 @@ from vrm.scheduling.parts import ELIGIBILITIES, SHARES, Share
 from vrm.scheduling.registry import PolicyError, Registry, guarded, shortened, where
 
 
-def _part(registry: Registry, part: Any) -> Tuple[Any, str, bool]:
+def _part(registry: Registry, part: Any) -> tuple[Any, str, bool]:
     """What a name or a function stands for, how messages call it, and whether it is a user's."""
     own = registry.own(part) if isinstance(part, str) else part
     return (registry.find(part), part, False) if own is None else (own, _called(part), True)
@@ -26,7 +27,7 @@ def _called(part: Any) -> str:
     return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
-def eligibility_of(part: Any, heatmap: Optional[Heatmap]) -> Eligibility:
+def eligibility_of(part: Any, heatmap: Heatmap | None) -> Eligibility:
     """The eligibility of a name, or of a function `mine(job, view, node)`."""
     made, text, own = _part(ELIGIBILITIES, part)
     if own:
@@ -35,7 +36,7 @@ def eligibility_of(part: Any, heatmap: Optional[Heatmap]) -> Eligibility:
     return eligibility
 
 
-def order_of(part: Any, heatmap: Optional[Heatmap], nodes: Sequence[Node]) -> NodeOrder:
+def order_of(part: Any, heatmap: Heatmap | None, nodes: Sequence[Node]) -> NodeOrder:
     """The node order of a name with its parameters, or of a function `mine(job, view, node)`."""
     own = NODE_ORDERS.own(part) if isinstance(part, str) else part
     if own is not None:
@@ -55,7 +56,7 @@ def share_of(part: Any) -> Share:
         return share
     ask = guarded(text, made)
 
-    def cores(job: Job, view: Pool, node: int) -> List[int]:
+    def cores(job: Job, view: Pool, node: int) -> list[int]:
         found = ask(job, view, node)
         chosen = list(found) if isinstance(found, Iterable) else [found]
         most = view.nodes[node].cores
@@ -90,7 +91,7 @@ class _OwnOrder(Order):
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
         """The nodes by what the function gives, lowest first."""
-        by_rank: Dict[Any, int] = {}
+        by_rank: dict[Any, int] = {}
         for node in bits.members(eligible):
             rank = self._own(job, view, node)
             if not isinstance(rank, (int, float)) or rank != rank:

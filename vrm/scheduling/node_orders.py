@@ -12,7 +12,8 @@ Those that go by what is left on nodes are in `vrm.ext.planning.node_orders`. A 
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
@@ -30,7 +31,7 @@ AUTO = "auto"
 class Order:
     """A node order that knows nothing but the nodes and the view; subclasses say `groups`."""
 
-    follower: Optional[Follower] = None
+    follower: Follower | None = None
 
     def bind(self, nodes: Sequence[Node]) -> None:
         """The nodes of the machine, before the first question. PolicyError where a parameter names
@@ -49,7 +50,7 @@ class Order:
 class ByNumber(Order):
     """Lowest number first, empty nodes before shared ones."""
 
-    def __init__(self, heatmap: Optional[Heatmap] = None) -> None:
+    def __init__(self, heatmap: Heatmap | None = None) -> None:
         pass
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
@@ -63,7 +64,7 @@ class ByNumber(Order):
 class FirstFit(Order):
     """Lowest number first."""
 
-    def __init__(self, heatmap: Optional[Heatmap] = None) -> None:
+    def __init__(self, heatmap: Heatmap | None = None) -> None:
         pass
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
@@ -75,7 +76,7 @@ class FirstFit(Order):
 class ByPartner(Order):
     """Empty nodes first, then by the rank that the heatmap gives the job that is there."""
 
-    def __init__(self, heatmap: Optional[Heatmap] = None) -> None:
+    def __init__(self, heatmap: Heatmap | None = None) -> None:
         self._heatmap = heatmap
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
@@ -87,7 +88,7 @@ class ByPartner(Order):
         if not shared or self._heatmap is None:
             yield shared
             return
-        by_rank: Dict[float, int] = {}
+        by_rank: dict[float, int] = {}
         kind, known = job.kind, 0
         for (app, _), (lane0, lane1) in view.tenants.items():
             beside = (lane0 | lane1) & shared
@@ -105,7 +106,7 @@ FIXED = (ByNumber, FirstFit, ByPartner)
 smaller takes, and which on empty nodes go by number."""
 
 
-def make_node_order(text: str, heatmap: Optional[Heatmap] = None) -> Any:
+def make_node_order(text: str, heatmap: Heatmap | None = None) -> Any:
     """The node order of a name with its parameters, such as `weighted window=50`, not bound to
     nodes yet. Raises PolicyError."""
     return NODE_ORDERS.make(text, heatmap)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import Callable, Dict, Hashable, List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
 from vrm.model.job import Job
 from vrm.model.rooms import Rooms
 
-State = Tuple[int, ...]
+State = tuple[int, ...]
 """What is free on a node: cores, as a set counted from its first, then the amounts by name (base units)."""
 
-Span = Tuple[float, float]
+Span = tuple[float, float]
 """The first and the last time at which a job may start."""
 
 MOST = 256
@@ -48,7 +49,7 @@ class _Starts:
 
     def __init__(self, nodes: int, able: int) -> None:
         self.able = self.stale = able
-        self.spans: List[List[Span]] = [[] for _ in range(nodes)]
+        self.spans: list[list[Span]] = [[] for _ in range(nodes)]
         self.first = [math.inf] * nodes  # the first start, and until when that is one
         self.last = [math.inf] * nodes
 
@@ -60,13 +61,13 @@ class NodeTimes:
         self._up, self._layout, self._names = view.up, view.layout, tuple(view.left)
         nodes = range(len(view.nodes))
         free = view.layout.split(view.free_cores)
-        self._times: List[List[float]] = [[now] for _ in nodes]
-        self._states: List[List[State]] = [
+        self._times: list[list[float]] = [[now] for _ in nodes]
+        self._states: list[list[State]] = [
             [(free(node), *[view.left[name][node] for name in self._names])] for node in nodes]
         self._shapes = [node.sockets for node in view.nodes]
-        self._starts: Dict[Hashable, _Starts] = {}
+        self._starts: dict[Hashable, _Starts] = {}
         # By kind and node; one of all nodes with equal sockets.
-        self._rooms: Dict[Hashable, List[Dict[State, int]]] = {}
+        self._rooms: dict[Hashable, list[dict[State, int]]] = {}
 
     def copy(self) -> NodeTimes:
         """An independent copy."""
@@ -77,9 +78,9 @@ class NodeTimes:
         return twin
 
     def change(self, begin: float, end: float, nodes: int, cores: int,
-               amounts: Sequence[Tuple[str, int, int]], sign: int) -> None:
+               amounts: Sequence[tuple[str, int, int]], sign: int) -> None:
         """From begin to end cores and amounts of some nodes are given back (+1) or taken (-1)."""
-        more: Dict[int, List[int]] = {}
+        more: dict[int, list[int]] = {}
         for name, node, amount in amounts:
             more.setdefault(node, [0] * len(self._names))[self._names.index(name)] += sign * amount
         for node in bits.members(nodes):
@@ -98,7 +99,7 @@ class NodeTimes:
             starts.stale |= nodes & starts.able
 
     @staticmethod
-    def _step_at(times: List[float], states: List[State], time: float) -> int:
+    def _step_at(times: list[float], states: list[State], time: float) -> int:
         at = bisect.bisect_left(times, time)
         if at == len(times) or times[at] != time:
             if not at:
@@ -107,7 +108,7 @@ class NodeTimes:
             states.insert(at, states[at - 1])
         return at
 
-    def starts(self, wants: Wants, job: Job, now: float, limit: float, own: int = 0) -> List[Span]:
+    def starts(self, wants: Wants, job: Job, now: float, limit: float, own: int = 0) -> list[Span]:
         """When a job may start from `now` on and before `limit`, ascending. What the nodes `own` have from
         `limit` on is not looked at: it is what the job itself has taken there."""
         key = wants.kind, wants.tasks, job.expected
@@ -133,13 +134,13 @@ class NodeTimes:
         every += mine.values()
         return _covered(every, wants.nodes)
 
-    def _look(self, wants: Wants, node: int, duration: float, now: float, limit: float = math.inf) -> List[Span]:
+    def _look(self, wants: Wants, node: int, duration: float, now: float, limit: float = math.inf) -> list[Span]:
         """When the job may start as far as a node says; what is there from `limit` on is not looked at."""
         times, states = self._times[node], self._states[node]
         past = bisect.bisect_right(times, now) - 1
         if past > 0:
             del times[:past], states[:past]
-        found: List[Span] = []
+        found: list[Span] = []
         known, begin = self._known(wants)[node], -math.inf
         for time, state in zip(times, states):
             if time >= limit:
@@ -193,15 +194,15 @@ class NodeTimes:
         view.left = dict(zip(self._names, left))
         view.rooms.know(wants.kind, Rooms(each, total, some, 0))
 
-    def _known(self, wants: Wants) -> List[Dict[State, int]]:
+    def _known(self, wants: Wants) -> list[dict[State, int]]:
         """By node: for how many tasks there is room in its states, as far as that was asked."""
         found = self._rooms.get(wants.kind)
         if found is None:
-            of_shape: Dict[Tuple[int, ...], Dict[State, int]] = {shape: {} for shape in self._shapes}
+            of_shape: dict[tuple[int, ...], dict[State, int]] = {shape: {} for shape in self._shapes}
             found = self._rooms[wants.kind] = [of_shape[shape] for shape in self._shapes]
         return found
 
-    def _room(self, wants: Wants, node: int, state: State, known: Dict[State, int]) -> int:
+    def _room(self, wants: Wants, node: int, state: State, known: dict[State, int]) -> int:
         """For how many tasks a node has room in a state that is not known yet."""
         if len(known) >= MOST_STATES:
             known.clear()
@@ -210,14 +211,14 @@ class NodeTimes:
         return room
 
 
-def _covered(every: Sequence[Sequence[Span]], nodes: int) -> List[Span]:
+def _covered(every: Sequence[Sequence[Span]], nodes: int) -> list[Span]:
     """The times that are in the spans of so many nodes."""
     if len(every) <= nodes == 1:
         return [span for spans in every for span in spans]
     # A span ends behind its last time: there, others begin first.
     events = sorted([(begin, 0) for spans in every for begin, _ in spans]
                     + [(end, 1) for spans in every for _, end in spans])
-    found: List[Span] = []
+    found: list[Span] = []
     open_, begin = 0, 0.0
     for time, ends in events:
         if ends:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.model import bits, core_share
 from vrm.model.cluster import Booking, Cluster
@@ -84,8 +85,8 @@ def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, wi
                 continue
 
 
-def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrinks: bool = False
-             ) -> Optional[Placement]:
+def borrowed(job: Job, cluster: Cluster, lent: Sequence[tuple[int, int]], shrinks: bool = False
+             ) -> Placement | None:
     """Where a job would be on cores that running jobs lend (their ids, with the cores): its ranks fill
     the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
     fit else. None where it does not fit."""
@@ -117,7 +118,7 @@ class _Able(NamedTuple):
     most tasks there."""
 
     nodes: int
-    sockets: Tuple[int, ...]
+    sockets: tuple[int, ...]
     cores: int
     most: int
 
@@ -147,8 +148,8 @@ def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]
                     yield _Able(1 << each, node.sockets, here, number)
 
 
-def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job: Optional[Job] = None,
-             placement: Optional[Placement] = None) -> str:
+def reserved(cluster: Cluster, lent: Sequence[tuple[int, int]], now: float, job: Job | None = None,
+             placement: Placement | None = None) -> str:
     """Which advance reservation a lend could reach into, since jobs with fewer cores may run longer, as a
     sentence; "" for none. `lent`: the lenders, with their cores; the `job` that borrows and its place, or None
     where they are lent to the node. A lender that is in a reservation ends by the end of that."""
@@ -173,7 +174,7 @@ def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job:
 
 
 @lru_cache(maxsize=4096)
-def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> Tuple[int, int]:
+def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> tuple[int, int]:
     """Up to so many ranks with `each` cores of a set of a node's cores: the cores that they take, and
     how many they are."""
     at = mine = found = 0
@@ -186,7 +187,7 @@ def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> Tupl
     return mine, found
 
 
-def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> List[Tuple[int, int]]:
+def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> list[tuple[int, int]]:
     """The nodes that the ranks of a job take, those that it must have first, with so many cores each, by the
     cores that they take there, counted from the first; none where there are too few."""
     request = job.request
@@ -196,7 +197,7 @@ def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> List[Tuple
     if (sum(bits.count(some) * found for some, _, found in groups) == request.tasks
             and least <= number and not 0 < limit < number):
         return [(some, mine) for some, mine, found in groups if found]  # all of them are full
-    taken: List[Tuple[int, int]] = []
+    taken: list[tuple[int, int]] = []
     ranks, nodes = request.tasks, 0
     order = sorted((node, group) for group in able for node in bits.members(group.nodes))
     if must:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.model.amounts import people
 from vrm.model.job import Job
@@ -46,9 +47,9 @@ class Ordering:
     name: str
     utility: Utility
     static: bool
-    vector: Optional[Vector] = None
+    vector: Vector | None = None
 
-    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
         """Sort key, smallest first; a utility that is not a number comes last."""
         value = self.utility(job, now, nodes)
         return (math.inf if value != value else -value, job.submit, job.id)
@@ -59,7 +60,7 @@ class Ordering:
 
 
 def _builtin(name: str, utility: Utility, static: bool = False,
-             vector: Optional[Vector] = None) -> None:
+             vector: Vector | None = None) -> None:
     ORDERINGS.register(name)(Ordering(name, utility, static, vector))
 
 
@@ -78,7 +79,7 @@ def _wfp3(v: Sequence[Any]) -> Any:
 class _Fcfs(Ordering):
     """Who waits longer was submitted earlier, so FCFS needs no clock."""
 
-    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
         """The submission, at once."""
         submit = job.submit
         return (submit, submit, job.id)
@@ -100,7 +101,7 @@ class Prb(Ordering):
         return Prb(self.name, self.utility, False, None, waits,
                    queues.queue(Job(0, "", 1, 1.0)).expected_wait)
 
-    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
         """Smallest first: the negated rank, and the volume."""
         return (self.rank(job, now), volume(job), job.submit, job.id)
 
@@ -158,7 +159,7 @@ def make_ordering(text: str) -> Ordering:
 
     A function given by dotted path is called as `utility(job, now, nodes)`. Raises PolicyError.
     """
-    known: Optional[Ordering] = ORDERINGS.get(text)
+    known: Ordering | None = ORDERINGS.get(text)
     if known is not None:
         return known
     own = ORDERINGS.own(text)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Hashable, Optional, Sequence, TypeVar
+from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import said
@@ -27,7 +28,7 @@ SHARES = Registry("share of a node", "vrm.shares")
 class Empty:
     """Nodes without a job; a job keeps others off its nodes."""
 
-    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+    def __init__(self, heatmap: Heatmap | None) -> None:
         pass
 
     def alone(self, job: Job) -> bool:
@@ -44,7 +45,7 @@ class Shared:
     """Nodes with at most one other job beside which the heatmap does not refuse this one; an
     exclusive job gets empty nodes and keeps others off."""
 
-    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+    def __init__(self, heatmap: Heatmap | None) -> None:
         self._heatmap = heatmap if heatmap is not None and heatmap.refused else None
 
     def alone(self, job: Job) -> bool:
@@ -71,7 +72,7 @@ class Shared:
 class Open:
     """All nodes that are up: what is free on them is up to the share."""
 
-    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+    def __init__(self, heatmap: Heatmap | None) -> None:
         pass
 
     def alone(self, job: Job) -> bool:
@@ -89,7 +90,7 @@ class Share:
     all free ones unless `cores(job, view, node)` says which."""
 
     kind: str
-    cores: Optional[Callable[[Job, Pool, int], Any]] = None
+    cores: Callable[[Job, Pool, int], Any] | None = None
 
 
 SHARES.register("all")(Share(WHOLE))
@@ -118,7 +119,7 @@ class Ordered:
         raise NotImplementedError
 
     @property
-    def follower(self) -> Optional[Follower]:
+    def follower(self) -> Follower | None:
         """The node order, where that wants to be told each step."""
         return self.order.follower
 

@@ -18,7 +18,8 @@ What a job does not ask for costs nothing.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any
+from collections.abc import Callable
 
 from vrm.model.amounts import people
 from vrm.model.heatmap import Heatmap
@@ -42,7 +43,7 @@ def combine(eligible: Any, order: Any, share: Any, name: str = ""
     number below `len(view.nodes)`. The result makes the policy for a cluster, with another node
     order where one is given.
     """
-    def make(cluster: Any, heatmap: Optional[Heatmap] = None,
+    def make(cluster: Any, heatmap: Heatmap | None = None,
              node_order: Any = order) -> PlacementPolicy:
         chosen = share_of(share)
         kind = CorePolicy if chosen.kind == CORES else LanePolicy

@@ -8,7 +8,7 @@ walltimes.
 
 from __future__ import annotations
 
-from typing import Dict, Hashable, Iterable, Optional, Tuple
+from collections.abc import Hashable, Iterable
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.energy import Programs
@@ -46,7 +46,7 @@ def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementP
     return UnderCap(policy, cluster, budget)
 
 
-def check_energy(dispatcher: Optional[Dispatcher], cluster: Cluster, declared: Iterable[str] = ()) -> None:
+def check_energy(dispatcher: Dispatcher | None, cluster: Cluster, declared: Iterable[str] = ()) -> None:
     """Raise PolicyError where what was measured of programs is of other classes than the cluster has (or those
     that are `declared`, of nodes that may be elsewhere), or a dispatcher that goes by it has nothing to go by."""
     here = sorted({*declared, *(one.node.power.name for one in cluster.classes if one.node.power is not None)})
@@ -69,9 +69,9 @@ class UnderCap(Wrapped):
     def __init__(self, policy: PlacementPolicy, cluster: Cluster, budget: Budget) -> None:
         super().__init__(policy)
         self._nodes, self._most = cluster.nodes, budget.most()
-        self._licences: Dict[str, int] = dict(cluster.all_licences)
+        self._licences: dict[str, int] = dict(cluster.all_licences)
         self._programs: Programs = cluster.programs
-        self._needs: Dict[Tuple[Hashable, ...], Optional[int]] = {}
+        self._needs: dict[tuple[Hashable, ...], int | None] = {}
 
     def nodes(self, job: Job) -> int:
         """As the policy says; Infeasible where what the job draws is not known, or is never left."""
@@ -86,7 +86,7 @@ class UnderCap(Wrapped):
                              f"{self._most / 1000:g} W are ever left for jobs")
         return found
 
-    def _need(self, job: Job) -> Optional[int]:
+    def _need(self, job: Job) -> int | None:
         """Milliwatts that the job adds on the empty machine."""
         if job.watts:
             return max(0, round(job.watts * 1000))
@@ -109,7 +109,7 @@ class UnderCap(Wrapped):
             return job.watts * 1000 <= self._left(job, view) and self.inner.fits(job, view)
         return self.place(job, view) is not None
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """Where the job would start on the view, at its time."""
         left = self._left(job, view)
         if left <= 0 or job.watts * 1000 > left:
@@ -119,7 +119,7 @@ class UnderCap(Wrapped):
             return None
         return placement
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """Nothing is promised: of two jobs the larger may draw less."""
         return None
 

@@ -12,7 +12,8 @@ import copy
 import math
 from array import array
 from operator import itemgetter
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
@@ -30,7 +31,7 @@ class Slot(NamedTuple):
     """A reservation: when, and under a PoolProfile also where."""
 
     time: float
-    placement: Optional[Placement] = None
+    placement: Placement | None = None
 
 
 def expected_end(booking: Booking, now: float) -> float:
@@ -198,11 +199,11 @@ class CountProfile:
         last = bisect.bisect_left(self.times, self.times[0] + job.expected)
         return min(self.free[:last]) >= self.policy.size(job)
 
-    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
+    def place(self, job: Job, cluster: Cluster) -> Placement | None:
         """Where a job that fits now starts."""
         return self.policy.place(job, cluster)
 
-    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Optional[Placement]:
+    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
         """Where a job starts now whose reservation begins; what is reserved for it is what it takes."""
         return self.policy.place(job, cluster)
 
@@ -218,9 +219,9 @@ class PoolProfile:
     def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.policy = policy
         self.times = [now]
-        self.pools: List[Pool] = [cluster.what_if()]
+        self.pools: list[Pool] = [cluster.what_if()]
         self.pools[0].at = now
-        self._left: List[Optional[Tuple[float, float]]] = [None]  # of each step; None: to be counted
+        self._left: list[tuple[float, float] | None] = [None]  # of each step; None: to be counted
         # Not where jobs of a policy by lanes run still: what one of them gives back depends on its neighbour.
         follows = by_node(policy) and not (cluster.busy0 or cluster.busy1)
         self._nodes = NodeTimes(now, self.pools[0]) if follows else None
@@ -322,13 +323,13 @@ class PoolProfile:
             amounts = placement.amounts[1] if placement.amounts is not None and job.request.amounts else ()
             self._nodes.change(begin, end, placement.node_set, before ^ pools[0].busy_cores, amounts, sign)
 
-    def candidates(self, job: Job, limit: float = math.inf, own: Optional[Placement] = None) -> Iterator[int]:
+    def candidates(self, job: Job, limit: float = math.inf, own: Placement | None = None) -> Iterator[int]:
         """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
         end of the job or `limit`, from which on it has its `own` place: ascending. What can be counted is
         looked at first; the rest node by node, where the policy says what that is. Else, where the job
         did not fit at a step that was given, a step at which it cannot run is looked at once."""
         times, policy, needs, size = self.times, self.policy, job.watts * 1000, self.policy.size(job)
-        spans: Optional[List[Span]] = None
+        spans: list[Span] | None = None
         if self._nodes is not None and (sought := wants(policy, job)) is not None:
             spans = self._nodes.starts(sought, job, times[0], limit, own.node_set if own is not None else 0)
         first = at = asked = turn = 0
@@ -363,7 +364,7 @@ class PoolProfile:
         return next((at for at in range(end - 1, begin - 1, -1)
                      if not passes(self.policy, job, self.pools[at])), none)
 
-    def _count(self, at: int) -> Tuple[float, float]:
+    def _count(self, at: int) -> tuple[float, float]:
         """What a step leaves at its beginning: milliwatts under a cap, and room as far as it is counted."""
         pool = self.pools[at]
         power = math.inf if pool.budget is None else pool.budget.room(pool.at, pool.at)
@@ -371,7 +372,7 @@ class PoolProfile:
         self._left[at] = found = power, math.inf if room is None else room
         return found
 
-    def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
+    def _free_throughout(self, job: Job, first: int) -> Pool | None:
         """What is free all the time from a step on that the job takes, if it fits there."""
         pool, policy, nodes = self.pools[first], self.policy, self._nodes
         end = self.times[first] + job.expected
@@ -427,12 +428,12 @@ class PoolProfile:
         """Whether the job fits from the first moment on for all its estimate."""
         return passes(self.policy, job, self.pools[0]) and self._free_throughout(job, 0) is not None
 
-    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
+    def place(self, job: Job, cluster: Cluster) -> Placement | None:
         """Where a job that fits now starts."""
         pool = self._free_throughout(job, 0)
         return None if pool is None else self.policy.place(job, pool)
 
-    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Optional[Placement]:
+    def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
         """Where a job starts now whose reservation begins; that is released, and what it takes is held."""
         self.give(job, slot)
         placement = self.place(job, cluster)
@@ -441,4 +442,4 @@ class PoolProfile:
         return placement
 
 
-Profile = Union[CountProfile, PoolProfile]
+Profile = CountProfile | PoolProfile

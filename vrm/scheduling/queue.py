@@ -6,8 +6,8 @@ import bisect
 import copy
 import math
 from array import array
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional,
-                    Sequence, Tuple, Union, overload)
+from typing import (TYPE_CHECKING, Any, overload)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -18,10 +18,10 @@ from vrm.scheduling.ordering import Ordering
 if TYPE_CHECKING:
     import numpy
 
-Key = Tuple[float, ...]
+Key = tuple[float, ...]
 """A job's place in the order: that of the ordering, behind its negated priority once any has one."""
 
-Columns = Tuple["array[float]", "array[int]", "array[int]"]
+Columns = tuple["array[float]", "array[int]", "array[int]"]
 
 # Below this many waiting jobs plain loops are faster than arrays.
 _FEW = 40
@@ -37,12 +37,12 @@ class Waiting(Sequence[Job]):
     `fitting` is the bulk question of backfilling; everything else is that of a sequence.
     """
 
-    def __init__(self, queue: "JobQueue", now: float) -> None:
+    def __init__(self, queue: JobQueue, now: float) -> None:
         self._queue = queue
         self._now = now
 
     @property
-    def fresh(self) -> List[Job]:
+    def fresh(self) -> list[Job]:
         """Jobs that came since the last scheduling step and still wait, in order."""
         jobs = [job for job in self._queue.fresh if job.id in self._queue.jobs]
         return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
@@ -89,7 +89,7 @@ class Waiting(Sequence[Job]):
         raise NotImplementedError
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
-               gone: int) -> List[Job]:
+               gone: int) -> list[Job]:
         """The jobs, in order, that are expected to take at most as many seconds as `longest` has for their nodes,
         none for which it has nothing; and whose seconds times (`factor` + their nodes times `price` for each job
         before them but `gone` ones) are at most what `spare` has for their size. Where the order is not known the
@@ -111,9 +111,9 @@ class _Sorted(Waiting):
     def __getitem__(self, index: int) -> Job: ...
 
     @overload
-    def __getitem__(self, index: slice) -> List[Job]: ...
+    def __getitem__(self, index: slice) -> list[Job]: ...
 
-    def __getitem__(self, index: Union[int, slice]) -> Union[Job, List[Job]]:
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
         queue = self._queue
         if isinstance(index, slice):
             return [entry[-1] for entry in queue.entries[queue.first:][index]]
@@ -148,7 +148,7 @@ class _Sorted(Waiting):
         return (entries[head + place][-1] for place in places)
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
-               gone: int) -> List[Job]:
+               gone: int) -> list[Job]:
         queue = self._queue
         estimates, sizes, nodes = queue.columns()
         if len(nodes) < _FEW:
@@ -177,20 +177,20 @@ class _Sorted(Waiting):
 class _Ranked(Waiting):
     """The view of a queue whose order changes with time: ordered only as far as asked for."""
 
-    def __init__(self, queue: "JobQueue", now: float) -> None:
+    def __init__(self, queue: JobQueue, now: float) -> None:
         super().__init__(queue, now)
-        self._ordered: List[Job] = []
+        self._ordered: list[Job] = []
         self._complete = False
-        self._values: Optional["numpy.ndarray"] = None  # utilities, by slot
-        self._utilities: Optional["numpy.ndarray"] = None  # those of jobs that are not in order yet
+        self._values: numpy.ndarray | None = None  # utilities, by slot
+        self._utilities: numpy.ndarray | None = None  # those of jobs that are not in order yet
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
 
     @overload
-    def __getitem__(self, index: slice) -> List[Job]: ...
+    def __getitem__(self, index: slice) -> list[Job]: ...
 
-    def __getitem__(self, index: Union[int, slice]) -> Union[Job, List[Job]]:
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
         if isinstance(index, slice) or index < 0 or index >= len(self):
             self._sort()
         elif not self._complete:
@@ -210,7 +210,7 @@ class _Ranked(Waiting):
             self._ordered = self._in_order(numpy.arange(len(self._queue.slots)))
         else:
             key, now = self._queue.key, self._now
-            keyed: List[Tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
+            keyed: list[tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
             keyed.sort()  # ids differ, so two jobs are never compared
             self._ordered = [entry[-1] for entry in keyed]
         self._complete = True
@@ -222,12 +222,12 @@ class _Ranked(Waiting):
         return (len(queue.slots) >= _FEW and queue.ordering.vector is not None
                 and not queue.prioritised)
 
-    def _all_utilities(self) -> "numpy.ndarray":
+    def _all_utilities(self) -> numpy.ndarray:
         if self._values is None:
             self._values = self._queue.utilities(self._now)
         return self._values
 
-    def _in_order(self, slots: "numpy.ndarray") -> List[Job]:
+    def _in_order(self, slots: numpy.ndarray) -> list[Job]:
         """The jobs of some slots in order: by arrays, but for those whose utilities are close."""
         import numpy
         values = self._all_utilities()[slots]
@@ -296,7 +296,7 @@ class _Ranked(Waiting):
         return sorted((job for job in found if job.id not in ahead), key=self.key)
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
-               gone: int) -> List[Job]:
+               gone: int) -> list[Job]:
         queue = self._queue
         return sorted((job for job, seconds, size, nodes in zip(queue.slots, queue.estimates, queue.sizes, queue.nodes)
                        if seconds <= longest.get(nodes, -math.inf) and seconds * factor <= spare[size]), key=self.key)
@@ -315,29 +315,29 @@ class JobQueue:
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
-                 size_of: Optional[Callable[[Job], int]] = None,
+                 size_of: Callable[[Job], int] | None = None,
                  queues: Queues = NO_QUEUES) -> None:
         self.ordering = ordering
         self.queues = queues
-        self.outside: Dict[int, Job] = {}
-        self.bound: Dict[int, int] = {}  # of jobs that wait, will come, run or ended
-        self._within: Dict[int, Job] = {}  # competing jobs of queues with limits
+        self.outside: dict[int, Job] = {}
+        self.bound: dict[int, int] = {}  # of jobs that wait, will come, run or ended
+        self._within: dict[int, Job] = {}  # competing jobs of queues with limits
         self._limited = any(queue.limited for queue in queues.all)
-        self._admitted: Tuple[int, bool] = (-1, False)  # the cluster's state then, and if all is as then
+        self._admitted: tuple[int, bool] = (-1, False)  # the cluster's state then, and if all is as then
         self.nodes_of = nodes_of
         self.size_of = size_of or nodes_of
         self.prioritised = False
-        self.fresh: List[Job] = []
-        self.jobs: Dict[int, Job] = {}  # by id
+        self.fresh: list[Job] = []
+        self.jobs: dict[int, Job] = {}  # by id
         self.wanted = 0  # cores, by all of them
         # Static: sorted; `first` is the place of the head (taking it out must not move all).
-        self.entries: List[Tuple[Any, ...]] = []  # the key's parts, then the job
+        self.entries: list[tuple[Any, ...]] = []  # the key's parts, then the job
         self.first = 0
-        self._columns: Optional[Columns] = None
+        self._columns: Columns | None = None
         self._view = _Sorted(self, 0.0) if ordering.static else None
         # Not static: slots and their columns.
-        self.slots: List[Job] = []
-        self._slot_of: Dict[int, int] = {}
+        self.slots: list[Job] = []
+        self._slot_of: dict[int, int] = {}
         self.estimates, self.submits = array("d"), array("d")
         self.sizes, self.nodes, self.procs, self.ids = array("q"), array("q"), array("q"), array("q")
 
@@ -414,7 +414,7 @@ class JobQueue:
         else:
             self._enter(job, nodes, priority)
 
-    def bind(self, job_id: int, reservation: Optional[int]) -> None:
+    def bind(self, job_id: int, reservation: int | None) -> None:
         """Bind a job to an advance reservation, or (None) to none any more. It need not wait here."""
         job = self.remove(job_id) if job_id in self.jobs else None
         self.fresh[:] = [each for each in self.fresh if each.id != job_id]
@@ -492,7 +492,7 @@ class JobQueue:
                 self._within[job.id] = job
                 self._enter(job, self.nodes_of(job), self._compared(job))
 
-    def why_outside(self, cluster: Cluster) -> Dict[int, str]:
+    def why_outside(self, cluster: Cluster) -> dict[int, str]:
         """The limits that stand against the jobs outside, by id."""
         usage = QueueUsage(self.queues, [booking.job for booking in cluster.bookings.values()])
         for job in self._within.values():
@@ -521,7 +521,7 @@ class JobQueue:
                 del self.entries[at]
         else:
             slot, last = self._slot_of.pop(job_id), self.slots[-1]
-            columns: Tuple[Any, ...] = (self.slots, self.estimates, self.submits, self.sizes,
+            columns: tuple[Any, ...] = (self.slots, self.estimates, self.submits, self.sizes,
                                         self.nodes, self.procs, self.ids)
             for column in columns:
                 column[slot] = column[-1]
@@ -564,7 +564,7 @@ class JobQueue:
                              array("q", [self.nodes_of(job) for job in jobs]))
         return self._columns
 
-    def utilities(self, now: float) -> "numpy.ndarray":
+    def utilities(self, now: float) -> numpy.ndarray:
         """The utilities of the slots; minus infinity for what is not a number."""
         import numpy
         assert self.ordering.vector is not None

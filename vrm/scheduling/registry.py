@@ -10,7 +10,8 @@ import re
 import traceback
 from fractions import Fraction
 from types import GeneratorType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.model.job import Infeasible
 from vrm.system import plugins
@@ -20,7 +21,7 @@ _NAME = re.compile(r"^[A-Za-z_][\w-]*$")
 _FILE = re.compile(r"^(?:.*/)?([^/:]*)\.py(?::(\w*))?$")
 
 
-Readers = Mapping[str, Tuple[Callable[[str], Any], str]]
+Readers = Mapping[str, tuple[Callable[[str], Any], str]]
 """What reads the value of each parameter (ValueError for a wrong one), and what it wants."""
 
 
@@ -42,7 +43,7 @@ class Registry:
 
     def __init__(self, what: str, group: str = "") -> None:
         self.what, self.group = what, group
-        self._known: Dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Decorator that enters a policy; a name that is taken is a ValueError."""
@@ -54,12 +55,12 @@ class Registry:
         return enter
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """vrm's own names: the registered ones, then those of its extensions."""
         return [*self._known, *(plugin.name for plugin in plugins.own(self.group))]
 
     @property
-    def added(self) -> List[str]:
+    def added(self) -> list[str]:
         """The names that installed packages add."""
         return [plugin.name for plugin in plugins.installed(self.group)] if self.group else []
 
@@ -109,7 +110,7 @@ class Registry:
         make = self.find(name)
         readers: Readers = getattr(make, "readers", {})
         known = [each for each in inspect.signature(make).parameters if each in readers]
-        values: Dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for word in given:
             key, _, value = word.partition("=")
             if key not in known:

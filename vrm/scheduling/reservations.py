@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
@@ -33,23 +33,23 @@ class Reserving(Dispatcher, Watcher):
 
     heads_first = False
 
-    def __init__(self, depth: Optional[int], kept: bool, per_queue: bool = False) -> None:
+    def __init__(self, depth: int | None, kept: bool, per_queue: bool = False) -> None:
         super().__init__()
         self.depth = depth
         self.kept = kept
         self.per_queue = per_queue
         self.name = ("conservative" if depth is None else
                      f"depth {depth}" + " per queue" * per_queue)
-        self._cluster: Optional[Cluster] = None
-        self._profile: Optional[Profile] = None
+        self._cluster: Cluster | None = None
+        self._profile: Profile | None = None
         self._table = ReservationTable[Job]()
         self._counting = True
-        self._early: List[Booking] = []
+        self._early: list[Booking] = []
         self._stale = True
         self._freed = -math.inf  # until then more is free than when each reservation was last looked at
         self._prioritised = False
-        self._starting: Set[int] = set()
-        self._promised: Dict[int, float] = {}
+        self._starting: set[int] = set()
+        self._promised: dict[int, float] = {}
         self._calendar = NO_CALENDAR
         self._given_back = False  # nodes, by the end of an advance reservation
 
@@ -103,7 +103,7 @@ class Reserving(Dispatcher, Watcher):
     # What the scheduler asks.
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """Planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
         return {job.id: slot.time for job, slot in self._table}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Dict, List, NamedTuple, Optional, Set
+from typing import NamedTuple
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job
@@ -69,9 +69,9 @@ class Scheduler:
         self.queues = queues
         self.interval = interval
         self.starts = starts
-        self._first: Optional[float] = None  # the first tick's time, and the number of the last
+        self._first: float | None = None  # the first tick's time, and the number of the last
         self._tick = 0
-        self._beside: Optional[BesideReservations] = None
+        self._beside: BesideReservations | None = None
 
     def copy(self, cluster: Cluster) -> Scheduler:
         """An independent copy for a copy of the cluster that it decided about."""
@@ -108,7 +108,7 @@ class Scheduler:
             return str(never)
         return ""
 
-    def step(self, now: float, queue: JobQueue, cluster: Cluster) -> List[Start]:
+    def step(self, now: float, queue: JobQueue, cluster: Cluster) -> list[Start]:
         """Start everything that may start at `now`, in the order in which the dispatcher says it.
 
         Books the jobs on the cluster and takes them out of the queue. With an interval it does
@@ -117,7 +117,7 @@ class Scheduler:
         number = len(queue.jobs)
         if not number or (self.interval and not self._is_tick(now)):
             return []
-        starts: List[Start] = []
+        starts: list[Start] = []
         policy = self.policy
         if cluster.budget is not None:
             cluster.pass_time(now)
@@ -181,13 +181,13 @@ class Scheduler:
         self._tick = tick
         return True
 
-    def promises(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
+    def promises(self, now: float, queue: JobQueue, cluster: Cluster) -> dict[int, float]:
         """What the dispatcher has promised: the latest starts of waiting jobs by id, in seconds."""
         if not queue.competing:
             return {}
         return self.dispatcher.promises(now, queue.in_order(now), cluster, self.policy_on(cluster, now))
 
-    def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
+    def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         if not queue.competing:
             return {}
@@ -195,7 +195,7 @@ class Scheduler:
                                             self.policy_on(cluster, now))
 
 
-def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
+def _starts(bookings: list[Booking], waiting: Waiting) -> list[Start]:
     """The starts of a step: backfilled are jobs that overtook one which stays in the queue."""
     for place, booking in enumerate(bookings):
         if waiting[place] is not booking[0]:
@@ -203,7 +203,7 @@ def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
     else:
         return [_new(Start, (booking, False)) for booking in bookings]
     started = {booking.job.id for booking in bookings}
-    first: Set[int] = set()
+    first: set[int] = set()
     at, number = 0, len(waiting)
     while at < number and waiting[at].id in started:  # by place: the rest need not be in order
         first.add(waiting[at].id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from operator import attrgetter
-from typing import Callable, Dict, Hashable, Optional, Sequence, Tuple
+from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
@@ -13,7 +13,7 @@ from vrm.model.placement import Placement
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.advance import changes
 
-Ends = Sequence[Tuple[float, int]]
+Ends = Sequence[tuple[float, int]]
 """When running jobs end, with their ids, earliest first."""
 
 Lasts = Callable[[Job], float]
@@ -35,14 +35,14 @@ class Shadow:
 
     __slots__ = ("job", "time", "spare", "pool", "_first_end", "_lasts", "_too_large")
 
-    def __init__(self, job: Job, now: float, view: Cluster, policy: PlacementPolicy, ends: Optional[Ends] = None,
+    def __init__(self, job: Job, now: float, view: Cluster, policy: PlacementPolicy, ends: Ends | None = None,
                  lasts: Lasts = EXPECTED, least: float = -math.inf) -> None:
         ends = view.ends if ends is None else ends
         self.job, self._lasts, self.spare = job, lasts, 0
         self._first_end = ends[0][0] if ends else math.inf
-        self.pool: Optional[Pool] = None
+        self.pool: Pool | None = None
         # The smallest job of each class that was found to take what this one needs: a larger one would, too.
-        self._too_large: Dict[Hashable, int] = {}
+        self._too_large: dict[Hashable, int] = {}
         least = max(least, now)
         if policy.exact(job):
             self.time = self._count(view, policy, ends, least)
@@ -91,7 +91,7 @@ class Shadow:
         outlived its end."""
         return self.time > now and self._first_end > now
 
-    def window(self, now: float) -> Tuple[float, int]:
+    def window(self, now: float) -> tuple[float, int]:
         """Seconds and a size: by counts, a job that takes longer and is larger may not start. The seconds may be
         longer by a rounding; they are infinite where counts do not say it."""
         if self.pool is not None or self.time == math.inf:

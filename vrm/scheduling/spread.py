@@ -10,7 +10,7 @@ tasks are spread evenly, too.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Callable, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import base, said, total
@@ -19,11 +19,11 @@ from vrm.model.hosts import fold
 from vrm.model.job import Request
 from vrm.model.node import Node
 
-Rooms = Sequence[Tuple[int, int]]
+Rooms = Sequence[tuple[int, int]]
 """Nodes by number, the first in the order first, with how many tasks each has room for (above 0)."""
 
 
-def spread(rooms: Rooms, request: Request, must: int = 0) -> Optional[List[Tuple[int, int]]]:
+def spread(rooms: Rooms, request: Request, must: int = 0) -> list[tuple[int, int]] | None:
     """The nodes of a job and its tasks on each, in the order of the rooms; None when they do not
     suffice. `must`: the set of nodes that are all among them."""
     least, most = request.least_nodes, request.nodes[1]
@@ -54,7 +54,7 @@ def _first(rooms: Rooms, places: Sequence[int], tasks: int, least: int) -> int:
     return 0
 
 
-def _filled(rooms: Rooms, tasks: int) -> List[Tuple[int, int]]:
+def _filled(rooms: Rooms, tasks: int) -> list[tuple[int, int]]:
     found = []
     for node, room in rooms:
         here = min(room, tasks)
@@ -63,7 +63,7 @@ def _filled(rooms: Rooms, tasks: int) -> List[Tuple[int, int]]:
     return found
 
 
-def _even(rooms: Rooms, tasks: int) -> List[Tuple[int, int]]:
+def _even(rooms: Rooms, tasks: int) -> list[tuple[int, int]]:
     """As if each task went to the node that has the fewest so far, the first of several."""
     below, above = 1, tasks + 1  # the most that all can have who have room for it: from, to before
     while above - below > 1:
@@ -89,7 +89,7 @@ def admits(request: Request, node: Node) -> bool:
     return request.features <= node.features and not (request.exclude and node.called(request.exclude))
 
 
-def named(request: Request, nodes: Sequence[Node]) -> Tuple[int, int]:
+def named(request: Request, nodes: Sequence[Node]) -> tuple[int, int]:
     """The sets of the nodes that a job may have as far as it says their names, and of those that it must
     have. It may have none where one that it must have is not there."""
     every = (1 << len(nodes)) - 1
@@ -99,11 +99,11 @@ def named(request: Request, nodes: Sequence[Node]) -> Tuple[int, int]:
     return 0 if stranger(request.nodelist, nodes) else every & ~_called(request.exclude, nodes), must
 
 
-def _called(names: FrozenSet[str], nodes: Sequence[Node]) -> int:
+def _called(names: frozenset[str], nodes: Sequence[Node]) -> int:
     return sum(1 << at for at, node in enumerate(nodes) if node.called(names)) if names else 0
 
 
-def stranger(names: FrozenSet[str], nodes: Sequence[Node]) -> str:
+def stranger(names: frozenset[str], nodes: Sequence[Node]) -> str:
     """Which of the names is that of no node, and which is the nearest; "" where none is."""
     if not names:
         return ""
@@ -196,7 +196,7 @@ def _shortfall(request: Request, node: Node) -> float:
                for name, amount in wanted)
 
 
-def _lacks(request: Request, node: Node, widest: int, policy: str) -> List[str]:
+def _lacks(request: Request, node: Node, widest: int, policy: str) -> list[str]:
     """What a rank, or the job on one node, wants that an empty node has not."""
     found = []
     missing = sorted(request.features - node.features)

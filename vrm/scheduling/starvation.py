@@ -19,7 +19,7 @@ The rules, beside those of EASY:
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -39,15 +39,15 @@ class GuardedEasy(Easy):
 
     promising = True
 
-    def __init__(self, factor: float, order: Optional[Ordering] = None) -> None:
+    def __init__(self, factor: float, order: Ordering | None = None) -> None:
         super().__init__(order)
         self.factor = factor
         self._started = 0       # jobs, and the sum of their waits in seconds
         self._waited = 0.0
-        self._promise: Tuple[int, float] = (-1, math.inf)  # the head, and its second reservation
+        self._promise: tuple[int, float] = (-1, math.inf)  # the head, and its second reservation
         self._longest: Lasts = WALLTIME
         self._turn: Sequence[Job] = ()  # the waiting jobs of this step, and those that starve
-        self._starving: Dict[int, Job] = {}
+        self._starving: dict[int, Job] = {}
 
     @property
     def patience(self) -> float:
@@ -71,7 +71,7 @@ class GuardedEasy(Easy):
         self._longest = longest
 
     def promises(self, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy) -> Dict[int, float]:
+                 policy: PlacementPolicy) -> dict[int, float]:
         """The second reservation of the head."""
         head, time = self._promise
         return {head: time} if waiting.has(head) else {}
@@ -107,7 +107,7 @@ class GuardedEasy(Easy):
         return (*(job for job in starving.values() if job.id not in started and job is not head),
                 *super().behind(head, rest, now, view, policy))
 
-    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> List[Shadow]:
+    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> list[Shadow]:
         """By how long jobs take at the most (rule 2); or the one that it keeps, and that of EASY (rule 3)."""
         if head.id in self._starving:
             return [Shadow(head, now, view, policy, self._latest(now, view), self._longest)]
@@ -134,12 +134,12 @@ class GuardedEasy(Easy):
         return found
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """That of the head, by what is expected."""
         return start_of(in_turn(waiting, now, self.patience)[0][0], now, view, policy)
 
 
-def in_turn(waiting: Waiting, now: float, patience: float) -> Tuple[Sequence[Job], Dict[int, Job]]:
+def in_turn(waiting: Waiting, now: float, patience: float) -> tuple[Sequence[Job], dict[int, Job]]:
     """The waiting jobs with the starving ones first, and these by id, in their order."""
     if waiting.by_submission:  # the starving ones are at the front already
         starving = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Hashable, Optional, Tuple
+from collections.abc import Hashable
 
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
@@ -28,7 +28,7 @@ def by_node(policy: PlacementPolicy) -> bool:
     return isinstance(policy, CorePolicy) and policy.by_node
 
 
-def wants(policy: PlacementPolicy, job: Job) -> Optional[Wants]:
+def wants(policy: PlacementPolicy, job: Job) -> Wants | None:
     """What a job must find on nodes all the time that it runs; None where that cannot be said."""
     return policy.wants(job) if isinstance(policy, (Wrapped, CorePolicy)) else None
 
@@ -40,10 +40,10 @@ class Wrapped:
     def __init__(self, inner: PlacementPolicy) -> None:
         self.inner = inner
         self.name: str = inner.name
-        self.heatmap: Optional[Heatmap] = inner.heatmap
+        self.heatmap: Heatmap | None = inner.heatmap
 
     @property
-    def follower(self) -> Optional[Follower]:
+    def follower(self) -> Follower | None:
         """That of the policy."""
         return self.inner.follower
 
@@ -72,15 +72,15 @@ class Wrapped:
         """See above. Subclasses whose condition is of more than a moment leave it out here."""
         return passes(self.inner, self.asks(job), view)
 
-    def wants(self, job: Job) -> Optional[Wants]:
+    def wants(self, job: Job) -> Wants | None:
         """As the policy says."""
         return wants(self.inner, self.asks(job))
 
-    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+    def place(self, job: Job, view: Pool) -> Placement | None:
         """As the policy says."""
         return self.inner.place(self.asks(job), view)
 
-    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the policy says."""
         return self.inner.similar(self.asks(job))
 
@@ -92,7 +92,7 @@ class Wrapped:
         """As the policy says."""
         return self.inner.size(self.asks(job))
 
-    def room(self, view: Pool) -> Optional[int]:
+    def room(self, view: Pool) -> int | None:
         """As the policy says."""
         return self.inner.room(view)
 

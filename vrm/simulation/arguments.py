@@ -8,7 +8,8 @@ import math
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple, Union
+from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.cluster import Watcher
 from vrm.model.energy import NO_PROGRAMS, Programs
@@ -27,7 +28,7 @@ from vrm.workload import heatmap_files
 from vrm.workload.estimates import seconds_of_runs
 from vrm.workload.swf import Selection
 
-File = Union[str, Path]
+File = str | Path
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Measurements:
     `vrm.model.energy.Programs`. Files are read when the simulation begins.
     """
 
-    heatmap: Union[File, Heatmap, None] = None
-    speedups: Optional[Speedups] = None
+    heatmap: File | Heatmap | None = None
+    speedups: Speedups | None = None
     rows_are: str = "own"
-    calibrated: Optional[File] = None
+    calibrated: File | None = None
     history: Sequence[File] = ()
-    energy: Union[File, Programs, None] = None
+    energy: File | Programs | None = None
 
-    def pairs(self, least: float) -> Tuple[Optional[Heatmap], Optional[Speedups]]:
+    def pairs(self, least: float) -> tuple[Heatmap | None, Speedups | None]:
         """Return the order of nodes and the speeds beside others, where they are known; pairs with a combined
         throughput below `least` are refused. Raises SpeedError."""
         if isinstance(self.heatmap, (str, Path)):
@@ -67,7 +68,7 @@ class Measurements:
         from vrm.config.energy import read_programs  # its libraries take a quarter of a second
         return read_programs(self.energy)
 
-    def expectations(self, rules: Rules, known: Optional[List[Lesson]] = None) -> Optional[Expectations]:
+    def expectations(self, rules: Rules, known: list[Lesson] | None = None) -> Expectations | None:
         """Return what is expected of jobs under these rules, None where that is what users say. `known` are the
         jobs of the history, where they have been read. Raises PolicyError and HistoryError."""
         table = None if self.calibrated is None else seconds_of_runs(self.calibrated)
@@ -89,7 +90,7 @@ class Timetable:
     outages: Iterable[Outage] = ()
     end: float = math.inf
     reservations: Iterable[ReservationRequest] = ()
-    changes: Iterable[Tuple[float, Rules]] = ()
+    changes: Iterable[tuple[float, Rules]] = ()
     lends: Iterable[AskedLend] = ()
 
     def __post_init__(self) -> None:
@@ -109,8 +110,8 @@ class Recording:
     first and in the last seconds are left out of the averages.
     """
 
-    out: Optional[File] = None
-    places: Optional[str] = None
+    out: File | None = None
+    places: str | None = None
     evalys: bool = False
     efficiency: bool = False
     watchers: Sequence[Watcher] = ()
@@ -118,7 +119,7 @@ class Recording:
     warm_up: float = 0.0
     cool_down: float = 0.0
 
-    def files(self, stack: ExitStack, workload: Any) -> List[Optional[TextIO]]:
+    def files(self, stack: ExitStack, workload: Any) -> list[TextIO | None]:
         """Open jobs.csv and evalys.csv, as far as they are wanted; the stack closes them. Raises OSError, and
         WorkloadError where the jobs of the workload, or of a live run, would be overwritten."""
         if self.out is None:
@@ -145,12 +146,12 @@ FIELDS: Mapping[str, str] = {each.name: parameter for parameter in ("rules", "me
 """The parameter of `simulate` of which each flat name is a field."""
 
 
-def by_name(given: Mapping[str, Any]) -> Dict[str, Any]:
+def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `simulate` that these are: objects for what is named flatly, such as `nodes`,
     `backfill` or `out`; other names as they are. Raises WorkloadError where two things say the nodes, and
     ConfigError for a machine file."""
     found = {name: value for name, value in given.items() if name not in FIELDS}
-    flat: Dict[str, Dict[str, Any]] = {}
+    flat: dict[str, dict[str, Any]] = {}
     for name in given.keys() - found.keys():
         flat.setdefault(FIELDS[name], {})[name] = given[name]
     if "machine" in flat:
@@ -160,8 +161,8 @@ def by_name(given: Mapping[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def _machine(machine: Union[File, Machine, None], nodes: Any = None, sockets: int = 1, cores: int = 1,
-             licences: Optional[Mapping[str, float]] = None) -> Machine:
+def _machine(machine: File | Machine | None, nodes: Any = None, sockets: int = 1, cores: int = 1,
+             licences: Mapping[str, float] | None = None) -> Machine:
     if machine is not None and nodes is not None:
         raise WorkloadError("a machine file says which nodes there are; give either that or nodes")
     if isinstance(nodes, int):
@@ -170,7 +171,7 @@ def _machine(machine: Union[File, Machine, None], nodes: Any = None, sockets: in
     return Machine(tuple(nodes or described.nodes), described.licences or licences or {})
 
 
-def read_machine(machine: Union[File, Machine, None]) -> Machine:
+def read_machine(machine: File | Machine | None) -> Machine:
     """Return a machine, of its file where it is one. Raises ConfigError."""
     if isinstance(machine, Machine) or machine is None:
         return machine or Machine()

@@ -6,7 +6,8 @@ from __future__ import annotations
 import ctypes
 from array import array
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any
+from collections.abc import Callable
 
 from vrm.model.job import Job
 from vrm.scheduling.compressing import Compress, ReservationTable
@@ -21,7 +22,7 @@ MORE = 4
 """Steps that a move may add to a plan, at most."""
 
 
-def compiled() -> Optional[Compress]:
+def compiled() -> Compress | None:
     """`vrm.scheduling.compressing.compress` in C; None where it cannot be built."""
     try:
         run = ctypes.CDLL(str(COMPRESS.made())).vrm_compress
@@ -31,7 +32,7 @@ def compiled() -> Optional[Compress]:
     run.argtypes = [at, at, number, at, number, at, at, at, at]
 
     def compress(table: ReservationTable[Any], profile: CountProfile, freed: float,
-                 key_of: Optional[Callable[[Job], Key]]) -> float:
+                 key_of: Callable[[Job], Key] | None) -> float:
         keys = table.keys if key_of is None else list(map(key_of, table.jobs))
         order = array("q", sorted(range(len(keys)), key=keys.__getitem__))
         steps, room = len(profile.times), bytes(8 * MORE * len(keys))

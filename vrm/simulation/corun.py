@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from collections.abc import Iterable
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
@@ -38,25 +38,25 @@ class _Run:
         self.since = since
         self.speed = 0.0
         self.looked = since
-        self.lacks: Set[str] = set()
-        self.beside: List[List[int]] = []
+        self.lacks: set[str] = set()
+        self.beside: list[list[int]] = []
 
 
 class CoRunning:
     """The speeds of the jobs on a cluster, as neighbours come and go."""
 
-    def __init__(self, cluster: Cluster, speedups: Optional[Speedups] = None, ideal: bool = True
+    def __init__(self, cluster: Cluster, speedups: Speedups | None = None, ideal: bool = True
                  ) -> None:
         self.cluster = cluster
         self.ideal = ideal
         self.speedups = speedups
-        self._runs: Dict[int, _Run] = {}
-        self._on_node: List[List[int]] = [[] for _ in cluster.nodes] if speedups is not None else []
-        self._shares: Dict[int, Set[int]] = {}  # where neighbours do not count: with whom jobs share cores
+        self._runs: dict[int, _Run] = {}
+        self._on_node: list[list[int]] = [[] for _ in cluster.nodes] if speedups is not None else []
+        self._shares: dict[int, set[int]] = {}  # where neighbours do not count: with whom jobs share cores
         # Jobs for which a speed was wanted that was not measured, with their loads.
-        self._unmatched: Dict[str, Dict[int, str]] = {"beside": {}, "alone": {}}
+        self._unmatched: dict[str, dict[int, str]] = {"beside": {}, "alone": {}}
 
-    def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
+    def started(self, booking: Booking, run: float, now: float) -> Iterable[tuple[int, float]]:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
         job_id = booking.job.id
         here = self._runs[job_id] = _Run(booking, run, now)
@@ -71,9 +71,9 @@ class CoRunning:
             jobs.append(job_id)
         return self._update(touched, now)
 
-    def _share(self, job_id: int) -> Set[int]:
+    def _share(self, job_id: int) -> set[int]:
         """With whom a job shares cores that starts: lenders, borrowers, and who borrows of the same."""
-        found: Set[int] = set()
+        found: set[int] = set()
         for loan in self.cluster.loans.all:
             if job_id in loan[:2]:
                 for other in loan[:2]:
@@ -85,14 +85,14 @@ class CoRunning:
             self._shares.setdefault(other, set()).add(job_id)
         return found
 
-    def _in_order(self, booking: Booking, others: Iterable[int]) -> List[int]:
+    def _in_order(self, booking: Booking, others: Iterable[int]) -> list[int]:
         """Jobs by the first node on which a job is, too."""
-        def key(other: int) -> Tuple[int, int]:
+        def key(other: int) -> tuple[int, int]:
             common = booking.placement.node_set & self._runs[other].booking.placement.node_set
             return common & -common, other
         return sorted(others, key=key)
 
-    def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
+    def ended(self, booking: Booking, now: float) -> Iterable[tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
         job_id = booking.job.id
         ran = self._runs.pop(job_id)
@@ -113,7 +113,7 @@ class CoRunning:
         run = self._runs[job_id]
         return run.left - (now - run.since) * run.speed
 
-    def _update(self, jobs: Iterable[int], now: float) -> List[Tuple[int, float]]:
+    def _update(self, jobs: Iterable[int], now: float) -> list[tuple[int, float]]:
         ends = []
         for job_id in jobs:
             run = self._runs[job_id]
@@ -153,7 +153,7 @@ class CoRunning:
                               "beside")
 
     @staticmethod
-    def _measured(speed: Optional[float], run: _Run, where: str) -> float:
+    def _measured(speed: float | None, run: _Run, where: str) -> float:
         if speed is not None:
             return speed
         run.lacks.add(where)
@@ -168,14 +168,14 @@ class CoRunning:
         run.looked = now
         run.lacks.clear()
 
-    def unmatched(self) -> Dict[str, Dict[str, int]]:
+    def unmatched(self) -> dict[str, dict[str, int]]:
         """The jobs that ran at speed 1 for some time since their speed was not measured: beside
         another job, and alone on half of a node; how many of each load."""
         return {where: dict(sorted(Counter(jobs.values()).items()))
                 for where, jobs in self._unmatched.items()}
 
 
-def unmatched_said(found: Dict[str, Dict[str, int]]) -> List[str]:
+def unmatched_said(found: dict[str, dict[str, int]]) -> list[str]:
     """What `CoRunning.unmatched` found, in words: how many jobs, and of which loads most."""
     lines = []
     for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),

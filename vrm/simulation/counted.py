@@ -3,7 +3,7 @@ the machine over time, and the records of `vrm.simulation.results.Results` follo
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
@@ -24,9 +24,9 @@ class Counted:
 
     def __init__(self, results: Results) -> None:
         import numpy as np
-        self.log: List[int] = []
-        self.times: List[float] = []
-        self.overtook: List[int] = []
+        self.log: list[int] = []
+        self.times: list[float] = []
+        self.overtook: list[int] = []
         self._results = results
         self._jobs = 0
         self._written = False
@@ -52,11 +52,11 @@ class Counted:
         self._seconds[:, here] = block.submit, block.run, block.estimate
         return first
 
-    def columns(self, first: int, stop: int) -> List[List[Any]]:
+    def columns(self, first: int, stop: int) -> list[list[Any]]:
         """Ids, processors, submissions, run times and estimates of the jobs of these numbers."""
         return [column[first:min(stop, self._jobs)].tolist() for column in (*self._numbers[:2], *self._seconds)]
 
-    def job(self, number: int, request: Optional[Request]) -> Job:
+    def job(self, number: int, request: Request | None) -> Job:
         """A job, with its request where that is more than its processors."""
         job_id, procs, _, app = self._numbers[:, number].tolist()
         submit, _, estimate = self._seconds[:, number].tolist()
@@ -127,7 +127,7 @@ class Counted:
         found = np.empty((len(at), 4))
         found[:, 0] = at
 
-        def until(when: Any, *amounts: Any) -> List[Any]:
+        def until(when: Any, *amounts: Any) -> list[Any]:
             """The sums of the amounts of what was at these times, until each moment."""
             place = np.searchsorted(when, at, "right")
             return [np.append(0, np.cumsum(each))[place] for each in amounts]

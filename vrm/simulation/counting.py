@@ -19,7 +19,8 @@ import heapq
 import math
 from functools import partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, Request
@@ -67,7 +68,7 @@ class Need(NamedTuple):
     """What jobs with a request take: nodes, and units of what is counted; 0 and 0, with the reason, if they never
     fit. None as request: so many cores."""
 
-    request: Optional[Request]
+    request: Request | None
     nodes: int
     size: int
     never: str = ""
@@ -96,13 +97,13 @@ class FirstInOrder:
     `queue` is in order, and `first` the place of its head. `expected` are the running jobs by their expected ends
     (end, id, size), where these count. `wake`: when the next step is due although nothing may happen by then."""
 
-    expected: Optional[List[Tuple[float, int, int]]] = None
+    expected: list[tuple[float, int, int]] | None = None
     wake = math.inf
 
     def __init__(self) -> None:
-        self.queue: List[Coming] = []
+        self.queue: list[Coming] = []
         self.first = 0
-        self.reserved: Optional[Coming] = None  # the head of which is known when others put it off
+        self.reserved: Coming | None = None  # the head of which is known when others put it off
 
     def add(self, job: Coming) -> None:
         """A job comes."""
@@ -149,7 +150,7 @@ class WithEasy(FirstInOrder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.expected: List[Tuple[float, int, int]] = []
+        self.expected: list[tuple[float, int, int]] = []
         self._shadow, self._spare = 0.0, 0
         self._looked = 0  # the jobs before this place do not fit behind it
 
@@ -167,7 +168,7 @@ class WithEasy(FirstInOrder):
                     del queue[at]
             self._looked = len(queue)
 
-    def _fill(self, now: float, free: int) -> List[int]:
+    def _fill(self, now: float, free: int) -> list[int]:
         """The places of the jobs that start behind the head."""
         queue, head, begin = self.queue, self.queue[self.first], self._looked
         shadow, spare, filled = self._shadow, self._spare, []
@@ -199,10 +200,10 @@ class Conservative(FirstInOrder):
     """Conservative backfilling, as `vrm.scheduling.reservations.Reserving` has it, where nothing happens that
     is not planned but early ends."""
 
-    def __init__(self, machine: Cluster, policy: Union[LanePolicy, CorePolicy]) -> None:
+    def __init__(self, machine: Cluster, policy: LanePolicy | CorePolicy) -> None:
         super().__init__()
         self._profile, self._table = CountProfile(0.0, machine, policy), ReservationTable[Coming]()
-        self._fresh: List[Coming] = []  # the jobs that came since the last step
+        self._fresh: list[Coming] = []  # the jobs that came since the last step
         self._freed = -math.inf  # until then more is free than when each reservation was last looked at
         self._early = False  # whether a job ended early since the last step
 
@@ -240,7 +241,7 @@ class Conservative(FirstInOrder):
             for at in reversed(places):
                 del queue[at]
 
-    def _due(self, now: float) -> List[Coming]:
+    def _due(self, now: float) -> list[Coming]:
         """The waiting jobs that start now, in order; then the next reservation begins at `wake`."""
         profile, table = self._profile, self._table
         profile.advance(now)
@@ -265,7 +266,7 @@ class CountingSimulator:
     """Runs a trace by counting; `progress` is called as by `vrm.simulation.engine.Simulator`."""
 
     def __init__(self, scheduler: Scheduler, machine: Cluster, results: Results,
-                 progress: Optional[Callable[[float, int, int], None]] = None) -> None:
+                 progress: Callable[[float, int, int], None] | None = None) -> None:
         assert isinstance(scheduler.policy, (LanePolicy, CorePolicy))
         self.policy, self.ordering, self.machine = scheduler.policy, scheduler.ordering, machine
         self.line = (WithEasy() if isinstance(scheduler.dispatcher, Easy)
@@ -276,16 +277,16 @@ class CountingSimulator:
         self.free = room
         self.results, self.counted, self.progress = results, Counted(results), progress
         self.events = self.ended = self.left = 0
-        self._needs: Dict[Union[int, Request], Need] = {}
-        self._needed: List[Need] = []  # of each job
-        self._running: List[Tuple[float, int, int, float]] = []  # end, id, size, expected end; a heap
+        self._needs: dict[int | Request, Need] = {}
+        self._needed: list[Need] = []  # of each job
+        self._running: list[tuple[float, int, int, float]] = []  # end, id, size, expected end; a heap
         self._kept = self.counted.log, self.counted.times, self._running, self.line.expected
 
     def read(self, trace: Trace) -> str:
         """Read all jobs. Return why one of them cannot be counted, "" where all can."""
         for block in trace.blocks(self.results.users, self.results.apps):
             first = self.counted.add(block)
-            wanted: List[Union[int, Request]] = block.procs.tolist()
+            wanted: list[int | Request] = block.procs.tolist()
             for at, request in block.requests.items():
                 wanted[at] = request
             for new in set(wanted) - self._needs.keys():
@@ -297,7 +298,7 @@ class CountingSimulator:
             self._needed += map(self._needs.__getitem__, wanted)
         return ""
 
-    def _need(self, job: Job, request: Optional[Request]) -> Need:
+    def _need(self, job: Job, request: Request | None) -> Need:
         try:
             return Need(request, self.policy.nodes(job), self.policy.size(job))
         except Infeasible as reason:
@@ -321,7 +322,7 @@ class CountingSimulator:
         self.counted.times.append(now)
         self.results.refused(self.counted.job(job.number, need.request), need.never)
 
-    def _start(self, now: float, jobs: List[Coming], overtake: bool = False) -> None:
+    def _start(self, now: float, jobs: list[Coming], overtake: bool = False) -> None:
         """Start jobs."""
         log, times, running, expected = self._kept
         if overtake:

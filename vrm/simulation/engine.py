@@ -18,7 +18,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.results.shares import shared
@@ -39,10 +40,10 @@ from vrm.workload.submission import Submission
 
 OFFERS.append(compiled)  # for simulations of long plans
 
-Change = Tuple[float, Callable[[Cluster], Scheduler]]
+Change = tuple[float, Callable[[Cluster], Scheduler]]
 """A time, and who decides from then on."""
 
-Moment = Tuple[float, int, int, int]
+Moment = tuple[float, int, int, int]
 """A time, the jobs in the queue and the cores that they want, and the cores in use."""
 
 
@@ -89,10 +90,10 @@ class Simulator:
     """
 
     def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
-                 kill: bool = False, rate: Optional[Rate] = None,
-                 progress: Optional[Callable[[float, int, int], None]] = None,
+                 kill: bool = False, rate: Rate | None = None,
+                 progress: Callable[[float, int, int], None] | None = None,
                  outages: Iterable[Outage] = (), end: float = math.inf,
-                 expectations: Optional[Expectations] = None, changes: Iterable[Change] = (),
+                 expectations: Expectations | None = None, changes: Iterable[Change] = (),
                  published: bool = False) -> None:
         outages = tuple(outages)
         tracked = bool(outages) or end < math.inf
@@ -126,18 +127,18 @@ class Simulator:
         self.wake = math.inf  # when the first step is due although nothing may happen by then
         self.one_by_one = False  # each event is followed by a decision of its own
         self._published, self._later = False, LATER
-        self._left: Dict[int, Booking] = {}  # jobs that have left their cores and end later at this moment
+        self._left: dict[int, Booking] = {}  # jobs that have left their cores and end later at this moment
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
         self._busy = self.cluster.taken_cores  # where no cores are lent
-        self._changes: List[Change] = []
+        self._changes: list[Change] = []
         self._coming: Iterator[Submission] = iter(())
         self._handlers = (self._node_down, self._node_up, self._submitted, self._ended, self._outlived)  # by kind
 
     @classmethod
-    def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
-           kill: bool = False, rate: Optional[Rate] = None, end: float = math.inf,
+    def of(cls, run: Run, recorder: Recorder, runs: dict[int, float], now: float,
+           kill: bool = False, rate: Rate | None = None, end: float = math.inf,
            due: bool = False, fit: bool = True) -> Simulator:
         """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that run
         from their start on, in seconds. With a `rate` what is left of them is work that is done at

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
 
 from vrm.model.cluster import Booking
 from vrm.scheduling.scheduler import Start
@@ -39,10 +40,10 @@ class Event(NamedTuple):
 class Rate(Protocol):
     """How fast jobs run beside others (see `vrm.simulation.corun`)."""
 
-    def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
+    def started(self, booking: Booking, run: float, now: float) -> Iterable[tuple[int, float]]:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
 
-    def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
+    def ended(self, booking: Booking, now: float) -> Iterable[tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
 
     def remaining(self, job_id: int, now: float) -> float:
@@ -59,19 +60,19 @@ class VirtualExecutor:
     are in the order of the ids, or with `by_start` in that of the starts.
     """
 
-    def __init__(self, kill: bool = False, rate: Optional[Rate] = None, tracked: bool = False,
+    def __init__(self, kill: bool = False, rate: Rate | None = None, tracked: bool = False,
                  revises: bool = False, by_start: bool = False) -> None:
         self.kill = kill
         self.rate = rate
-        self.events: List[Event] = []
-        self.runs: Dict[int, float] = {}  # seconds that jobs take which have not ended
+        self.events: list[Event] = []
+        self.runs: dict[int, float] = {}  # seconds that jobs take which have not ended
         self.foreseen = not (tracked or revises or by_start or rate is not None)
-        self._live: Dict[int, Tuple[Start, float]] = {}  # unless all is foreseen
+        self._live: dict[int, tuple[Start, float]] = {}  # unless all is foreseen
         self._revises, self._by_start = revises, by_start
-        self._starts: Dict[int, int] = {}  # their numbers, by id
+        self._starts: dict[int, int] = {}  # their numbers, by id
         self._started = 0
-        self._expected: Dict[int, float] = {}  # ends that are expected otherwise than at the start
-        self._limits: Dict[int, float] = {}  # ends of walltimes that are others than at the start
+        self._expected: dict[int, float] = {}  # ends that are expected otherwise than at the start
+        self._limits: dict[int, float] = {}  # ends of walltimes that are others than at the start
 
     def plan(self, time: float, kind: int, order: int, subject: Any, killed: bool = False) -> None:
         """This will happen at that time (seconds)."""
@@ -146,7 +147,7 @@ class VirtualExecutor:
         self._limits[booking.job.id] = booking.limit
         self.revise(self._live[booking.job.id][0], booking.expected_end, now)
 
-    def _move(self, ends: Iterable[Tuple[int, float]]) -> None:
+    def _move(self, ends: Iterable[tuple[int, float]]) -> None:
         for job_id, end in ends:
             self.set_end(self._live[job_id][0], end)
 

@@ -13,8 +13,8 @@ import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type,
-                    Union)
+from typing import (TYPE_CHECKING, Any)
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.model.amounts import MEMORY
 from vrm.model.fields import made
@@ -52,19 +52,19 @@ class QueueWorkload:
     priority, array, after, hold and retries count here; the others are kept for the record.
     """
 
-    header: Dict[str, str] = {}
-    processors: Optional[int] = None
-    unix_start: Optional[int] = None
+    header: dict[str, str] = {}
+    processors: int | None = None
+    unix_start: int | None = None
 
-    def __init__(self, path: Union[str, Path], rules: Selection = Selection(),
-                 speedups: Optional[Speedups] = None, name: str = "") -> None:
+    def __init__(self, path: str | Path, rules: Selection = Selection(),
+                 speedups: Speedups | None = None, name: str = "") -> None:
         self.path = Path(path)
         self.name = name or str(path)
         self.spool: Any = None
         self.rules = rules
         self.speedups = speedups
         self.taken = 0
-        self.dirt: Dict[str, int] = {}
+        self.dirt: dict[str, int] = {}
 
     @property
     def says_more(self) -> bool:
@@ -82,7 +82,7 @@ class QueueWorkload:
         if follower.trouble:
             raise WorkloadError(f"queue file {self.name} {follower.trouble}")
         self.taken, next_id, self.dirt = 0, 0, {}
-        named: Dict[str, List[int]] = {}
+        named: dict[str, list[int]] = {}
         for offset, line in replay(lines, self.rules.load):
             wanted = line.parsed
             ids = range(next_id, next_id + (wanted.jobs if isinstance(wanted, LineError)
@@ -100,7 +100,7 @@ class QueueWorkload:
                 self.taken += 1
                 yield one
 
-    def _of_line(self, wanted: QueueLine, ids: range, offset: float, named: Dict[str, List[int]]
+    def _of_line(self, wanted: QueueLine, ids: range, offset: float, named: dict[str, list[int]]
                  ) -> Iterator[Submission]:
         """The jobs of a line, as far as they are wanted; `named` are the ids of those before by their names."""
         fields, refused = wanted.fields, ""
@@ -130,17 +130,17 @@ class RecordedRun:
     reservations, of which the file does not say more than the names.
     """
 
-    header: Dict[str, str] = {}
-    processors: Optional[int] = None
-    unix_start: Optional[int] = None
+    header: dict[str, str] = {}
+    processors: int | None = None
+    unix_start: int | None = None
 
-    def __init__(self, path: Union[str, Path], rules: Selection = Selection(), name: str = "") -> None:
+    def __init__(self, path: str | Path, rules: Selection = Selection(), name: str = "") -> None:
         self.path = Path(path)
         self.name = name or str(path)
         self.spool: Any = None
         self.rules = rules
         self.taken = 0
-        self.dirt: Dict[str, int] = {}
+        self.dirt: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Submission]:
         self.taken = 0
@@ -198,8 +198,8 @@ class SyntheticWorkload:
     Submission times are divided by the rules' `load`. Raises WorkloadError for another form.
     """
 
-    header: Dict[str, str] = {}
-    unix_start: Optional[int] = None
+    header: dict[str, str] = {}
+    unix_start: int | None = None
 
     def __init__(self, text: str, rules: Selection = Selection()) -> None:
         found = re.fullmatch(SYNTHETIC + r"([0-9]+):([1-9][0-9]*)(?::([0-9]+))?", text)
@@ -213,10 +213,10 @@ class SyntheticWorkload:
         except ValueError as error:
             raise WorkloadError(f"`{text}`: {error}") from error
         self._jobs, self._seed = jobs, seed
-        self.processors: Optional[int] = processors
+        self.processors: int | None = processors
         self.rules = rules
         self.taken = self._drawn = 0
-        self.dirt: Dict[str, int] = {}
+        self.dirt: dict[str, int] = {}
 
     @property
     def read(self) -> float:
@@ -237,15 +237,15 @@ class SyntheticWorkload:
             yield one
 
 
-Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload, Rows]
+Workload = Trace | QueueWorkload | RecordedRun | SyntheticWorkload | Rows
 
-FORMS: Sequence[Tuple[Callable[[str], bool], Type[Rows]]] = (
+FORMS: Sequence[tuple[Callable[[str], bool], type[Rows]]] = (
     (is_dump, SacctDump), (is_log, PbsLog), (is_eurora, EuroraTrace), (is_table, TableWorkload))
 """Tables and logs by what their first line tells."""
 
 
-def open_workload(path: Union[str, Path], rules: Selection = Selection(),
-                  speedups: Optional[Speedups] = None) -> Workload:
+def open_workload(path: str | Path, rules: Selection = Selection(),
+                  speedups: Speedups | None = None) -> Workload:
     """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, a dump of sacct, an accounting
     log of PBS, a table (see `FORMS`), or else a queue file; or a synthetic one, for a text that begins
     with `lublin:`. A pipe is read to its end first.
@@ -284,7 +284,7 @@ _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UT
 
 def processors_of(source: Any, remedy: str) -> int:
     """The processors of the machine that a workload is of; WorkloadError with the remedy where it does not say."""
-    processors: Optional[int] = getattr(source, "processors", None)
+    processors: int | None = getattr(source, "processors", None)
     if processors is None:
         name = getattr(source, "name", "")
         raise WorkloadError(f"{f'{name}: ' if name else ''}the workload does not say how large the machine is (a "
@@ -308,7 +308,7 @@ def _spooled(path: Path) -> Any:
 
 
 def _workload(path: Path, name: str, start: bytes, rules: Selection,
-              speedups: Optional[Speedups]) -> Union[Trace, QueueWorkload, RecordedRun, Rows]:
+              speedups: Speedups | None) -> Trace | QueueWorkload | RecordedRun | Rows:
     """The workload of a file that begins like this."""
     _check_text(name, start)
     text = start.decode("utf-8", "replace")
@@ -345,10 +345,10 @@ def _check_text(name: str, start: bytes) -> None:
 
 
 @functools.cache
-def _forms_of_packages() -> Sequence[Tuple[Callable[[str], bool], Type[Rows]]]:
+def _forms_of_packages() -> Sequence[tuple[Callable[[str], bool], type[Rows]]]:
     """The workload formats of installed packages, as FORMS has vrm's: classes with a `tells(line)`, which is asked with
     the first line of a file."""
-    found: List[Any] = []
+    found: list[Any] = []
     plugins.use("vrm.formats", (), found.append)
     return [(form.tells, form) for form in found]
 
@@ -383,7 +383,7 @@ YEAR = "eurora-year"
 """The name of the model of `vrm.workload.eurora_year`."""
 
 
-def model_of(workload: str, machine: Optional[str] = None) -> Tuple[Model, List[Submission]]:
+def model_of(workload: str, machine: str | None = None) -> tuple[Model, list[Submission]]:
     """The model of a workload, and its jobs (none of a model that has a name). Of a `machine` file memory
     and resources count. Raises WorkloadError, ConfigError and others of `ERRORS`."""
     if workload == YEAR:

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Union
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
@@ -47,10 +48,10 @@ Progress = Callable[[float, int, int], None]
 
 
 @with_old_keywords
-def simulate(workload: Union[File, Iterable[Submission]], machine: Union[File, Machine, None] = None,
+def simulate(workload: File | Iterable[Submission], machine: File | Machine | None = None,
              rules: Rules = Rules(), *, selection: Selection = Selection(), measured: Measurements = Measurements(),
              timetable: Timetable = Timetable(), record: Recording = Recording(),
-             progress: Optional[Progress] = None) -> Outcome:
+             progress: Progress | None = None) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a table or log of a site, a queue file, the jobs.csv of a run, the text
@@ -94,14 +95,14 @@ def simulate(workload: Union[File, Iterable[Submission]], machine: Union[File, M
     return simulation.run(progress)
 
 
-def open_source(workload: Any, selection: Selection, rules: Rules, speedups: Optional[Speedups]) -> Any:
+def open_source(workload: Any, selection: Selection, rules: Rules, speedups: Speedups | None) -> Any:
     """Open the workload of a file; submissions are returned as they are. Raises WorkloadError."""
     if not isinstance(workload, (str, Path)):
         return workload
     return open_workload(workload, replace(selection, keep_estimates=selection.keep_estimates or rules.kill), speedups)
 
 
-def cluster_of(source: Any, machine: Union[File, Machine, None], queues: Queues = NO_QUEUES,
+def cluster_of(source: Any, machine: File | Machine | None, queues: Queues = NO_QUEUES,
                measured: Measurements = Measurements()) -> Cluster:
     """Return the machine on which a workload runs, with what programs draw there; the workload is fitted to it: from
     a file it gives what is of use there. Raises ConfigError, and WorkloadError where nobody says its nodes."""
@@ -128,13 +129,13 @@ class _Simulation:
     rules: Rules
     cluster: Cluster
     scheduler: Scheduler
-    expectations: Optional[Expectations]
+    expectations: Expectations | None
     timetable: Timetable
     record: Recording
-    heatmap: Optional[Heatmap]
-    speedups: Optional[Speedups]
-    speeds: Optional[CoRunning] = None
-    sharing: Optional[Sharing] = None
+    heatmap: Heatmap | None
+    speedups: Speedups | None
+    speeds: CoRunning | None = None
+    sharing: Sharing | None = None
     bookings: Bookings = field(default_factory=Bookings)
     more: bool = False  # whether the lines of jobs have more columns
     interrupted: bool = False
@@ -158,7 +159,7 @@ class _Simulation:
             self.source is self.workload and bool(cluster.left or cluster.licences)))
         self.more = more or self.expectations is not None or self.powered or self.sharing is not None
 
-    def run(self, progress: Optional[Progress]) -> Outcome:
+    def run(self, progress: Progress | None) -> Outcome:
         """Carry it out."""
         with ExitStack() as stack:
             self._begin(stack)
@@ -180,7 +181,7 @@ class _Simulation:
                                programs=self.cluster.programs if self.more else None)
         stack.callback(self.results.close)
 
-    def _carry_out(self, progress: Optional[Progress]) -> None:
+    def _carry_out(self, progress: Progress | None) -> None:
         """Run by counting where that can be, else with the engine."""
         timetable = self.timetable
         if why_not(self.source, self.scheduler, {
@@ -190,7 +191,7 @@ class _Simulation:
                 "changes": timetable.changes, "energy": self.powered,
                 "the order of events": self.rules.events == "published"}):
             return self._simulate(progress)
-        self.engine: Union[Simulator, CountingSimulator] = CountingSimulator(
+        self.engine: Simulator | CountingSimulator = CountingSimulator(
             self.scheduler, self.cluster, self.results, progress)
         if not self.engine.read(self.source):
             return self.engine.run()
@@ -198,7 +199,7 @@ class _Simulation:
         self.scheduler = compose(_on_whole_nodes(self.rules), self.cluster, self.heatmap)
         return self._simulate(progress)
 
-    def _simulate(self, progress: Optional[Progress]) -> None:
+    def _simulate(self, progress: Progress | None) -> None:
         rules, timetable, source = self.rules, self.timetable, self.source
         changes = [(at, partial(compose, other, heatmap=self.heatmap)) for at, other in timetable.changes]
         self.engine = engine = Simulator(
@@ -232,7 +233,7 @@ class _Simulation:
         }
         return Outcome(summary, results, self.cluster, dict(getattr(self.source, "dirt", {})), self.interrupted, used)
 
-    def _ruled(self) -> Dict[str, Any]:
+    def _ruled(self) -> dict[str, Any]:
         """The rules for the summary, with the names of policies."""
         rules, scheduler, order = self.rules, self.scheduler, self.rules.node_order
         return replace(rules, algorithm=scheduler.ordering.name, backfill=scheduler.dispatcher.name,
@@ -240,11 +241,11 @@ class _Simulation:
                        estimates=self.expectations.estimator.name if self.expectations else rules.estimates).record()
 
 
-def choices_of(settings: Any, **options: Any) -> Dict[str, Any]:
+def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
     """Return what a configuration (`vrm.config.schema.Settings`; None for none) says for a simulation, as arguments
     of `simulate`; a geometry of `auto` is left to the workload. `options`, by the flat names of `by_name`, come
     first; a machine says which nodes there are."""
-    chosen: Dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     if settings is not None:
         chosen = {**vars(settings.rules), "heatmap": settings.applications.heatmap,
                   "calibrated": settings.scheduling.calibrated, "history": settings.scheduling.history,
@@ -255,10 +256,10 @@ def choices_of(settings: Any, **options: Any) -> Dict[str, Any]:
     return by_name({**chosen, **options})
 
 
-def described(workload: Union[str, Path], outcome: Outcome) -> Dict[str, Any]:
+def described(workload: str | Path, outcome: Outcome) -> dict[str, Any]:
     """An outcome as data for JSON: the workload, the machine, the summary and what went wrong."""
     nodes = outcome.cluster.nodes
-    machine: Dict[str, Any] = {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
+    machine: dict[str, Any] = {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
                                "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores}
     classes = outcome.cluster.classes
     if len(classes) > 1 or classes[0].node.resources or classes[0].node.features:
@@ -271,7 +272,7 @@ def described(workload: Union[str, Path], outcome: Outcome) -> Dict[str, Any]:
             **outcome.summary, "dirt": outcome.dirt, "interrupted": outcome.interrupted}
 
 
-def write_summary(directory: Path, workload: Union[str, Path], outcome: Outcome) -> None:
+def write_summary(directory: Path, workload: str | Path, outcome: Outcome) -> None:
     """Write summary.json beside the jobs.csv of an outcome; equal runs write equal files."""
     kept = {key: value for key, value in described(workload, outcome).items()
             if key not in ("simulated_seconds", "jobs_per_second")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import warnings
 from functools import wraps
-from typing import Any, Callable, Dict, List, Mapping, TypeVar, cast
+from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
 
 from vrm.simulation.arguments import FIELDS, PARTS, by_name
 from vrm.workload.swf import Selection
@@ -28,7 +29,7 @@ def with_old_keywords(simulate: Function) -> Function:
 
 def _new_form(named: Mapping[str, Any]) -> str:
     """`simulate(workload, machine=Machine.of(nodes=...), rules=Rules(backfill=...))`."""
-    parts: Dict[str, List[str]] = {"workload": []}
+    parts: dict[str, list[str]] = {"workload": []}
     for name in named:
         parts.setdefault(FIELDS.get(name, name), []).extend([f"{name}=..."] * (name in FIELDS))
     makers = {parameter: kind.__name__ for parameter, kind in PARTS.items()}

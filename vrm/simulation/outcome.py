@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union, overload
+from typing import Any, overload
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
@@ -22,7 +23,7 @@ class Bookings(Watcher):
     """Keeps what was booked, in its order."""
 
     def __init__(self) -> None:
-        self._made: List[Booking] = []
+        self._made: list[Booking] = []
 
     def booked(self, booking: Booking) -> None:
         """A job starts."""
@@ -55,7 +56,7 @@ class Jobs(Sequence[ResultRow]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[ResultRow]: ...
 
-    def __getitem__(self, index: Union[int, slice]) -> Union[ResultRow, Sequence[ResultRow]]:
+    def __getitem__(self, index: int | slice) -> ResultRow | Sequence[ResultRow]:
         if isinstance(index, slice):
             return [self._results.row(at) for at in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -72,12 +73,12 @@ class Outcome:
     where it was asked for.
     """
 
-    summary: Dict[str, Any]
+    summary: dict[str, Any]
     results: Results
     cluster: Cluster
-    dirt: Dict[str, int] = field(default_factory=dict)
+    dirt: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
-    efficiency: Optional[Efficiency] = None
+    efficiency: Efficiency | None = None
 
     @property
     def jobs(self) -> Jobs:
@@ -85,24 +86,24 @@ class Outcome:
         `vrm.simulation.results.ResultRow`, times in seconds of the workload."""
         return Jobs(self.results)
 
-    def columns(self) -> Dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """The jobs that ran as columns: arrays of numpy, texts as lists, by the names of `ResultRow`,
         and `wait` and `run` (s)."""
         import numpy as np
         rows = list(self.jobs)
-        found: Dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, values in zip(ResultRow._fields, zip(*rows) if rows else [()] * len(ResultRow._fields)):
             found[name] = list(values) if name in ("user", "app", "status") else np.array(values)
         found["wait"] = found["start"] - found["submit"]
         found["run"] = found["end"] - found["start"]
         return found
 
-    def moments(self) -> Dict[str, Any]:
+    def moments(self) -> dict[str, Any]:
         """The state after each moment at which something happened, as arrays of numpy: `time` (s),
         `queued` jobs, `cores_queued` that they want, `cores_busy`."""
         return self.results.moments()
 
-    def write_moments(self, path: Union[str, Path]) -> int:
+    def write_moments(self, path: str | Path) -> int:
         """Write `moments` as CSV; returns the number of its rows."""
         found = self.moments()
         rows = zip(*(values.tolist() for values in found.values()))
@@ -147,7 +148,7 @@ class Outcome:
         waiting.set_ylim(bottom=0)
         return figure
 
-    def write_swf(self, path: Union[str, Path]) -> int:
+    def write_swf(self, path: str | Path) -> int:
         """Write the jobs that ran as a trace (SWF; compressed where the name ends in .gz), with
         the waits and run times of this run; returns the number of its rows.
 
@@ -187,5 +188,5 @@ class Outcome:
         return f"<table><caption>vrm simulation{note}</caption>{''.join(lines)}</table>"
 
 
-def _policies(summary: Dict[str, Any]) -> str:
+def _policies(summary: dict[str, Any]) -> str:
     return f"{policy_name(summary['algorithm'], summary['backfilling'])}, {summary['policy']}"

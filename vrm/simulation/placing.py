@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Callable, Dict, List, Protocol, Tuple, Union
+from typing import Any, Protocol
+from collections.abc import Callable
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -13,10 +14,10 @@ from vrm.results.places import PlacementText, Runs
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.lanes import LanePolicy
 
-Countable = Union[LanePolicy, CorePolicy]
+Countable = LanePolicy | CorePolicy
 """Policies under which counts can say all."""
 
-Batch = Tuple[int, int, bytes, bytes, List[str]]
+Batch = tuple[int, int, bytes, bytes, list[str]]
 """How many jobs have ended in all; how many have started since the batch before, or were refused; of
 these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
 submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
@@ -66,7 +67,7 @@ class PlaceColumns(Protocol):
     text: PlacementText
     apps: TextCells
 
-    def place(self, placement: Placement) -> Tuple[str, str]:
+    def place(self, placement: Placement) -> tuple[str, str]:
         """The columns `nodes` and `cores`."""
 
 
@@ -79,11 +80,11 @@ class Placer:
 
     def __init__(self, policy: Countable, cluster: Cluster, lines: PlaceColumns) -> None:
         self._policy, self._cluster, self._lines = policy, cluster, lines
-        self._sizes: Dict[int, int] = {}
-        self._apps: List[str] = []
-        self._running: List[Tuple[float, int, Any, str]] = []  # end, id, what it holds, its line; a heap
+        self._sizes: dict[int, int] = {}
+        self._apps: list[str] = []
+        self._running: list[tuple[float, int, Any, str]] = []  # end, id, what it holds, its line; a heap
         self._ended = 0
-        self._take: Callable[[int, int], Tuple[Any, str, str]] = self._book
+        self._take: Callable[[int, int], tuple[Any, str, str]] = self._book
         self._give: Callable[[Any], object] = cluster.release
         if lines.places == "none":
             self._take, self._give = lambda job_id, procs: (None, "", ""), lambda held: None
@@ -92,7 +93,7 @@ class Placer:
             free = FirstFree(len(cluster.nodes) if nodes else cluster.layout.total)
             self._take, self._give = self._first_free(free, self._text(lines.text, cluster.layout)), free.give
 
-    def _text(self, text: PlacementText, layout: CoreLayout) -> Callable[[Runs, int], Tuple[str, str]]:
+    def _text(self, text: PlacementText, layout: CoreLayout) -> Callable[[Runs, int], tuple[str, str]]:
         """What gives the columns of a job of so many ranks."""
         if self._lines.places == "full":
             if isinstance(self._policy, LanePolicy):
@@ -103,10 +104,10 @@ class Placer:
             return lambda runs, procs: (text.folded(runs), "")
         return lambda runs, procs: (text.of_cores(runs, layout)[0], "")
 
-    def _first_free(self, free: FirstFree, columns: Callable[[Runs, int], Tuple[str, str]]
-                    ) -> Callable[[int, int], Tuple[Any, str, str]]:
+    def _first_free(self, free: FirstFree, columns: Callable[[Runs, int], tuple[str, str]]
+                    ) -> Callable[[int, int], tuple[Any, str, str]]:
         """What takes the first free nodes or cores."""
-        def take(job_id: int, procs: int) -> Tuple[Any, str, str]:
+        def take(job_id: int, procs: int) -> tuple[Any, str, str]:
             size = self._sizes.get(procs)
             if size is None:
                 size = self._sizes[procs] = self._policy.size(Job(0, "", procs, 1.0))
@@ -114,7 +115,7 @@ class Placer:
             return (runs, *columns(runs, procs))
         return take
 
-    def _book(self, job_id: int, procs: int) -> Tuple[Any, str, str]:
+    def _book(self, job_id: int, procs: int) -> tuple[Any, str, str]:
         """Takes what the policy says."""
         job = Job(job_id, "", procs, 1.0)
         placement = self._policy.place(job, self._cluster)
@@ -122,7 +123,7 @@ class Placer:
         self._cluster.book(job, placement, 0.0)
         return (job_id, *self._lines.place(placement))
 
-    def made(self, batch: Batch, refused: List[str]) -> List[str]:
+    def made(self, batch: Batch, refused: list[str]) -> list[str]:
         """The lines of the jobs that have ended since the batch before; `refused` are those of jobs that
         were refused, in order."""
         import numpy as np
@@ -134,7 +135,7 @@ class Placer:
         heads = zip(ids, map(self._apps.__getitem__, app), procs, *map(seconds_texts, columns),
                     ["1" if each else "0" for each in how])
         running, take, give, unwritten = self._running, self._take, self._give, iter(refused)
-        made: List[str] = []
+        made: list[str] = []
         for head, job_id, ranks, start, end, kind in zip(heads, ids, procs, starts, ends, how):
             while running and running[0][0] <= start:
                 self._ended += 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Cluster
@@ -25,9 +26,9 @@ class AskedLend(NamedTuple):
     cores: int
 
 
-def recorded(records: Iterable[Dict[str, Any]], cluster: Cluster) -> List[AskedLend]:
+def recorded(records: Iterable[dict[str, Any]], cluster: Cluster) -> list[AskedLend]:
     """The lends of a journal that somebody asked for and that came about, in the order of time."""
-    asked: Dict[int, AskedLend] = {}
+    asked: dict[int, AskedLend] = {}
     found = []
     for record in records:
         if record["event"] == "lend" and record.get("command") and record["to"] is not None:
@@ -40,10 +41,10 @@ def recorded(records: Iterable[Dict[str, Any]], cluster: Cluster) -> List[AskedL
     return found
 
 
-def lent_to_nodes(records: Iterable[Dict[str, Any]]) -> Dict[int, float]:
+def lent_to_nodes(records: Iterable[dict[str, Any]]) -> dict[int, float]:
     """The core seconds that jobs lent to no job in their last run, by id, from the records of a journal."""
-    open_: Dict[int, Tuple[int, int, float]] = {}
-    found: Dict[int, float] = {}
+    open_: dict[int, tuple[int, int, float]] = {}
+    found: dict[int, float] = {}
     for record in records:
         event, job_id = record["event"], record.get("id", -1)
         if event == "lend" and record["to"] is None:

@@ -9,8 +9,8 @@ import hashlib
 import signal
 import struct
 from contextlib import contextmanager
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence,
-                    TextIO, Tuple, Union)
+from typing import (Any, NamedTuple, TextIO)
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking
 from vrm.model.energy import Programs
@@ -93,32 +93,32 @@ class Results(Recorder):
     columns of Batsim and evalys.
     """
 
-    def __init__(self, nodes: Sequence[Node], out: Optional[TextIO] = None, places: str = "full",
-                 evalys: Optional[TextIO] = None, workload: str = "workload",
-                 more: bool = False, programs: Optional[Programs] = None) -> None:
+    def __init__(self, nodes: Sequence[Node], out: TextIO | None = None, places: str = "full",
+                 evalys: TextIO | None = None, workload: str = "workload",
+                 more: bool = False, programs: Programs | None = None) -> None:
         if places not in PLACES:
             raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
-        self._writer: Union[None, JobLines, WriterProcess] = None
+        self._writer: None | JobLines | WriterProcess = None
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
         self._text = PlacementText(nodes)
         self._nodes, self._programs = nodes, programs
         self._powered = any(node.power is not None for node in nodes)
-        self._drawn: List[Drawn] = []
-        self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
-        self._rows: List[Any] = []  # for the writer
+        self._drawn: list[Drawn] = []
+        self._details: dict[int, Details] | None = {} if more and out is not None else None
+        self._rows: list[Any] = []  # for the writer
         self._batches = 0
         self.processors = sum(node.cores for node in nodes)
         self.counts = dict.fromkeys(_STATUSES, 0)
-        self.refusals: Dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
         self.backfilled = 0
         self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
         self._jobs: Any = bytearray()  # of _JOB
         self._moments: Any = bytearray()  # of _MOMENT
         self.users, self.apps = Names(""), Names()
         self._lends = False  # whether any job has lent cores
-        self._user_names: List[str] = []  # the names, in the order of their numbers
-        self._app_names: List[str] = []
+        self._user_names: list[str] = []  # the names, in the order of their numbers
+        self._app_names: list[str] = []
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         """A job ended."""
@@ -158,14 +158,14 @@ class Results(Recorder):
         """A job will never run since one that it depends on did not end as it wants."""
         self._never_ran(job, "cancelled", now, reason)
 
-    def _never_ran(self, job: Job, status: str, end: Optional[float], reason: str) -> None:
+    def _never_ran(self, job: Job, status: str, end: float | None, reason: str) -> None:
         self.counts[status] += 1
         if self._writer is not None:
             row = JobRow(job.id, job.app, job.procs, job.submit, None, end, job.walltime, status,
                          exclusive=job.exclusive, reason=reason, **self._said(job))
             self._rows.append(row.short_line if self._details is None else row.line)
 
-    def _said(self, job: Job) -> Dict[str, Any]:
+    def _said(self, job: Job) -> dict[str, Any]:
         """What the columns behind `reason` say of a job, where they are written."""
         return {} if self._details is None else fields_of(job, self._details.pop(job.id, PLAIN))
 
@@ -180,7 +180,7 @@ class Results(Recorder):
         """What jobs have drawn, in the order of their ends; none where nobody knows."""
         return self._drawn
 
-    def energy(self) -> Dict[str, Any]:
+    def energy(self) -> dict[str, Any]:
         """The energy of the jobs, for the summary; empty where nothing is known of any."""
         return energy_of(self._drawn) if self._programs is not None else {}
 
@@ -192,7 +192,7 @@ class Results(Recorder):
         return self._noting(submissions, self._details)
 
     @staticmethod
-    def _noting(submissions: Iterable[Submission], details: Dict[int, Details]
+    def _noting(submissions: Iterable[Submission], details: dict[int, Details]
                 ) -> Iterator[Submission]:
         for one in submissions:
             if one.details is not PLAIN:
@@ -274,11 +274,11 @@ class Results(Recorder):
         """Jobs that ran and ended."""
         return len(self._jobs) // _JOB.size
 
-    def rows(self) -> Iterator["ResultRow"]:
+    def rows(self) -> Iterator[ResultRow]:
         """The jobs that ran, in the order of their ends."""
         return map(self.row, range(self.ran))
 
-    def row(self, at: int) -> "ResultRow":
+    def row(self, at: int) -> ResultRow:
         """The job that ended at this place of the order."""
         if len(self._user_names) < len(self.users):
             self._user_names = list(self.users)
@@ -289,7 +289,7 @@ class Results(Recorder):
         return ResultRow(number, cores, submit, start, end, self._user_names[user], self._app_names[app], procs,
                    estimate, _STATUSES[how & ~OVERTOOK], how >= OVERTOOK)
 
-    def _columns(self) -> Tuple[Any, Any]:
+    def _columns(self) -> tuple[Any, Any]:
         """The six whole numbers and the four times of `_JOB`, each as a view of all jobs: while
         there is one, nothing can be recorded."""
         import numpy as np
@@ -310,14 +310,14 @@ class Results(Recorder):
             digest.update("".join(lines).encode())
         return digest.hexdigest()[:16]
 
-    def moments(self) -> Dict[str, Any]:
+    def moments(self) -> dict[str, Any]:
         """See `vrm.simulation.outcome.Outcome.moments`."""
         import numpy as np
         columns = np.frombuffer(self._moments).reshape(-1, 4).T
         return dict(zip(("time", "queued", "cores_queued", "cores_busy"), columns))
 
     def summary(self, warm_up: float = 0.0, cool_down: float = 0.0,
-                threshold: float = THRESHOLD) -> Dict[str, Any]:
+                threshold: float = THRESHOLD) -> dict[str, Any]:
         """The metrics of `vrm.results.summary.summarise`. Queue and machine over time are as the
         scheduler saw them: a job that waits for another one is not in the queue yet."""
         import numpy as np

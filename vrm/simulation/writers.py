@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from typing import (Any, Iterable, List, NoReturn, Optional, Sequence, TextIO,
-                    Tuple)
+from typing import (Any, NoReturn, TextIO)
+from collections.abc import Iterable, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Booking
@@ -26,7 +26,7 @@ from vrm.results.job_columns import HEADER, SIMULATED, pattern, places_cell, sec
 from vrm.results.places import PlacementText
 from vrm.simulation.placing import Placer
 
-JobTuple = Tuple[Any, ...]
+JobTuple = tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
 was exclusive and whether backfilled, and the values of its placement."""
 
@@ -50,7 +50,7 @@ class JobLines:
     """
 
     _wide = False
-    placer: Optional[Placer] = None
+    placer: Placer | None = None
     """For a run by counting: what is written are its batches, with the lines of refused jobs."""
 
     def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:
@@ -85,13 +85,13 @@ class JobLines:
         return _LINE % (job_id, self.apps[app], procs, *times, status, '1' if exclusive else '0',
                         '1' if backfilled else '0', places_cell(nodes), places_cell(cores), more)
 
-    def _place(self, place: Values) -> Tuple[str, str]:
+    def _place(self, place: Values) -> tuple[str, str]:
         """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
         cores, the column says how many there are, and is always there."""
         wide = width_of(place) > 1
         return ("", "") if self.places == "none" and not wide else self.place(of_values(place, self._layout), wide)
 
-    def place(self, placement: Placement, wide: bool = False) -> Tuple[str, str]:
+    def place(self, placement: Placement, wide: bool = False) -> tuple[str, str]:
         """The same of a placement, of which something is wanted."""
         if self.places == "nodes" and not wide:
             return self.text.nodes(placement), ""
@@ -143,7 +143,7 @@ class WriterProcess:
         finally:
             os._exit(code)
 
-    def write(self, rows: List[Any]) -> None:
+    def write(self, rows: list[Any]) -> None:
         """Have rows written."""
         batch = marshal.dumps(rows)
         data = memoryview(len(batch).to_bytes(_SIZE, "little") + batch)

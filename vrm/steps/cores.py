@@ -30,7 +30,7 @@ class Task:
 
     __slots__ = ("node", "cores", "gpus")
 
-    def __init__(self, node: int, cores: "list[int]", gpus: "list[int] | None" = None) -> None:
+    def __init__(self, node: int, cores: list[int], gpus: list[int] | None = None) -> None:
         self.node, self.cores, self.gpus = node, cores, gpus
 
     def __repr__(self) -> str:
@@ -44,14 +44,14 @@ class StepRequest:
     tasks see all that the step has on their node if they are `shared`, as those for each node are. None: the
     step asks for none, and sees those of the job. `over`: tasks share cores where there are more tasks."""
 
-    def __init__(self, tasks: int, cpus: int = 1, nodes: "tuple[int, int] | None" = None, per_node: int = 0,
-                 allowed: "set[int] | None" = None, cyclic: bool = False,
-                 gpus: "tuple[int, int] | None" = None, shared: bool = False, over: bool = False) -> None:
+    def __init__(self, tasks: int, cpus: int = 1, nodes: tuple[int, int] | None = None, per_node: int = 0,
+                 allowed: set[int] | None = None, cyclic: bool = False,
+                 gpus: tuple[int, int] | None = None, shared: bool = False, over: bool = False) -> None:
         self.tasks, self.cpus, self.nodes, self.per_node = tasks, cpus, nodes, per_node
         self.allowed, self.cyclic, self.gpus, self.shared, self.over = allowed, cyclic, gpus, shared, over
 
 
-def ask_for_gpus(wish: StepRequest, asked: "dict[str, int]", nodes: int) -> None:
+def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
     """Add the GPUs to a wish. Wrong where they cannot be shared out."""
     if not asked:
         return
@@ -73,7 +73,7 @@ def ask_for_gpus(wish: StepRequest, asked: "dict[str, int]", nodes: int) -> None
     wish.gpus = each, together
 
 
-def cpus_of(job: StepJob, tasks: "list[Task]", wide: bool, listed: "list[list[int]]") -> "list[list[int]]":
+def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]) -> list[list[int]]:
     """The CPUs of each task: those of its cores, or where it is `wide`, of the step's on its node; or those that are
     `listed` for the tasks of a node, in turns. Wrong for one that the job does not have."""
     counts, used = [0] * len(job.nodes), [set[int]() for _ in job.nodes]
@@ -94,8 +94,8 @@ def cpus_of(job: StepJob, tasks: "list[Task]", wide: bool, listed: "list[list[in
     return found
 
 
-def choose(job: StepJob, wish: StepRequest, used: "set[tuple[int, int]]",
-           held: "set[tuple[int, int]]" = frozenset()) -> "list[Task] | None":  # type: ignore[assignment]
+def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
+           held: set[tuple[int, int]] = frozenset()) -> list[Task] | None:  # type: ignore[assignment]
     """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with GPUs
     that are not `held`; None where there are too few.
 
@@ -122,7 +122,7 @@ def choose(job: StepJob, wish: StepRequest, used: "set[tuple[int, int]]",
         counts = _counts(room, wish)
     if counts is None:
         return None
-    tasks: "list[Task]" = []
+    tasks: list[Task] = []
     for at, count in enumerate(counts):
         left, here = free[at], []
         for _ in range(count):
@@ -142,7 +142,7 @@ def choose(job: StepJob, wish: StepRequest, used: "set[tuple[int, int]]",
                 task.gpus = sorted({gpu for other in here for gpu in other.gpus or ()})
         tasks += here
     if wish.cyclic:
-        turns: "dict[int, int]" = {}
+        turns: dict[int, int] = {}
         keyed = []
         for task in tasks:
             turns[task.node] = turns.get(task.node, -1) + 1
@@ -151,7 +151,7 @@ def choose(job: StepJob, wish: StepRequest, used: "set[tuple[int, int]]",
     return tasks
 
 
-def _counts(room: "list[int]", wish: StepRequest) -> "list[int] | None":
+def _counts(room: list[int], wish: StepRequest) -> list[int] | None:
     """How many tasks each node gets, where there is `room` for so many."""
     if wish.nodes is None:
         counts, left = [], wish.tasks
@@ -172,7 +172,7 @@ def _counts(room: "list[int]", wish: StepRequest) -> "list[int] | None":
     return None
 
 
-def _of_one_socket(free: "list[int]", socket: "list[int]", count: int) -> "list[int]":
+def _of_one_socket(free: list[int], socket: list[int], count: int) -> list[int]:
     """So many of the free cores, of one socket where one has enough."""
     if count > 1:
         for wanted in dict.fromkeys(socket[core] for core in free):
@@ -182,7 +182,7 @@ def _of_one_socket(free: "list[int]", socket: "list[int]", count: int) -> "list[
     return free[:count]
 
 
-def _nearest(node: JobNode, free: "list[int]", cores: "list[int]", count: int) -> "list[int]":
+def _nearest(node: JobNode, free: list[int], cores: list[int], count: int) -> list[int]:
     """So many of the free GPUs of a node, those of the sockets of these cores first."""
     sockets = {node.socket[core] for core in cores}
     return sorted(sorted(free, key=lambda gpu: (node.gpus[gpu].socket not in sockets, gpu))[:count])
@@ -192,7 +192,7 @@ class Claim:
     """Cores that a step has: `number` is that of the step, `tasks` where they are. They are given back by
     `release`, or when the last process ends that has `handle` open."""
 
-    def __init__(self, path: str, number: int, tasks: "list[Task]", handle: int) -> None:
+    def __init__(self, path: str, number: int, tasks: list[Task], handle: int) -> None:
         self.path, self.number, self.tasks, self.handle = path, number, tasks, handle
 
     def release(self) -> None:
@@ -211,7 +211,7 @@ class Claims:
         self.job = job
         self._lock = os.open(f"{job.directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, wish: StepRequest, overlap: bool = False) -> "Claim | None":
+    def take(self, wish: StepRequest, overlap: bool = False) -> Claim | None:
         """Take cores: None where others have them at the moment. TooFew where the job never has so many.
         With `overlap` it may be cores that other steps have, and others may take them."""
         job = self.job
@@ -238,10 +238,10 @@ class Claims:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _used(self) -> "tuple[set[tuple[int, int]], set[tuple[int, int]]]":
+    def _used(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
         """The cores and the GPUs of the steps that run; the files of others are removed."""
-        used: "set[tuple[int, int]]" = set()
-        held: "set[tuple[int, int]]" = set()
+        used: set[tuple[int, int]] = set()
+        held: set[tuple[int, int]] = set()
         for name in os.listdir(self.job.directory):
             if not name.isdigit():
                 continue

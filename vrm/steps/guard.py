@@ -9,7 +9,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from collections.abc import Callable
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL to the tasks of an srun that was killed."""
@@ -24,7 +24,7 @@ class Guard:
     Files that are open at its begin stay so until it ends: it also keeps the step's cores.
     """
 
-    def __init__(self, mark: str, killed: "Callable[[], None]") -> None:
+    def __init__(self, mark: str, killed: Callable[[], None]) -> None:
         source, self._told = os.pipe()
         self.pid = os.fork()
         if self.pid:
@@ -56,7 +56,7 @@ class Guard:
             pass
 
 
-def _watch(source: int, mark: str, killed: "Callable[[], None]") -> None:
+def _watch(source: int, mark: str, killed: Callable[[], None]) -> None:
     for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1,
                    _signal.SIGUSR2, _signal.SIGTSTP, _signal.SIGALRM):
         _signal.signal(number, _signal.SIG_IGN)
@@ -80,7 +80,7 @@ def _watch(source: int, mark: str, killed: "Callable[[], None]") -> None:
     killed()
 
 
-def end_groups(groups: "set[int]", grace: float) -> None:
+def end_groups(groups: set[int], grace: float) -> None:
     """End process groups: SIGTERM, and SIGKILL after a while to those that are left."""
     for number, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, 1.0)):
         alive = {group for group in groups if _send(os.killpg, group, number)}
@@ -107,7 +107,7 @@ def lives(group: int) -> bool:
     return False
 
 
-def marked(mark: str) -> "list[int]":
+def marked(mark: str) -> list[int]:
     """The processes of this machine that have the mark (NAME=VALUE) in their environment."""
     found, wanted = [], os.fsencode(mark)
     for pid in _pids():
@@ -120,11 +120,11 @@ def marked(mark: str) -> "list[int]":
     return found
 
 
-def _pids() -> "list[int]":
+def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _send(kill: "Callable[[int, int], None]", target: int, number: int) -> bool:
+def _send(kill: Callable[[int, int], None], target: int, number: int) -> bool:
     """Whether there was anybody to send a signal to."""
     try:
         kill(target, number)

@@ -54,15 +54,15 @@ class JobNode:
 
     __slots__ = ("name", "host", "tasks", "cores", "socket", "gpus")
 
-    def __init__(self, name: str, host: str, tasks: int, cores: "list[list[int]]", socket: "list[int]") -> None:
+    def __init__(self, name: str, host: str, tasks: int, cores: list[list[int]], socket: list[int]) -> None:
         self.name, self.host, self.tasks = name, host, tasks
         self.cores, self.socket = cores, socket
-        self.gpus: "list[Gpu]" = []
+        self.gpus: list[Gpu] = []
 
     @property
     def text(self) -> str:
         """The value of its line."""
-        sockets: "dict[int, list[str]]" = {}
+        sockets: dict[int, list[str]] = {}
         for cpus, socket in zip(self.cores, self.socket):
             sockets.setdefault(socket, []).append(",".join(map(str, cpus)))
         return f"{self.name} {self.host} {self.tasks} " + ";".join(map("/".join, sockets.values()))
@@ -82,7 +82,7 @@ def node_of(text: str) -> JobNode:
 class StepJob:
     """A job as its steps know it: `values` are those of the file by key, `nodes` its nodes."""
 
-    def __init__(self, values: "dict[str, list[str]]", directory: str = "") -> None:
+    def __init__(self, values: dict[str, list[str]], directory: str = "") -> None:
         self.values, self.directory = values, directory
         self.nodes = [node_of(text) for text in values["node"]]
         for text in values.get("gpu", ()):
@@ -98,7 +98,7 @@ class StepJob:
         """The value of a key that has one, or ""."""
         return self.values.get(key, [""])[0]
 
-    def here(self, env: "dict[str, str] | os._Environ[str]") -> int:
+    def here(self, env: dict[str, str] | os._Environ[str]) -> int:
         """The number of the node on which this process is; the first where nothing says so, -1 where it is on none."""
         name = env.get(NODE, "")
         if name == ELSEWHERE:
@@ -106,7 +106,7 @@ class StepJob:
         return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)
 
 
-def text_of(values: "dict[str, list[str]]") -> str:
+def text_of(values: dict[str, list[str]]) -> str:
     """The file of these values."""
     return "".join(f"{key} " + value.replace("\\", "\\\\").replace("\n", "\\n") + "\n"
                    for key, each in values.items() for value in each)
@@ -121,7 +121,7 @@ def read(directory: str) -> StepJob:
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, "the job has ended, and this file of it with that", path) from None
     with file:
-        values: "dict[str, list[str]]" = {}
+        values: dict[str, list[str]] = {}
         for line in file:
             key, _, value = line.rstrip("\n").partition(" ")
             if "\\" in value:

@@ -48,7 +48,7 @@ def write(target: int, data: bytes) -> bool:
     return True
 
 
-def main(label: str, width: int, program: "list[str]") -> int:
+def main(label: str, width: int, program: list[str]) -> int:
     """Run the program; its exit status as a shell shows it."""
     pipes = [os.pipe(), os.pipe()]
     child = os.fork()

@@ -21,7 +21,8 @@ from vrm.steps.used import MARK, of_step, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, NoReturn
+    from typing import NoReturn
+    from collections.abc import Callable
 
 VERSION = "slurm 22.05.8"
 
@@ -30,7 +31,7 @@ USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm
 _NO_PMI = ("none", "")
 
 
-def main(arguments: "list[str]") -> int:
+def main(arguments: list[str]) -> int:
     """Run a step; the exit status of srun."""
     try:
         options = parse(arguments)
@@ -54,7 +55,7 @@ def _own(job_id: str) -> bool:
                       f"{env.get('SLURM_ARRAY_JOB_ID')}_{env.get('SLURM_ARRAY_TASK_ID')}")
 
 
-def _ask_the_manager(arguments: "list[str]") -> None:
+def _ask_the_manager(arguments: list[str]) -> None:
     """Go on as an srun outside of jobs, which finds another job."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = f"import sys; sys.path.insert(0, {root!r}); from vrm.front.client import main; sys.exit(main(sys.argv[1:]))"
@@ -62,7 +63,7 @@ def _ask_the_manager(arguments: "list[str]") -> None:
     os.execve(sys.executable, [sys.executable, "-I", "-c", code, "srun", *arguments], env)
 
 
-def carry_out(options: Options, work: "Callable[[Srun], int]") -> int:
+def carry_out(options: Options, work: Callable[[Srun], int]) -> int:
     """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
     try:
         return work(Srun(jobfile.read(os.environ[jobfile.VARIABLE]), options))
@@ -79,7 +80,7 @@ def carry_out(options: Options, work: "Callable[[Srun], int]") -> int:
     return 1
 
 
-def _of_environment(options: Options, env: "os._Environ[str]") -> None:
+def _of_environment(options: Options, env: os._Environ[str]) -> None:
     """What variables say instead of options."""
     for name, variables in (("label", "SLURM_LABELIO"), ("overlap", "SLURM_OVERLAP"),
                             ("kill-on-bad-exit", "SLURM_KILL_BAD_EXIT"), ("mpi", "SLURM_MPI_TYPE"),
@@ -155,7 +156,7 @@ class Srun:
         ask_for_gpus(wish, gpus_of(options), len(job.nodes))
         return wish
 
-    def _programs(self, name: str) -> "list[str]":
+    def _programs(self, name: str) -> list[str]:
         """The words of all tasks, of which this file says what each runs."""
         from vrm.steps import multiprog
         with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
@@ -207,7 +208,7 @@ class Srun:
         self.step = f"{self.job.id}.{claim.number}"
         self.env[MARK] = f"{self.job.one('run')}:{self.step}"
 
-    def _claim(self) -> "Claim | None":
+    def _claim(self) -> Claim | None:
         """The cores of this step; None where it can never have them."""
         claims, overlap = Claims(self.job), "overlap" in self.options
         try:
@@ -233,12 +234,12 @@ class Srun:
                      for node in job.nodes))
             return None
 
-    def _away(self, tasks: "list[Task]") -> bool:
+    def _away(self, tasks: list[Task]) -> bool:
         """Whether some tasks are on other nodes than this process."""
         here = self.job.here(os.environ)
         return self.job.bound and any(task.node != here for task in tasks)
 
-    def _by_launcher(self, tasks: "list[Task]") -> bool:
+    def _by_launcher(self, tasks: list[Task]) -> bool:
         """Whether the launcher of MPI programs starts the tasks."""
         kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
@@ -251,10 +252,10 @@ class Srun:
 
     # Variables and files of tasks.
 
-    def _common(self, claim: Claim) -> "dict[str, str]":
+    def _common(self, claim: Claim) -> dict[str, str]:
         """The variables of all tasks of the step."""
         job, wish = self.job, self.wish
-        counts: "dict[int, int]" = {}
+        counts: dict[int, int] = {}
         for task in claim.tasks:
             counts[task.node] = counts.get(task.node, 0) + 1
         names = ",".join(job.nodes[at].name for at in counts)
@@ -274,7 +275,7 @@ class Srun:
             found["OMP_NUM_THREADS"] = str(wish.cpus)
         return found
 
-    def _values(self, claim: Claim, rank: int) -> "dict[str, str]":
+    def _values(self, claim: Claim, rank: int) -> dict[str, str]:
         """What the `%` words in names of files mean for a task."""
         task, env = claim.tasks[rank], os.environ
         nodes = list(dict.fromkeys(each.node for each in claim.tasks))
@@ -285,7 +286,7 @@ class Srun:
                 "u": env.get("USER", str(os.getuid())), "A": env.get("SLURM_ARRAY_JOB_ID", job_id),
                 "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294")}
 
-    def _names(self) -> "tuple[str, str]":
+    def _names(self) -> tuple[str, str]:
         """The names of the files for output and errors; "" for those of srun itself."""
         out, err = self.options.get("output"), self.options.get("error")
         out = "" if out.lower() == "all" else os.devnull if out.lower() == "none" else out
@@ -294,10 +295,10 @@ class Srun:
             err = out
         return out, err
 
-    def _path(self, name: str, values: "dict[str, str]") -> str:
+    def _path(self, name: str, values: dict[str, str]) -> str:
         return os.path.join(self.cwd, pattern(name, values))
 
-    def _open(self, name: str, values: "dict[str, str]") -> int:
+    def _open(self, name: str, values: dict[str, str]) -> int:
         path = self._path(name, values)
         append_to = self.options.get("open-mode", "t")[:1] == "a"
         try:
@@ -306,7 +307,7 @@ class Srun:
         except OSError as error:
             raise Wrong(f"Could not open stdout file {path}: {error.strerror}") from None
 
-    def _shared_files(self, claim: Claim) -> "tuple[int, int, int]":
+    def _shared_files(self, claim: Claim) -> tuple[int, int, int]:
         """Standard input, output and errors of the step, where they are the same for all tasks."""
         values = self._values(claim, 0)
         out, err = self._names()
@@ -455,7 +456,7 @@ class Srun:
         except OSError as error:
             _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
 
-    def _used(self, claim: Claim) -> "tuple[float, float, int]":
+    def _used(self, claim: Claim) -> tuple[float, float, int]:
         """What the tasks have used, with what has started them."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024
@@ -472,9 +473,9 @@ class _NotRun(Wrong):
         self.code = code
 
 
-def _folded(counts: "list[int]") -> str:
+def _folded(counts: list[int]) -> str:
     """As Slurm writes tasks on nodes: `4(x2),2`."""
-    out: "list[str]" = []
+    out: list[str] = []
     at = 0
     while at < len(counts):
         end = at
@@ -496,7 +497,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run(work: "Callable[[], int]" = lambda: main(sys.argv[1:])) -> "NoReturn":
+def run(work: Callable[[], int] = lambda: main(sys.argv[1:])) -> NoReturn:
     """Be srun, or do this work of it, and end without tidying up."""
     code = 1
     try:

@@ -12,10 +12,10 @@ import shlex
 from vrm.steps.options import Wrong
 
 
-def words(path: str, text: str, tasks: int) -> "list[str]":
+def words(path: str, text: str, tasks: int) -> list[str]:
     """The program of all tasks: a shell that goes on as the program of its task. Wrong for what is no such file."""
-    programs: "dict[int, tuple[int, list[str]]]" = {}  # by the task: its place in the line, and what the line says
-    rest: "list[str]" = []
+    programs: dict[int, tuple[int, list[str]]] = {}  # by the task: its place in the line, and what the line says
+    rest: list[str] = []
     for number, line in enumerate(text.replace("\\\n", "  ").splitlines(), 1):
         try:
             said = shlex.split(line, comments=True)
@@ -42,8 +42,8 @@ def words(path: str, text: str, tasks: int) -> "list[str]":
     return ["/bin/sh", "-c", "\n".join(_lines(programs, tasks)), "srun"]
 
 
-def _tasks(text: str) -> "list[int]":
-    found: "list[int]" = []
+def _tasks(text: str) -> list[int]:
+    found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) - int(first) > 1 << 20:
@@ -52,7 +52,7 @@ def _tasks(text: str) -> "list[int]":
     return found
 
 
-def _lines(programs: "dict[int, tuple[int, list[str]]]", tasks: int) -> "list[str]":
+def _lines(programs: dict[int, tuple[int, list[str]]], tasks: int) -> list[str]:
     """A line for all tasks that follow each other and have the same program."""
     lines, task = [], 0
     while task < tasks:

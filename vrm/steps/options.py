@@ -5,7 +5,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from collections.abc import Mapping
 
 SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "D": "chdir", "o": "output", "e": "error",
          "i": "input", "l": "label", "u": "unbuffered", "t": "time", "K": "kill-on-bad-exit",
@@ -66,7 +66,7 @@ class Options:
     """What was asked for: `words` the program with its arguments, the rest by the options' long names
     (texts; "" for one without a value)."""
 
-    def __init__(self, given: "dict[str, str]", words: "list[str]") -> None:
+    def __init__(self, given: dict[str, str], words: list[str]) -> None:
         self.given, self.words = given, words
 
     def get(self, name: str, default: str = "") -> str:
@@ -85,7 +85,7 @@ class Options:
             raise Wrong(f'Invalid numeric value "{text}" for --{name}.')
         return int(text)
 
-    def nodes(self) -> "tuple[int, int] | None":
+    def nodes(self) -> tuple[int, int] | None:
         """The least and the most nodes, if they were given."""
         text = self.given.get("nodes")
         if text is None:
@@ -99,7 +99,7 @@ class Options:
             raise Wrong(f'invalid number of nodes (-N {text}): the second is smaller')
         return first, last
 
-    def seconds(self) -> "float | None":
+    def seconds(self) -> float | None:
         """The time limit: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M`, `D-H:M:S`; None for none."""
         text = self.given.get("time")
         if text is None or text.lower() in ("infinite", "unlimited", "0", "-1"):
@@ -115,7 +115,7 @@ GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
 """The options that ask for GPUs."""
 
 
-def gpus_of(options: Options) -> "dict[str, int]":
+def gpus_of(options: Options) -> dict[str, int]:
     """How many GPUs were asked for, by those of these options that were given. The kind of a GPU (`a100:2`) is
     that of the job. Wrong for other resources."""
     found = {}
@@ -141,9 +141,9 @@ def gpus_of(options: Options) -> "dict[str, int]":
     return found
 
 
-def parse(arguments: "list[str]") -> Options:
+def parse(arguments: list[str]) -> Options:
     """What these arguments ask for. Options end at the first word that is none. Raises Wrong."""
-    given: "dict[str, str]" = {}
+    given: dict[str, str] = {}
     at = 0
     while at < len(arguments):
         word = arguments[at]
@@ -219,7 +219,7 @@ _WIDE = frozenset(("none", "no", "n", "sockets", "socket", "ldoms", "boards"))
 _BINDINGS = _NARROW | _WIDE | {"q", "quiet", "v", "verbose", ""}
 
 
-def binding(text: str) -> "tuple[list[str], list[list[int]]]":
+def binding(text: str) -> tuple[list[str], list[list[int]]]:
     """The words of a --cpu-bind, and the CPUs for the tasks of each node that it lists: they come again for more
     tasks. Wrong for what is not a list."""
     parts = text.lower().split(",")
@@ -227,7 +227,7 @@ def binding(text: str) -> "tuple[list[str], list[list[int]]]":
     if at == len(parts):
         return parts, []
     kind, _, parts[at] = parts[at].partition(":")
-    found: "list[list[int]]" = []
+    found: list[list[int]] = []
     for part in parts[at:]:
         number, star, times = part.partition("*")
         try:
@@ -247,7 +247,7 @@ def wide(text: str) -> bool:
     return any(part in _WIDE for part in binding(text)[0])
 
 
-def hosts(text: str) -> "list[str]":
+def hosts(text: str) -> list[str]:
     """The names in a list as `n[0-2,5],m7`; Wrong for what is none."""
     names, rest = [], text
     while rest:
@@ -268,7 +268,7 @@ def hosts(text: str) -> "list[str]":
     return [name for name in names if name]
 
 
-def exported(text: "str | None", env: "Mapping[str, str]") -> "dict[str, str]":
+def exported(text: str | None, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of tasks by --export: ALL, NONE, names, and NAME=VALUE, with commas between them."""
     if text is None or text == "":
         return dict(env)
@@ -287,7 +287,7 @@ def exported(text: "str | None", env: "Mapping[str, str]") -> "dict[str, str]":
     return kept
 
 
-def pattern(text: str, values: "Mapping[str, str]") -> str:
+def pattern(text: str, values: Mapping[str, str]) -> str:
     """The name of a file with its `%` words filled in: j A J s t n N x u a, with a width for numbers as
     `%4t`; `%%` is a `%`. A name with a backslash is taken as it is."""
     if "\\" in text:

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Dict, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 FILE = "bash_env"
 """The name of the file, in the directory of the commands."""
@@ -48,7 +48,7 @@ def text(folders: Sequence[Path]) -> str:
         "FOLDERS", shlex.quote(os.pathsep.join(map(str, folders))))
 
 
-def variables(folder: Path, env: Mapping[str, str], others: Sequence[Path] = ()) -> Dict[str, str]:
+def variables(folder: Path, env: Mapping[str, str], others: Sequence[Path] = ()) -> dict[str, str]:
     """What bash is given to read the file in this folder, where `env` is what there was. `others` are folders whose
     files are vrm's, too."""
     given = env.get(VARIABLE, "")

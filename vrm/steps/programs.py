@@ -17,7 +17,7 @@ from vrm.steps.jobfile import NODE, StepJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from collections.abc import Mapping
 
 _OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
 """Variables that the launcher itself gives a task; they are not set over."""
@@ -45,10 +45,10 @@ def is_name(text: str) -> bool:
     return text.isascii() and text.isidentifier()
 
 
-def devices(job: StepJob, task: Task) -> "dict[str, str]":
+def devices(job: StepJob, task: Task) -> dict[str, str]:
     """The variables that show a task its GPUs, and no others; none where the job has no GPUs."""
     node = job.nodes[task.node]
-    shown: "dict[str, list[str]]" = {gpu.variable: [] for each in job.nodes for gpu in each.gpus}
+    shown: dict[str, list[str]] = {gpu.variable: [] for each in job.nodes for gpu in each.gpus}
     if not shown:
         return {}
     mine = range(len(node.gpus)) if task.gpus is None else task.gpus
@@ -58,8 +58,8 @@ def devices(job: StepJob, task: Task) -> "dict[str, str]":
                                                      for name, words in shown.items()}}
 
 
-def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, bound: "list[list[int]]",
-            outputs: "list[tuple[str, str]]", label: int, step: int) -> str:
+def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str, bound: list[list[int]],
+            outputs: list[tuple[str, str]], label: int, step: int) -> str:
     """The script that each task of a step goes through.
 
     `common` are the variables of all tasks, `bound` the CPUs of each.
@@ -125,13 +125,13 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
     return "\n".join(lines) + "\n"
 
 
-def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "list[str]",
-            kill: bool = False) -> "tuple[list[str], dict[str, str]]":
+def command(job: StepJob, step: str, tasks: list[Task], script: str, words: list[str],
+            kill: bool = False) -> tuple[list[str], dict[str, str]]:
     """What starts the tasks of a step, each through the script: the words, and a hosts file (path and
     text), where one is needed. `kill`: one that fails ends the others (the launchers of MPI programs always do
     so)."""
     kind, program, options = job.launcher, job.one("program"), job.values.get("option", [])
-    counts: "dict[str, int]" = {}
+    counts: dict[str, int] = {}
     for task in tasks:
         name = job.nodes[task.node].name
         counts[name] = counts.get(name, 0) + 1
@@ -146,7 +146,7 @@ def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "l
         boot = ["-bootstrap", "fork"] if _alone(job, counts) else []
         return [program, *boot, "-hosts", runs, "-bind-to", "none", "-n", total, *options, *started], {}
     if kind == "intel":
-        blocks: "list[str]" = []
+        blocks: list[str] = []
         for host, count in counts.items():
             blocks += [":", "-host", host, "-n", str(count), *started]
         return [program, "-genv", "I_MPI_PIN", "off", *options, *blocks[1:]], {}
@@ -156,13 +156,13 @@ def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "l
              *started], {hosts: "".join(f"{job.nodes[task.node].name}\n" for task in tasks)})
 
 
-def _alone(job: StepJob, counts: "Mapping[str, int]") -> bool:
+def _alone(job: StepJob, counts: Mapping[str, int]) -> bool:
     """Whether the step has no other node than the one on which this process is."""
     here = job.here(os.environ)
     return list(counts) in (["localhost"], [job.nodes[here].name] if here >= 0 else [])
 
 
-def environment(job: StepJob, env: "Mapping[str, str]", hosts: str) -> "dict[str, str]":
+def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, str]:
     """The environment of the launcher's program: without what Slurm's commands say of this job, and for
     the site's own srun with what the batch job around says."""
     kept = {name: value for name, value in env.items()
@@ -185,7 +185,7 @@ def links_mpi(path: str) -> bool:
         return False
 
 
-def _needed(data: bytes) -> "list[bytes]":
+def _needed(data: bytes) -> list[bytes]:
     """The libraries that an ELF file of 64 bits wants (DT_NEEDED)."""
     if data[4:6] != b"\x02\x01":
         return []

@@ -24,7 +24,7 @@ import _socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from collections.abc import Callable
 
 SOCKET = "socket"
 """The name of the server's socket in the directory of a job's steps."""
@@ -50,7 +50,7 @@ def serve(listening: socket.socket, alive: int) -> None:
     """Serve until the pipe `alive` is closed."""
     from vrm.steps import guard, main, tasks  # noqa: F401  (loaded before the forks)
     prctl = _prctl()
-    running: "dict[int, socket.socket]" = {}
+    running: dict[int, socket.socket] = {}
     reading, wake = os.pipe()
     for each in (reading, wake):
         os.set_blocking(each, False)
@@ -77,17 +77,17 @@ def serve(listening: socket.socket, alive: int) -> None:
             _accept(listening, running, prctl)
 
 
-def _prctl() -> "Callable[..., int] | None":
+def _prctl() -> Callable[..., int] | None:
     """The function of the C library, if it can be called."""
     try:
         import ctypes  # some Pythons are built without it
-        found: "Callable[..., int]" = ctypes.CDLL(None).prctl
+        found: Callable[..., int] = ctypes.CDLL(None).prctl
         return found
     except (ImportError, OSError, AttributeError):
         return None
 
 
-def _code(pid: int, killed: bool) -> "int | None":
+def _code(pid: int, killed: bool) -> int | None:
     """The exit status of a step, as a shell has it; None while it runs. When its srun was killed, it is, too."""
     if killed:
         os.kill(pid, _signal.SIGKILL)
@@ -106,8 +106,8 @@ def _answer(to: socket.socket, text: bytes) -> None:
     to.close()
 
 
-def _accept(listening: socket.socket, running: "dict[int, socket.socket]",
-            prctl: "Callable[..., int] | None") -> None:
+def _accept(listening: socket.socket, running: dict[int, socket.socket],
+            prctl: Callable[..., int] | None) -> None:
     handle, _ = listening._accept()  # type: ignore[attr-defined]  # `socket` would take long to load
     connection = socket.socket(fileno=handle)
     try:
@@ -154,7 +154,7 @@ def _become(connection: socket.socket) -> None:
     run()
 
 
-def _call(connection: socket.socket) -> "tuple[list[str], dict[str, str], list[int], int]":
+def _call(connection: socket.socket) -> tuple[list[str], dict[str, str], list[int], int]:
     """The words, the environment, the files (the last is the directory), and the process that calls.
     ValueError for what is not a call."""
     data, control, _, _ = connection.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
@@ -180,7 +180,7 @@ def _call(connection: socket.socket) -> "tuple[list[str], dict[str, str], list[i
             files, client)
 
 
-def _as(client: int, env: "dict[str, str]") -> "set[int]":
+def _as(client: int, env: dict[str, str]) -> set[int]:
     """Have what this process would have inherited from an srun; the signals that it ignores. ValueError where
     that cannot be."""
     theirs, own = _status(client), _status(os.getpid())
@@ -203,12 +203,12 @@ def _as(client: int, env: "dict[str, str]") -> "set[int]":
     return {number for number in range(1, 65) if bits >> (number - 1) & 1}
 
 
-def _status(pid: int) -> "dict[bytes, bytes]":
+def _status(pid: int) -> dict[bytes, bytes]:
     with open(f"/proc/{pid}/status", "rb") as file:
         return {name: value.strip() for name, _, value in (line.partition(b":") for line in file)}
 
 
-def _spaces(pid: int) -> "list[str]":
+def _spaces(pid: int) -> list[str]:
     """The namespaces and the root directory of a process."""
     found = [os.readlink(f"/proc/{pid}/root")]
     for name in _SPACES:

@@ -31,8 +31,8 @@ class Process:
 
     __slots__ = ("words", "env", "cpus", "files", "label", "control")
 
-    def __init__(self, words: "list[str]", env: "dict[str, str]", cpus: "list[int] | None",
-                 files: "tuple[int, int, int]", label: bytes = b"", control: int = -1) -> None:
+    def __init__(self, words: list[str], env: dict[str, str], cpus: list[int] | None,
+                 files: tuple[int, int, int], label: bytes = b"", control: int = -1) -> None:
         self.words, self.env, self.cpus, self.files, self.label = words, env, cpus, files, label
         self.control = control
 
@@ -49,23 +49,23 @@ class Running:
 
     def __init__(self, guard: Guard, own_groups: bool = True, leaders: bool = False,
                  kill_on_bad_exit: bool = False,
-                 limit: "float | None" = None, control: int = -1) -> None:
-        self.codes: "dict[int, int]" = {}
-        self.ended: "list[int]" = []
+                 limit: float | None = None, control: int = -1) -> None:
+        self.codes: dict[int, int] = {}
+        self.ended: list[int] = []
         self.timed_out = self.cancelled = False
         self.killed_by = self.feeder = 0
         self.marker = ""
         self._guard, self._own, self._leaders, self._kill = guard, own_groups, leaders, kill_on_bad_exit
-        self._pids: "dict[int, int]" = {}
+        self._pids: dict[int, int] = {}
         self._control = control
-        self._controls: "dict[int, int]" = {}
-        self._told_to_kill: "set[int]" = set()
-        self._groups: "list[int]" = []
-        self._labelled: "list[Labelled]" = []
-        self._got: "list[int]" = []
+        self._controls: dict[int, int] = {}
+        self._told_to_kill: set[int] = set()
+        self._groups: list[int] = []
+        self._labelled: list[Labelled] = []
+        self._got: list[int] = []
         self._interrupted = 0.0
         self._limit = None if limit is None else time.monotonic() + limit
-        self._kill_at: "float | None" = None
+        self._kill_at: float | None = None
         self._wake, told = os.pipe()
         os.set_blocking(told, False)
         os.set_blocking(self._wake, False)
@@ -97,7 +97,7 @@ class Running:
             os.close(target)
             self._labelled.append(Labelled(source, to, process.label))
 
-    def _become(self, process: Process, pipes: "list[tuple[int, int]]") -> None:
+    def _become(self, process: Process, pipes: list[tuple[int, int]]) -> None:
         """Be the process."""
         try:
             if self._own:
@@ -226,7 +226,7 @@ class Running:
                 self.end()
 
 
-def feed(pipes: "list[int]") -> int:
+def feed(pipes: list[int]) -> int:
     """Give what comes on standard input to all these pipes, by a process of its own; its id."""
     pid = os.fork()
     if pid:

@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from collections.abc import Iterable
 
     Used = tuple[float, float, int]
     """CPU seconds (user, system), and bytes of the largest process."""
@@ -31,12 +31,12 @@ PATIENCE = 1.0
 """Seconds in which the lines of other nodes come, once the launcher has ended; longer only where a node was lost."""
 
 
-def prefix(directory: str, step: "int | str") -> str:
+def prefix(directory: str, step: int | str) -> str:
     """What the paths of the files of a step begin with."""
     return f"{directory}/used.{step}."
 
 
-def of_step(directory: str, step: int) -> "Used | None":
+def of_step(directory: str, step: int) -> Used | None:
     """What a step has used there, when its launcher has ended; None where nobody says so, or the job has ended."""
     until = time.monotonic() + PATIENCE
     while True:
@@ -58,12 +58,12 @@ def of_step(directory: str, step: int) -> "Used | None":
     return used
 
 
-def of_job(directory: str) -> "Used":
+def of_job(directory: str) -> Used:
     """What the script of a job that has ended, and its steps, have used there."""
     return _sum(_files(directory, "used."))
 
 
-def together(all_of: "Iterable[Used]") -> "Used":
+def together(all_of: Iterable[Used]) -> Used:
     """What all of these have used."""
     user, system, largest = 0.0, 0.0, 0
     for each in all_of:
@@ -71,8 +71,8 @@ def together(all_of: "Iterable[Used]") -> "Used":
     return user, system, largest
 
 
-def _files(directory: str, start: str) -> "dict[str, str]":
-    found: "dict[str, str]" = {}
+def _files(directory: str, start: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     try:
         names = [name for name in os.listdir(directory) if name.startswith(start)]
     except OSError:  # it has gone with the job
@@ -86,11 +86,11 @@ def _files(directory: str, start: str) -> "dict[str, str]":
     return found
 
 
-def _sum(files: "dict[str, str]") -> "Used":
+def _sum(files: dict[str, str]) -> Used:
     return together(_read(line) for text in files.values() for line in text.splitlines())
 
 
-def _read(line: str) -> "Used":
+def _read(line: str) -> Used:
     try:
         user, system, largest = line.split()
         return float(user), float(system), int(largest) * 1024

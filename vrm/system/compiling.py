@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.system.trust import distrust
 
@@ -45,14 +45,14 @@ class NotKept(CompileError):
     """The cache cannot be used, and why; elsewhere it might be built."""
 
 
-def cache(env: Optional[Mapping[str, str]] = None) -> Path:
+def cache(env: Mapping[str, str] | None = None) -> Path:
     """The directory in which all is kept."""
     env = os.environ if env is None else env
     base = env.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path(env.get("HOME") or "~").expanduser() / ".cache") / "vrm"
 
 
-def find_compiler(env: Optional[Mapping[str, str]] = None) -> str:
+def find_compiler(env: Mapping[str, str] | None = None) -> str:
     """The C compiler: that of the variable CC, else the first on PATH. CompileError without one."""
     env = os.environ if env is None else env
     wished = shlex.split(env.get("CC", ""))[:1]
@@ -74,7 +74,7 @@ class Recipe:
     source: Path
     headers: Sequence[Path] = ()
     options: Sequence[str] = ()
-    flags: Tuple[str, ...] = LIBRARY
+    flags: tuple[str, ...] = LIBRARY
 
     @property
     def mark(self) -> str:
@@ -84,7 +84,7 @@ class Recipe:
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
-    def kept(self, env: Optional[Mapping[str, str]] = None) -> Path:
+    def kept(self, env: Mapping[str, str] | None = None) -> Path:
         """Where it is kept, or would be. NotKept where somebody else could have put it there."""
         suffix = ".so" if "-shared" in self.flags else ""
         path = cache(env) / f"{self.name}-{platform.machine()}-{self.mark[:16]}{suffix}"
@@ -94,7 +94,7 @@ class Recipe:
             raise NotKept(reason)
         return path
 
-    def made(self, env: Optional[Mapping[str, str]] = None) -> Path:
+    def made(self, env: Mapping[str, str] | None = None) -> Path:
         """The same, built when it is not there yet. CompileError when that cannot be done."""
         path = self.kept(env)
         if not path.is_file():
@@ -114,7 +114,7 @@ class Recipe:
                 if old != path:
                     old.unlink()
 
-    def build(self, path: Path, env: Optional[Mapping[str, str]] = None) -> None:
+    def build(self, path: Path, env: Mapping[str, str] | None = None) -> None:
         """Build it at this path. CompileError when that cannot be done."""
         compiler = find_compiler(env)
         try:

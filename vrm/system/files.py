@@ -15,7 +15,8 @@ import pwd
 import secrets
 import stat
 from pathlib import Path
-from typing import Iterator, Tuple, Union
+from typing import Union
+from collections.abc import Iterator
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -25,7 +26,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 @functools.cache
-def trusted_owners() -> Tuple[int, ...]:
+def trusted_owners() -> tuple[int, ...]:
     """This user, root, and who owns the root directory: in a user namespace that is root."""
     return os.geteuid(), 0, os.stat("/").st_uid
 

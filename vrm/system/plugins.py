@@ -18,12 +18,13 @@ import importlib.machinery
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Container, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable, Container
 
 from vrm import __version__
 from vrm.system.trust import distrust
 
-GROUPS: Dict[str, str] = {
+GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
@@ -56,7 +57,7 @@ class Plugin(NamedTuple):
 
 
 @functools.cache
-def _declared(file: Path) -> Dict[str, Tuple[Plugin, ...]]:
+def _declared(file: Path) -> dict[str, tuple[Plugin, ...]]:
     """What a file as DECLARED adds, by group, in its order; nothing where there is no such file."""
     from configparser import ConfigParser
 
@@ -67,18 +68,18 @@ def _declared(file: Path) -> Dict[str, Tuple[Plugin, ...]]:
             for group in found.sections()}
 
 
-def own(group: str) -> Tuple[Plugin, ...]:
+def own(group: str) -> tuple[Plugin, ...]:
     """What vrm's own extensions add to a group, in the order of their file."""
     return _declared(DECLARED).get(group, ())
 
 
-def find_own(group: str, name: str) -> Optional[Plugin]:
+def find_own(group: str, name: str) -> Plugin | None:
     """What vrm's own extensions add to a group under a name, in either case; None where none does."""
     return next((plugin for plugin in own(group) if plugin.name.lower() == name.lower()), None)
 
 
 @functools.cache
-def installed(group: str) -> Tuple[Plugin, ...]:
+def installed(group: str) -> tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
     from importlib.metadata import entry_points  # takes longer than most commands
 
@@ -86,7 +87,7 @@ def installed(group: str) -> Tuple[Plugin, ...]:
                         for point in entry_points(group=group) if point.dist is not None))
 
 
-def find(group: str, name: str) -> Optional[Plugin]:
+def find(group: str, name: str) -> Plugin | None:
     """What an extension adds to a group under a name, in either case; None where none does. vrm's own come first.
     PluginError where two packages do."""
     mine = find_own(group, name)

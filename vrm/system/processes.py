@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import (Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
-                    Tuple)
+from typing import (NamedTuple)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import psutil
 
-Sessions = Dict[int, List[int]]
+Sessions = dict[int, list[int]]
 """Process numbers by session, see `sessions`."""
 
 ROUNDS = 10
@@ -64,7 +64,7 @@ class Stat(NamedTuple):
     dead: bool
 
 
-def read_stat(pid: int) -> Optional[Stat]:
+def read_stat(pid: int) -> Stat | None:
     """What /proc/PID/stat says, or None if there is no such process."""
     try:
         with open(f"/proc/{int(pid)}/stat", "rb", 0) as file:
@@ -87,7 +87,7 @@ def boot_id() -> str:
 def _numbers() -> Iterator[int]:
     """The numbers of all processes, the newest first, with those that come while they are read:
     else a child could be missed that has come since, and whose parent has gone."""
-    known: Set[int] = set()
+    known: set[int] = set()
     for _ in range(ROUNDS):
         new = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
         if not new:
@@ -107,8 +107,8 @@ def sessions() -> Sessions:
     return found
 
 
-def session_members(sid: int, started: Optional[int] = None,
-                    table: Optional[Sessions] = None) -> List[Pid]:
+def session_members(sid: int, started: int | None = None,
+                    table: Sessions | None = None) -> list[Pid]:
     """The living processes of session `sid`, its leader among them.
 
     `started`: start time of the session's leader. If the number has gone to another process
@@ -136,7 +136,7 @@ def _in_session(sid: int) -> Iterator[int]:
             continue
 
 
-def pids_with_environment(name: str, value: str) -> List[Pid]:
+def pids_with_environment(name: str, value: str) -> list[Pid]:
     """The living processes that were started with `name=value` in their environment.
 
     It finds what left its session. Only processes whose environment this user may read are
@@ -170,13 +170,13 @@ class Strays:
     """
 
     def __init__(self) -> None:
-        self._known: Dict[int, Tuple[Optional[int], float, bool]] = {}  # by session: its job, seen since, for good
+        self._known: dict[int, tuple[int | None, float, bool]] = {}  # by session: its job, seen since, for good
 
-    def find(self, run: str, table: Sessions) -> Dict[int, List[int]]:
+    def find(self, run: str, table: Sessions) -> dict[int, list[int]]:
         """The sessions of each job of the run (its `VRM_RUN`) in a table just made, the one in
         which it was started among them."""
         now, before, self._known = time.monotonic(), self._known, {}
-        found: Dict[int, List[int]] = {}
+        found: dict[int, list[int]] = {}
         for sid, pids in table.items():
             if sid == 0:
                 continue  # the kernel's own, or begun outside of this container
@@ -190,7 +190,7 @@ class Strays:
         return found
 
 
-def job_of(pids: Sequence[int], run: str) -> Optional[int]:
+def job_of(pids: Sequence[int], run: str) -> int | None:
     """The job of a run to which a session belongs, by the environment of the first of its processes that has one."""
     for environment in filter(None, map(_environment, pids)):
         job = environment.get("VRM_JOB_ID", "")
@@ -236,7 +236,7 @@ def _is_same(pid: Pid) -> bool:
 
 
 def signal_session(sid: int, signum: int, spare: Collection[int] = (),
-                   started: Optional[int] = None, table: Optional[Sessions] = None) -> List[Pid]:
+                   started: int | None = None, table: Sessions | None = None) -> list[Pid]:
     """Signal every process of a session but those in `spare`; returns those that got it.
 
     `started` and `table` as in `session_members`.
@@ -282,16 +282,16 @@ class Ending:
         self.grace = grace
         self.spare = frozenset(spare)
         self.deadline = 0.0
-        self.remaining: List[Pid] = []
+        self.remaining: list[Pid] = []
         self.killed = False
-        self.told_at: Optional[float] = None
-        self._kill_at: Optional[float] = None
+        self.told_at: float | None = None
+        self._kill_at: float | None = None
         self._others_at = 0.0
         self._pause = FIRST_PAUSE
-        self._first: Optional[int] = None  # the group of the oldest process
-        self._untold: Set[Tuple[int, int]] = set()
+        self._first: int | None = None  # the group of the oldest process
+        self._untold: set[tuple[int, int]] = set()
 
-    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+    def _find(self, table: Sessions | None) -> list[Pid]:
         raise NotImplementedError
 
     def _kill_groups(self) -> None:
@@ -303,7 +303,7 @@ class Ending:
             signal_process(pid, signal.SIGTERM)
             signal_process(pid, signal.SIGCONT)
 
-    def poll(self, now: float, table: Optional[Sessions] = None) -> bool:
+    def poll(self, now: float, table: Sessions | None = None) -> bool:
         """Look, signal what is left, and say whether nothing was.
 
         `now` is any clock in seconds that does not jump. `table`: a look taken just now by
@@ -333,7 +333,7 @@ class Ending:
 
     def _tell_groups(self, now: float) -> None:
         """SIGTERM to the groups that are due and have not had it, the oldest first."""
-        groups: Dict[int, List[Pid]] = {}
+        groups: dict[int, list[Pid]] = {}
         for pid in sorted(self.remaining, key=lambda pid: (pid.started, int(pid))):
             groups.setdefault(pid.group, []).append(pid)
         if self._first in groups and now < self._others_at:
@@ -349,7 +349,7 @@ class SessionEnd(Ending):
     """Ends the processes of a session."""
 
     def __init__(self, sid: int, grace: float, spare: Collection[int] = (),
-                 started: Optional[int] = None) -> None:
+                 started: int | None = None) -> None:
         """`grace`: seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once; `spare`: numbers
         not to be touched; `started`: as in `session_members`, by default that of the leader now.
         """
@@ -360,7 +360,7 @@ class SessionEnd(Ending):
         self.sid = sid
         self.started = started
 
-    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+    def _find(self, table: Sessions | None) -> list[Pid]:
         return session_members(self.sid, self.started, table)
 
     def _kill_groups(self) -> None:
@@ -386,5 +386,5 @@ class TagEnd(Ending):
         self.name = name
         self.value = value
 
-    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+    def _find(self, table: Sessions | None) -> list[Pid]:
         return pids_with_environment(self.name, self.value)

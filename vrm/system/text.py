@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 
-def printable(text: str, longest: Optional[int] = None) -> str:
+def printable(text: str, longest: int | None = None) -> str:
     """The text with everything that a terminal would obey made visible, cut to `longest`
     characters where that is given."""
     if longest is not None and len(text) > longest:

@@ -12,7 +12,8 @@ import os
 import pwd
 import re
 import stat
-from typing import Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Union
+from collections.abc import Iterable, Iterator
 
 from vrm.system.files import trusted_owners, user_name
 
@@ -68,10 +69,10 @@ def leads_astray(variables: Iterable[str], trust: str) -> str:
             "Environment), or submit the job with `vrm submit`")
 
 
-def _steps(path: str) -> Iterator[Tuple[str, Optional[os.stat_result]]]:
+def _steps(path: str) -> Iterator[tuple[str, os.stat_result | None]]:
     """Everything that is passed on the way to a file, and the file, as `lstat` tells of each; None
     for what is not there, or out of reach."""
-    rest: List[str] = [part for part in path.split("/") if part][::-1]
+    rest: list[str] = [part for part in path.split("/") if part][::-1]
     here, links = "/", 0
     yield here, os.lstat(here)
     while rest:
@@ -98,7 +99,7 @@ def _steps(path: str) -> Iterator[Tuple[str, Optional[os.stat_result]]]:
         rest += [part for part in target.split("/") if part][::-1]
 
 
-def _fault(path: str, about: os.stat_result, trust: str, home: bool) -> Tuple[str, str]:
+def _fault(path: str, about: os.stat_result, trust: str, home: bool) -> tuple[str, str]:
     """What is wrong with a file or directory, with the fix, and the trust that it needs."""
     owner, mode = about.st_uid, about.st_mode
     mine = owner in trusted_owners()
@@ -129,7 +130,7 @@ def _has_access_list(path: str) -> bool:
 
 
 @functools.cache
-def _groups() -> Tuple[int, ...]:
+def _groups() -> tuple[int, ...]:
     return (os.getegid(), *os.getgroups())
 
 

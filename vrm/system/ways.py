@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from typing import Callable, Dict, Mapping, Tuple
+from collections.abc import Callable, Mapping
 
 Environment = Mapping[str, str]
 
@@ -22,15 +22,15 @@ class Way:
     """
 
     name: str
-    start: Callable[[str, float], Tuple[str, ...]]
+    start: Callable[[str, float], tuple[str, ...]]
     shell: bool = False
-    environment: Callable[[Environment], Dict[str, str]] = dict
+    environment: Callable[[Environment], dict[str, str]] = dict
     chosen: Callable[[Environment], bool] = lambda env: False
     own_name: str = ""
-    gpus: Callable[[int], Tuple[str, ...]] = lambda number: ()
+    gpus: Callable[[int], tuple[str, ...]] = lambda number: ()
 
 
-WAYS: Dict[str, Way] = {}
+WAYS: dict[str, Way] = {}
 """The known ones by name, in the order in which `auto` asks them."""
 
 
@@ -64,7 +64,7 @@ _SLURM_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID",
                "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS")
 
 
-def _without_wishes(env: Environment) -> Dict[str, str]:
+def _without_wishes(env: Environment) -> dict[str, str]:
     """What a Slurm job says of its own tasks (CPUs, memory, distribution) would be taken for
     options of this step."""
     return {name: value for name, value in env.items()

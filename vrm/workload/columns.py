@@ -11,7 +11,8 @@ import io
 import warnings
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.job import Request
 from vrm.workload.submission import Submission
@@ -44,13 +45,13 @@ class Block:
     estimate: Any
     user: Any
     app: Any
-    requests: Dict[int, Request]
+    requests: dict[int, Request]
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-class Names(Dict[str, int]):
+class Names(dict[str, int]):
     """The numbers of names; one that is new gets the next. Those of `first` are there from the start."""
 
     def __init__(self, *first: str) -> None:
@@ -99,11 +100,11 @@ OneByOne = Callable[[Sequence[bytes], int], Iterator[Submission]]
 """Gives the submissions of some lines, of which the first has this number."""
 
 
-def of_lines(stream: Any, one_by_one: OneByOne, largest: Optional[int], users: Names, apps: Names
-             ) -> Optional[List[Block]]:
+def of_lines(stream: Any, one_by_one: OneByOne, largest: int | None, users: Names, apps: Names
+             ) -> list[Block] | None:
     """The columns of a whole trace; None where its rows do not come by submission time, or numbers of
     jobs do not rise. `largest` is the number of processors of the machine, where larger jobs are dropped."""
-    blocks: List[Block] = []
+    blocks: list[Block] = []
     before, latest, number = -2, -1.0, 1
     line = stream.readline()
     while line and line.lstrip()[:1] in _REMARKS:
@@ -145,7 +146,7 @@ def _numbers(text: bytes, lines: int) -> Any:
     return np.ascontiguousarray(found.T) if len(found) == lines else None
 
 
-def _of_numbers(found: Any, text: bytes, number: int, one_by_one: OneByOne, largest: Optional[int],
+def _of_numbers(found: Any, text: bytes, number: int, one_by_one: OneByOne, largest: int | None,
                 users: Names, apps: Names) -> Block:
     """The columns of rows, of which the first is that line of the trace. Rows that need a rule are asked
     for one by one."""

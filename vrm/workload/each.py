@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Callable, List, Union
+from collections.abc import Callable
 
 from vrm.model import shapes
 from vrm.model.ranges import MOST_JOBS
@@ -17,7 +17,7 @@ LARGEST = 16 * 2**20
 """Bytes of the largest file of which each line is a job."""
 
 
-def expanded(wanted: QueueLine, directory: Union[str, Path], fault: Callable[[Path], str] = lambda path: ""
+def expanded(wanted: QueueLine, directory: str | Path, fault: Callable[[Path], str] = lambda path: ""
              ) -> QueueLine:
     """The line with its items, as an array of as many jobs; a line without `each=` as it is.
 
@@ -42,7 +42,7 @@ def expanded(wanted: QueueLine, directory: Union[str, Path], fault: Callable[[Pa
     return replace(wanted, fields={**wanted.fields, "array": range(len(items))}, items=tuple(items))
 
 
-def _lines(path: Path, fault: Callable[[Path], str]) -> List[str]:
+def _lines(path: Path, fault: Callable[[Path], str]) -> list[str]:
     """The lines of a file that are not blank."""
     reason = fault(path)
     if reason:

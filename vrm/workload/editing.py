@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
-Pair = Tuple[int, int]
+Pair = tuple[int, int]
 """A line of the old file, and the line of the new one that is there now."""
 
-Block = Tuple[int, int, int, int]
+Block = tuple[int, int, int, int]
 """A part of both files: from and to a line of the old one, from and to a line of the new one."""
 
 Ask = Callable[[int], bool]
@@ -28,10 +29,10 @@ class Edit(NamedTuple):
     `changed` and `moved` are pairs, `gone` old lines, `new` lines that were added before the last line that
     was there. `reached` is how many lines of the new file these are: what follows was appended."""
 
-    changed: List[Pair]
-    moved: List[Pair]
-    gone: List[int]
-    new: List[int]
+    changed: list[Pair]
+    moved: list[Pair]
+    gone: list[int]
+    new: list[int]
     reached: int
 
     @property
@@ -45,12 +46,12 @@ class Unclear(NamedTuple):
     among the `new` ones now. Without `new` ones, `old` lines were removed that are equal to others whose
     jobs are in another state, or nothing is left."""
 
-    old: List[int]
-    new: List[int]
+    old: list[int]
+    new: list[int]
 
 
 def compare(old: Sequence[int], new: Sequence[int], free: Ask, waits: Ask, accept: bool = False
-            ) -> Union[Edit, Unclear]:
+            ) -> Edit | Unclear:
     """How `new` was made of `old`; both are digests of lines.
 
     `free` says of an old line whether its jobs may become others, `waits` whether a job of it waits.
@@ -71,7 +72,7 @@ def compare(old: Sequence[int], new: Sequence[int], free: Ask, waits: Ask, accep
     return edit._replace(new=[line for line in edit.new if line < reached], reached=reached)
 
 
-def _take(block: Block, old: Sequence[int], new: Sequence[int], free: Ask, edit: Edit, kept: List[Pair]) -> List[int]:
+def _take(block: Block, old: Sequence[int], new: Sequence[int], free: Ask, edit: Edit, kept: list[Pair]) -> list[int]:
     """Add to the edit what this part tells, and to `kept` lines that are equal at the same place of it; the old lines
     in it that are not free and were changed."""
     begin, end, first, last = block
@@ -95,7 +96,7 @@ def _take(block: Block, old: Sequence[int], new: Sequence[int], free: Ask, edit:
 def _with_moves(edit: Edit, old: Sequence[int], new: Sequence[int], waits: Ask) -> Edit:
     """Lines that were removed in one place and added in another were moved; of equal ones those first whose
     jobs do not wait, since these are not to run again."""
-    added: Dict[int, List[int]] = {}
+    added: dict[int, list[int]] = {}
     for line in reversed(edit.new):
         added.setdefault(new[line], []).append(line)
     moved = [(line, added[old[line]].pop()) for line in sorted(edit.gone, key=waits) if added.get(old[line])]
@@ -105,10 +106,10 @@ def _with_moves(edit: Edit, old: Sequence[int], new: Sequence[int], waits: Ask) 
                          new=[line for line in edit.new if line not in here])
 
 
-def matches(old: Sequence[int], new: Sequence[int]) -> List[Pair]:
+def matches(old: Sequence[int], new: Sequence[int]) -> list[Pair]:
     """The lines that are in both, in their order."""
-    found: List[Pair] = []
-    parts: List[Block] = [(0, len(old), 0, len(new))]
+    found: list[Pair] = []
+    parts: list[Block] = [(0, len(old), 0, len(new))]
     while parts:
         begin, end, first, last = parts.pop()
         while begin < end and first < last and old[begin] == new[first]:
@@ -131,7 +132,7 @@ def _between(kept: Sequence[Pair], end: int, last: int, begin: int = 0, first: i
         begin, first = one + 1, other + 1
 
 
-def _once(old: Sequence[int], new: Sequence[int], block: Block) -> List[Pair]:
+def _once(old: Sequence[int], new: Sequence[int], block: Block) -> list[Pair]:
     """The most lines that are once in each part, in the same order in both."""
     begin, end, first, last = block
     if begin == end or first == last or end - begin == last - first == 1:
@@ -140,9 +141,9 @@ def _once(old: Sequence[int], new: Sequence[int], block: Block) -> List[Pair]:
     where = {new[line]: line for line in range(first, last) if others[new[line]] == 1}
     pairs = [(line, where[old[line]]) for line in range(begin, end)
              if count[old[line]] == 1 and old[line] in where]
-    ends: List[int] = []  # the last line of the best row of each length (patience sorting)
-    rows: List[int] = []  # which pair that is
-    before: List[int] = []
+    ends: list[int] = []  # the last line of the best row of each length (patience sorting)
+    rows: list[int] = []  # which pair that is
+    before: list[int] = []
     for number, (_, line) in enumerate(pairs):
         at = bisect_left(ends, line)
         ends[at:at + 1], rows[at:at + 1] = [line], [number]
@@ -154,11 +155,11 @@ def _once(old: Sequence[int], new: Sequence[int], block: Block) -> List[Pair]:
     return found[::-1]
 
 
-def _doubtful(old: Sequence[int], new: Sequence[int], gone: Sequence[int], waits: Ask) -> List[int]:
+def _doubtful(old: Sequence[int], new: Sequence[int], gone: Sequence[int], waits: Ask) -> list[int]:
     """Equal lines of which some were removed, while jobs of some wait and those of others do not: which of
     them were removed?"""
     removed = {old[line] for line in gone}.intersection(new)
-    same: Dict[int, List[int]] = {}
+    same: dict[int, list[int]] = {}
     for line, text in enumerate(old) if removed else ():
         if text in removed:
             same.setdefault(text, []).append(line)

@@ -11,7 +11,7 @@ import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Dict, Iterable, List, Tuple, Union
+from collections.abc import Iterable
 
 from vrm.workload.heatmap_files import spread
 
@@ -30,11 +30,11 @@ class Estimate:
     app: str
     procs: int
     seconds: float = 0.0
-    times: Tuple[float, ...] = ()
+    times: tuple[float, ...] = ()
     app_seconds: float = 0.0
-    app_times: Tuple[float, ...] = ()
+    app_times: tuple[float, ...] = ()
 
-    def with_run(self, whole: float, seconds: float) -> "Estimate":
+    def with_run(self, whole: float, seconds: float) -> Estimate:
         """The line with one more run."""
         times, app_times = (*self.times, whole), (*self.app_times, seconds)
         return replace(self, times=times, seconds=median(times), app_times=app_times,
@@ -47,10 +47,10 @@ class Estimate:
         return fmean(self.times) if self.times else self.seconds
 
 
-Table = Dict[Tuple[str, int], Estimate]
+Table = dict[tuple[str, int], Estimate]
 
 
-def read_estimates(path: Union[str, Path]) -> Tuple[Table, List[str]]:
+def read_estimates(path: str | Path) -> tuple[Table, list[str]]:
     """The table of a file by executable and ranks, and its comment lines; EstimateError."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -85,12 +85,12 @@ def read_estimates(path: Union[str, Path]) -> Tuple[Table, List[str]]:
     return table, comments
 
 
-def seconds_of_runs(path: Union[str, Path]) -> Dict[Tuple[str, int], float]:
+def seconds_of_runs(path: str | Path) -> dict[tuple[str, int], float]:
     """The mean run times of a table by executable and ranks, in seconds; EstimateError."""
     return {key: each.mean for key, each in read_estimates(path)[0].items()}
 
 
-def _estimate(place: str, words: Dict[str, str]) -> Estimate:
+def _estimate(place: str, words: dict[str, str]) -> Estimate:
     try:
         procs, seconds = int(words["procs"]), float(words["seconds"])
         pairs = [pair.partition("/") for pair in words.get("times", "").split()]

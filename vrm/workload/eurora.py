@@ -10,7 +10,7 @@ counts, not what it asked for.
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator
+from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.workload.rows import Asked, Rows, moment, program
@@ -47,7 +47,7 @@ class EuroraTrace(Rows):
             except ValueError as error:
                 raise self.wrong(f"{error}; the form is id;program;user;queue;submitted__node;cores;"
                                  "gpus;mics;KiB#__start;end;nodes;cores;memory;HH:MM;...", number) from error
-            total: Dict[str, float] = {MEMORY: memory / (1 << 20), GPU: gpus, "mic": mics}
+            total: dict[str, float] = {MEMORY: memory / (1 << 20), GPU: gpus, "mic": mics}
             yield Asked(int(found[1]), submit, end - begin, 3600.0 * int(hours) + 60.0 * int(minutes or 0),
                         len(parts), cores, total=total, user=found[3], app=program(found[2]),
                         queue=found[4], start=begin)

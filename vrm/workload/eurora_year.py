@@ -15,7 +15,7 @@ import math
 from datetime import datetime, timezone
 from functools import cache
 from statistics import NormalDist
-from typing import Dict, Iterable, List, Tuple
+from collections.abc import Iterable
 
 from vrm.model.job import Request
 from vrm.workload.mixed import HOURS, POINTS, Model, Period, Stratum, zipf
@@ -32,7 +32,7 @@ LONGEST = {STANDARD: 62918.0, MIC: 29546.0, GPU: 84834.0}
 SPREAD = {STANDARD: 2.2, MIC: 1.9, GPU: 1.9}
 """Standard deviations of the logarithm of run times before they are cut."""
 
-MONTHS: Dict[Tuple[int, int], Tuple[int, int, int]] = {
+MONTHS: dict[tuple[int, int], tuple[int, int, int]] = {
     (2014, 5): (1519, 20, 3393), (2014, 6): (534, 25, 5646), (2014, 8): (7099, 192, 40676),
     (2014, 9): (8868, 622, 68296), (2015, 1): (2993, 94, 43681)}
 """Standard, MIC and GPU jobs of the months of which they are known."""
@@ -71,8 +71,8 @@ _HOURS = tuple((1.0 if hour // 24 < 5 else 0.4)
 def model() -> Model:
     """The model; 372,320 jobs."""
     begin, months = datetime(2014, 4, 1, tzinfo=timezone.utc), []
-    strata: List[Stratum] = []
-    kinds: List[Tuple[str, float]] = []
+    strata: list[Stratum] = []
+    kinds: list[tuple[str, float]] = []
     for kind in (STANDARD, MIC, GPU):
         runs = _runs(kind)
         shortest = 0
@@ -102,7 +102,7 @@ def _part(count: int, number: int, parts: int) -> int:
     return count * (number + 1) // parts - count * number // parts
 
 
-def _runs(kind: str) -> Tuple[float, ...]:
+def _runs(kind: str) -> tuple[float, ...]:
     """Run times at equally spaced shares: a log-normal distribution, cut at the longest, of the class's
     mean. The shortest are those of debug, the longest those of longpar, and none is above its queue's
     limit."""
@@ -119,7 +119,7 @@ def _runs(kind: str) -> Tuple[float, ...]:
     return runs
 
 
-def _shapes(kind: str, queue: str) -> Iterable[Tuple[float, Request, float]]:
+def _shapes(kind: str, queue: str) -> Iterable[tuple[float, Request, float]]:
     """What jobs ask, with weights."""
     for units, often in _UNITS[kind]:
         if units > MOST_UNITS[queue]:

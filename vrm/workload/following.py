@@ -19,7 +19,8 @@ import time
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator
 
 from vrm.workload.each import expanded
 from vrm.workload.grammar import LONGEST, LineError, QueueLine, job_of_words, words_of
@@ -55,7 +56,7 @@ class Line:
 
     number: int
     text: str
-    parsed: Union[QueueLine, LineError]
+    parsed: QueueLine | LineError
     position: Position
     digest: int = field(default=0, compare=False)
 
@@ -87,8 +88,8 @@ class QueueFollower:
     file counts as edited at the first look. `clock` gives seconds.
     """
 
-    def __init__(self, path: Union[str, Path], position: Optional[Position] = None,
-                 fault: Callable[[Path], str] = lambda path: "", needed: bool = True, taken: Optional[bool] = None,
+    def __init__(self, path: str | Path, position: Position | None = None,
+                 fault: Callable[[Path], str] = lambda path: "", needed: bool = True, taken: bool | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.path = Path(path)
         self.position = position or Position()
@@ -102,10 +103,10 @@ class QueueFollower:
         """What was taken is not there any more as it was: compare `read_all` with it, and `go_to` or `leave`."""
         self.trouble = ""
         """Why the file cannot be read at the moment; empty when it can."""
-        self._notices: List[str] = []
+        self._notices: list[str] = []
         self._finishing = self._rest = False
         self._seen: Any = None  # the state of the file that was read to its end
-        self._doubt: Tuple[Any, float] = (None, 0.0)  # the state of a file that was edited, and since when
+        self._doubt: tuple[Any, float] = (None, 0.0)  # the state of a file that was edited, and since when
         self._skipped = 0  # how far a line too long has been searched for its end
         self._whole = None if taken else blake2b()  # of all that was taken
         self._next_whole = 0.0  # when a large file is compared with it again
@@ -114,7 +115,7 @@ class QueueFollower:
         self._end = b""  # of what was taken
         self._compared = 0, b""  # the inode and the content of the file that `read_all` has read
 
-    def take_notices(self) -> List[str]:
+    def take_notices(self) -> list[str]:
         """What happened to the file since the last call, each thing once, in whole sentences."""
         notices, self._notices = self._notices, []
         return notices
@@ -141,7 +142,7 @@ class QueueFollower:
         """Whether the file was edited, and is not looked at before it has been the same for some time."""
         return self._doubt[0] is not None
 
-    def read_rest(self) -> List[Line]:
+    def read_rest(self) -> list[Line]:
         """As `read_new`; a last line without a newline counts, too."""
         self._rest, self._seen = True, None
         try:
@@ -149,7 +150,7 @@ class QueueFollower:
         finally:
             self._rest = False
 
-    def read_new(self) -> List[Line]:
+    def read_new(self) -> list[Line]:
         """The job lines and bad lines that came since the last call; not blanks and comments."""
         try:
             # A pipe under this name must not block the manager.
@@ -202,7 +203,7 @@ class QueueFollower:
     def _taken(self) -> str:
         return f"{self.position.number} line(s) of it were taken"
 
-    def _read(self, file: BinaryIO) -> List[Line]:
+    def _read(self, file: BinaryIO) -> list[Line]:
         status = os.fstat(file.fileno())
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if seen == self._seen and not self._due_whole():
@@ -271,7 +272,7 @@ class QueueFollower:
         self._next_whole = now + _SPARING * took if large and took > SETTLED / _SPARING else 0.0
         return self._whole is not None and found.digest() == self._whole.digest()
 
-    def read_all(self) -> List[Raw]:
+    def read_all(self) -> list[Raw]:
         """All lines of the file, the last one also without a newline. OSError where it cannot be read. What is read
         is kept for `go_to`: by then the file may be another."""
         self._rest, self._skipped = True, 0
@@ -282,7 +283,7 @@ class QueueFollower:
         finally:
             self._rest = False
 
-    def go_to(self, raw: Optional[Raw]) -> None:
+    def go_to(self, raw: Raw | None) -> None:
         """All up to this line of `read_all` was taken, None: nothing."""
         inode, data = self._compared
         taken = data[:raw.offset if raw is not None else 0]
@@ -345,7 +346,7 @@ class QueueFollower:
                 self._skipped = file.tell()
                 return False
 
-    def _parse(self, raw: Raw) -> Union[QueueLine, LineError]:
+    def _parse(self, raw: Raw) -> QueueLine | LineError:
         words = _words(raw.words, raw.too_long)
         try:
             return words if isinstance(words, LineError) else expanded(
@@ -354,7 +355,7 @@ class QueueFollower:
             return error
 
 
-def _words(raw: bytes, too_long: bool) -> Union[List[str], LineError]:
+def _words(raw: bytes, too_long: bool) -> list[str] | LineError:
     try:
         if too_long:
             raise LineError(f"the line is longer than {LONGEST} bytes")
@@ -366,7 +367,7 @@ def _words(raw: bytes, too_long: bool) -> Union[List[str], LineError]:
                          f"UTF-8; save the file as UTF-8")
 
 
-def _digest_of(words: Union[List[str], LineError], raw: bytes) -> int:
+def _digest_of(words: list[str] | LineError, raw: bytes) -> int:
     """Of the words of a line, or of all of a wrong one; 0 for a line that says nothing."""
     if not words:
         return 0

@@ -13,7 +13,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
@@ -70,12 +70,12 @@ def parse_arrival(text: str) -> Arrival:
     raise GenerateError(f"arrival `{text}` is not understood; write {ARRIVALS} (seconds)")
 
 
-Choice = Tuple[str, int, float]
+Choice = tuple[str, int, float]
 """An executable, its ranks and the estimate in seconds."""
 
 
-def choices(table: Dict[Tuple[str, int], float], apps: Sequence[str] = (),
-            classes: Sequence[str] = (), ranks: Sequence[int] = ()) -> Dict[str, List[Choice]]:
+def choices(table: dict[tuple[str, int], float], apps: Sequence[str] = (),
+            classes: Sequence[str] = (), ranks: Sequence[int] = ()) -> dict[str, list[Choice]]:
     """What may be drawn, by executable: the entries of a table of estimates that are wanted.
 
     `apps` are executables or names without class (`cg`); nothing named means all. Raises
@@ -86,7 +86,7 @@ def choices(table: Dict[Tuple[str, int], float], apps: Sequence[str] = (),
         named = not apps or app in apps or words[0] in apps
         return named and (not classes or app in apps or any(word in classes for word in words[1:2]))
 
-    found: Dict[str, List[Choice]] = {}
+    found: dict[str, list[Choice]] = {}
     for (app, count), seconds in table.items():
         if wanted(app) and (not ranks or count in ranks):
             found.setdefault(app, []).append((app, count, seconds))
@@ -108,12 +108,12 @@ def _with(classes: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def constant(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int], seconds: float
-             ) -> Dict[Tuple[str, int], float]:
+             ) -> dict[tuple[str, int], float]:
     """A table with one estimate for all: every app in every class on the rank counts it allows.
 
     Raises GenerateError for an app that allows none of them.
     """
-    table: Dict[Tuple[str, int], float] = {}
+    table: dict[tuple[str, int], float] = {}
     for app in apps:
         names = [app] if "." in app else [f"{app}.{name}.x" for name in classes]
         if not names:
@@ -134,7 +134,7 @@ class Mix:
 
     jobs: int
     seed: int
-    choices: Dict[str, List[Choice]]
+    choices: dict[str, list[Choice]]
     arrival: Arrival = Arrival()
     exclusive: float = 0.0
     margin: float = 1.0
@@ -244,7 +244,7 @@ def _append(queue: Path, text: str) -> None:
         file.write(text)
 
 
-def _written(queue: Path, lines: Sequence[QueueLine]) -> Optional[int]:
+def _written(queue: Path, lines: Sequence[QueueLine]) -> int | None:
     """How many jobs of the mix a file holds, None when there is no file; it is cut behind the last
     whole line. GenerateError when it holds something else."""
     try:

@@ -24,7 +24,8 @@ import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
+from typing import Any, NoReturn
+from collections.abc import Mapping
 
 from vrm.model import shapes
 from vrm.model.fields import REQUEST, TABLE, Field
@@ -64,20 +65,20 @@ class QueueLine:
     procs: int
     seconds: float
     exclusive: bool = False
-    delay: Optional[float] = None
+    delay: float | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     assumed: bool = field(default=False, compare=False)
-    items: Tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
 
     @property
-    def values(self) -> Dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """What it says of the job, by the attributes that keep it (see `vrm.model.fields.made`)."""
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
                 **{FIELDS[key].at: value for key, value in self.fields.items() if key != "each"},
                 **({"each": self.items} if self.items else {})}
 
-    def values_at(self, directory: Union[str, Path]) -> Dict[str, Any]:
+    def values_at(self, directory: str | Path) -> dict[str, Any]:
         """The same, with the paths that it names seen from this directory."""
         found = self.values
         for name in ("directory", "file"):
@@ -104,7 +105,7 @@ def _number(text: str) -> float:
     return float(text)
 
 
-COLUMNS: Dict[str, Field] = {
+COLUMNS: dict[str, Field] = {
     **{field.word: field for field in TABLE if field.word and field.option is None},
     "delay": Field("delay", Kind(_number, shapes.number), "the seconds until the next line, 0 or "
                    f"more and at most {LONGEST_TIME}")}
@@ -116,7 +117,7 @@ _COLUMNS = tuple(COLUMNS.items())
 _OF_APP = frozenset(("file",))
 """The fields that the first column can say."""
 
-FIELDS: Dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
+FIELDS: dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
 """The `key=value` fields."""
 
 
@@ -128,7 +129,7 @@ def parse_line(text: str) -> QueueLine:
     return job_of_words(words)
 
 
-def job_of_words(words: List[str]) -> QueueLine:
+def job_of_words(words: list[str]) -> QueueLine:
     """The job that the words of a line ask for; LineError when they are wrong."""
     try:
         return _understood(words)
@@ -147,7 +148,7 @@ def job_of_words(words: List[str]) -> QueueLine:
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "ibrun", "jsrun")
 
 
-def _bare(words: List[str]) -> str:
+def _bare(words: list[str]) -> str:
     """The line that is meant by a launcher with its options: the program with its ranks and arguments."""
     rest, ranks = list(words[1:]), "1"
     while len(rest) > 1 and rest[0].startswith("-"):
@@ -158,10 +159,10 @@ def _bare(words: List[str]) -> str:
     return show(" ".join(map(shlex.quote, [*rest[:1], ranks])) + f" 600{arguments}", 200)
 
 
-def _understood(words: List[str]) -> QueueLine:
+def _understood(words: list[str]) -> QueueLine:
     entries = _COLUMNS
-    values: Dict[str, Any] = {"delay": None}
-    fields: Dict[str, Any] = {}
+    values: dict[str, Any] = {"delay": None}
+    fields: dict[str, Any] = {}
     for index, word in enumerate(words):
         key, is_field, value = word.partition("=")
         if index > 0 and (is_field or set(fields) - _OF_APP):
@@ -234,7 +235,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _QUOTING = re.compile(r"['\"\\]")
 
 
-def words_of(text: str) -> List[str]:
+def words_of(text: str) -> list[str]:
     """The words of a line without its comment. LineError for open quotes and control characters."""
     text = text.rstrip("\r\n")
     for part in _PART.finditer(text) if "#" in text else ():

@@ -19,7 +19,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any
+from collections.abc import Iterable, Sequence
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import application_kind
@@ -41,16 +42,16 @@ class Figure:
 
     placement: str
     app: str
-    procs: Optional[int] = None
+    procs: int | None = None
     partner: str = ""
-    partner_procs: Optional[int] = None
-    rank: Optional[float] = None
-    speedup_compact: Optional[float] = None
-    speedup_spare: Optional[float] = None
-    seconds: Optional[float] = None
-    spread: Optional[float] = None
-    runs: Optional[int] = None
-    overlap: Optional[float] = None
+    partner_procs: int | None = None
+    rank: float | None = None
+    speedup_compact: float | None = None
+    speedup_spare: float | None = None
+    seconds: float | None = None
+    spread: float | None = None
+    runs: int | None = None
+    overlap: float | None = None
 
     @property
     def load(self) -> str:
@@ -79,9 +80,9 @@ class HeatmapFile:
     """
 
     heatmap: Heatmap
-    speedups: Optional[Speedups]
-    figures: Tuple[Figure, ...]
-    comments: Tuple[str, ...] = ()
+    speedups: Speedups | None
+    figures: tuple[Figure, ...]
+    comments: tuple[str, ...] = ()
 
 
 def spread(times: Sequence[float]) -> float:
@@ -95,7 +96,7 @@ def spread(times: Sequence[float]) -> float:
 # ---------------------------------------------------------------------------------- reading
 
 
-def read(path: Union[str, Path], rows_are: str = "own", least: float = 0.0) -> HeatmapFile:
+def read(path: str | Path, rows_are: str = "own", least: float = 0.0) -> HeatmapFile:
     """Read a file of any form. Raises SpeedError with the place of what is wrong.
 
     `rows_are`: own (a row of a table is the application that is sped up) or partner. `least`: the
@@ -147,8 +148,8 @@ def _is_number(word: str) -> bool:
 
 
 def _speedups(path: Path, figures: Iterable[Figure]) -> Speedups:
-    pairs: Dict[str, Dict[str, float]] = {}
-    alone: Dict[str, Dict[str, float]] = {SPARE: {}, COMPACT: {}}
+    pairs: dict[str, dict[str, float]] = {}
+    alone: dict[str, dict[str, float]] = {SPARE: {}, COMPACT: {}}
     for figure in figures:
         if figure.placement == STRIP:
             if figure.speedup_compact is not None:
@@ -163,7 +164,7 @@ def _speedups(path: Path, figures: Iterable[Figure]) -> Speedups:
         raise SpeedError(f"{path}: {error}") from error
 
 
-def _csv(path: Path, lines: Sequence[Tuple[int, str]]) -> List[Figure]:
+def _csv(path: Path, lines: Sequence[tuple[int, str]]) -> list[Figure]:
     header = next(csv.reader([lines[0][1]]))
     unknown = [name for name in header if name not in COLUMNS]
     missing = [name for name in ("placement", "app", "partner") if name not in header]
@@ -180,8 +181,8 @@ def _csv(path: Path, lines: Sequence[Tuple[int, str]]) -> List[Figure]:
     return figures
 
 
-def _figure(place: str, words: Dict[str, str]) -> Figure:
-    values: Dict[str, Any] = {}
+def _figure(place: str, words: dict[str, str]) -> Figure:
+    values: dict[str, Any] = {}
     for name, word in words.items():
         word = word.strip()
         if name in _TEXT:
@@ -203,7 +204,7 @@ def _figure(place: str, words: Dict[str, str]) -> Figure:
     return figure
 
 
-def _table(path: Path, lines: Sequence[Tuple[int, str]], rows_are: str) -> List[Figure]:
+def _table(path: Path, lines: Sequence[tuple[int, str]], rows_are: str) -> list[Figure]:
     columns = lines[0][1].split()
     figures = []
     for number, line in lines[1:]:
@@ -222,10 +223,10 @@ def _table(path: Path, lines: Sequence[Tuple[int, str]], rows_are: str) -> List[
     return ranked(figures)
 
 
-def _pool(path: Path, text: str) -> List[Figure]:
+def _pool(path: Path, text: str) -> list[Figure]:
     """The figures of a pool: `{"loads": [...]}`, each load JSON text (or an object) with
     `load_name`, `compact_timelogs` and `coscheduled_timelogs` {partner: [[s, ...], ...]}."""
-    figures: List[Figure] = []
+    figures: list[Figure] = []
     try:
         for packed in json.loads(text)["loads"]:
             load = json.loads(packed) if isinstance(packed, str) else packed
@@ -251,12 +252,12 @@ def _pool(path: Path, text: str) -> List[Figure]:
     return ranked(figures)
 
 
-def _spare_of(figures: Iterable[Figure], app: str, procs: Optional[int]) -> Optional[Figure]:
+def _spare_of(figures: Iterable[Figure], app: str, procs: int | None) -> Figure | None:
     return next((figure for figure in figures if figure.placement == SPARE
                  and (figure.app, figure.procs) == (app, procs)), None)
 
 
-def _split_load(name: str) -> Tuple[str, Optional[int]]:
+def _split_load(name: str) -> tuple[str, int | None]:
     """`bt.D.256` as application `bt.D` and 256 ranks; a name of another form has no ranks."""
     words = name.split(".")
     if len(words) == 3 and words[2].isdigit():
@@ -271,19 +272,19 @@ def _timed(figure: Figure, times: Sequence[float]) -> Figure:
 # ----------------------------------------------------------------------- figures and their order
 
 
-def against(figure: Figure, compact: Optional[Figure], spare: Optional[Figure]) -> Figure:
+def against(figure: Figure, compact: Figure | None, spare: Figure | None) -> Figure:
     """The figure with its speed-ups against the times alone."""
-    def speedup(alone: Optional[Figure]) -> Optional[float]:
+    def speedup(alone: Figure | None) -> float | None:
         if alone is None or not alone.seconds or not figure.seconds:
             return None
         return alone.seconds / figure.seconds
     return replace(figure, speedup_compact=speedup(compact), speedup_spare=speedup(spare))
 
 
-def ranked(figures: Iterable[Figure]) -> List[Figure]:
+def ranked(figures: Iterable[Figure]) -> list[Figure]:
     """The figures with the rank of every partner among those of its load."""
     figures = list(figures)
-    order: Dict[Tuple[str, str], float] = {}
+    order: dict[tuple[str, str], float] = {}
     for load in {figure.load for figure in figures}:
         row = [figure for figure in figures if figure.placement == STRIP and figure.load == load
                and figure.speedup_compact is not None]
@@ -294,13 +295,13 @@ def ranked(figures: Iterable[Figure]) -> List[Figure]:
             if figure.placement == STRIP else figure for figure in figures]
 
 
-def _figures_of_ranks(heatmap: Heatmap) -> Tuple[Figure, ...]:
+def _figures_of_ranks(heatmap: Heatmap) -> tuple[Figure, ...]:
     return tuple(Figure(STRIP, app, partner=partner, rank=rank)
                  for app, row in heatmap.ranks.items() for partner, rank in row.items())
 
 
 def _heatmap_of_ranks(figures: Iterable[Figure]) -> Heatmap:
-    ranks: Dict[str, Dict[str, float]] = {}
+    ranks: dict[str, dict[str, float]] = {}
     for figure in figures:
         if figure.placement == STRIP and figure.rank is not None:
             row = ranks.setdefault(application_kind(figure.app).lower(), {})

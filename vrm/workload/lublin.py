@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Iterator, List
+from collections.abc import Iterator
 
 from vrm.model.job import Job
 from vrm.workload.submission import Submission
@@ -95,7 +95,7 @@ class Lublin:
             if exponent <= math.log(self.longest):
                 return max(1, int(math.exp(exponent) + 0.5))
 
-    def _weights(self) -> List[float]:
+    def _weights(self) -> list[float]:
         """How many jobs come in each half hour of the day, 1 on the average."""
         raw = [0.0] * _BUCKETS
         for step in range(_DAY_BEGINS, _DAY_BEGINS + _BUCKETS):
@@ -107,7 +107,7 @@ class Lublin:
         # Nights are quiet, not empty: else one gap could take days.
         return [max(0.05, weight / mean) for weight in raw]
 
-    def _arrival(self, draw: random.Random, time: float, weights: List[float]) -> float:
+    def _arrival(self, draw: random.Random, time: float, weights: list[float]) -> float:
         """The next arrival: the gap's points are used up faster in busy half hours."""
         left = math.exp(draw.gammavariate(self.arrival_shape, self.arrival_scale)) / self.load
         while True:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any
+from collections.abc import Iterable, Iterator
 
 from vrm.model.cluster import Cluster
 from vrm.workload.submission import Submission
@@ -23,7 +24,7 @@ class Hybrid:
     nodes are not equal or have no core to lend, or the share is none."""
 
     def __init__(self, source: Iterable[Submission], cluster: Cluster, share: float, seed: int = 1,
-                 processors: Optional[int] = None) -> None:
+                 processors: int | None = None) -> None:
         shapes = {count for node in cluster.nodes for count in node.sockets}
         if len({node.sockets for node in cluster.nodes}) > 1 or len(shapes) > 1:
             raise ValueError("malleable jobs are drawn for machines of equal nodes with equal sockets")

@@ -21,7 +21,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
@@ -57,16 +58,16 @@ class Stratum:
     kind: str
     queue: str
     jobs: int
-    shapes: Tuple[Tuple[float, Request, float], ...]
-    runs: Tuple[float, ...]
-    lengths: Tuple[float, ...] = (1.0,)
-    gaps: Tuple[float, ...] = (0.0,)
-    users: Tuple[float, ...] = (1.0,)
+    shapes: tuple[tuple[float, Request, float], ...]
+    runs: tuple[float, ...]
+    lengths: tuple[float, ...] = (1.0,)
+    gaps: tuple[float, ...] = (0.0,)
+    users: tuple[float, ...] = (1.0,)
     fresh: float = 0.3
     locality: float = 0.9
-    ratios: Tuple[float, ...] = (1.0,)
+    ratios: tuple[float, ...] = (1.0,)
     cut: bool = True
-    hours: Tuple[float, ...] = ()
+    hours: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Period:
 
     begin: float
     end: float
-    jobs: Tuple[int, ...]
+    jobs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class Model:
     """Strata, when their jobs come, and the weights of the hours of a week. `unix_start` is the time 0 in
     seconds of the epoch."""
 
-    strata: Tuple[Stratum, ...]
-    periods: Tuple[Period, ...]
-    hours: Tuple[float, ...] = (1.0,) * HOURS
+    strata: tuple[Stratum, ...]
+    periods: tuple[Period, ...]
+    hours: tuple[float, ...] = (1.0,) * HOURS
     unix_start: int = 0
 
     @property
@@ -93,7 +94,7 @@ class Model:
         """How many jobs it is of."""
         return sum(sum(each.jobs) for each in self.periods)
 
-    def of(self, jobs: int) -> "Model":
+    def of(self, jobs: int) -> Model:
         """The model of another number of jobs, at the same rate: a part of the time, or more of it."""
         factor = jobs / self.jobs
         begin = self.periods[0].begin
@@ -123,12 +124,12 @@ def kind_of(request: Request) -> str:
 # ---------------------------------------------------------------------------------------- fitting
 
 
-def fit(submissions: Iterable[Submission], unix_start: Optional[int] = None) -> Model:
+def fit(submissions: Iterable[Submission], unix_start: int | None = None) -> Model:
     """The model of a workload. ValueError where it has no jobs."""
     found = list(submissions)
     if not found:
         raise ValueError("no job to fit a model to")
-    groups: Dict[Tuple[str, str, int], List[Submission]] = {}
+    groups: dict[tuple[str, str, int], list[Submission]] = {}
     for one in found:
         request = one.job.request
         groups.setdefault((kind_of(request), one.job.queue, _band(request.cores)), []).append(one)
@@ -160,10 +161,10 @@ def hour_of(time: float, unix_start: int) -> int:
     return int((time + unix_start + _THURSDAY) // 3600) % HOURS
 
 
-def _campaigns(jobs: Sequence[Submission]) -> List[List[Submission]]:
+def _campaigns(jobs: Sequence[Submission]) -> list[list[Submission]]:
     """The campaigns of a stratum, by their beginnings."""
-    open_ones: Dict[Any, List[Submission]] = {}
-    found: List[List[Submission]] = []
+    open_ones: dict[Any, list[Submission]] = {}
+    found: list[list[Submission]] = []
     for one in jobs:
         job = one.job
         key = job.user, job.app, job.request, job.walltime if not job.user else 0
@@ -176,7 +177,7 @@ def _campaigns(jobs: Sequence[Submission]) -> List[List[Submission]]:
     return found
 
 
-def _stratum(kind: str, queue: str, jobs: List[Submission]) -> Stratum:
+def _stratum(kind: str, queue: str, jobs: list[Submission]) -> Stratum:
     limits = len({one.job.walltime for one in jobs})
     own = limits > max(50, len(jobs) / 4)  # nearly each job has its own
     shapes = Counter((one.job.request, 0.0 if own else one.job.walltime) for one in jobs)
@@ -197,7 +198,7 @@ def _stratum(kind: str, queue: str, jobs: List[Submission]) -> Stratum:
         all(one.run <= one.job.walltime for one in jobs))
 
 
-def points(values: Iterable[float], most: int = POINTS) -> Tuple[float, ...]:
+def points(values: Iterable[float], most: int = POINTS) -> tuple[float, ...]:
     """A distribution as values at equally spaced shares."""
     ordered = sorted(values)
     if len(ordered) <= most:
@@ -205,7 +206,7 @@ def points(values: Iterable[float], most: int = POINTS) -> Tuple[float, ...]:
     return tuple(ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most))
 
 
-def zipf(users: int) -> Tuple[float, ...]:
+def zipf(users: int) -> tuple[float, ...]:
     """Weights of users of whom the n-th has 1/n of the first one's jobs."""
     return tuple(1.0 / rank for rank in range(1, users + 1))
 
@@ -239,14 +240,14 @@ class _Wanted(NamedTuple):
     name: str
 
 
-def draw(model: Model, seed: int) -> List[Submission]:
+def draw(model: Model, seed: int) -> list[Submission]:
     """The workload of a seed, in order of time; the same for ever. Users and names are made up.
 
     The run times of a stratum are given to its jobs in the order of their scores: so their distribution
     is that of the model, however few campaigns there are.
     """
     rng = random.Random(seed)
-    drawn: List[Submission] = []
+    drawn: list[Submission] = []
     for index, stratum in enumerate(model.strata):
         state = _State(stratum, index)
         hours = stratum.hours or model.hours
@@ -286,7 +287,7 @@ class _Clock:
         return min(self.begin + 3600.0 * (hour + rng.random()), self.end - 1)
 
 
-def _plan(stratum: Stratum, jobs: int, clock: _Clock, rng: random.Random) -> List[Tuple[float, int]]:
+def _plan(stratum: Stratum, jobs: int, clock: _Clock, rng: random.Random) -> list[tuple[float, int]]:
     """Beginnings and lengths of campaigns of so many jobs, in order of time."""
     found = []
     while jobs > 0:
@@ -305,7 +306,7 @@ class _State:
     def __init__(self, stratum: Stratum, index: int) -> None:
         self.stratum, self.index = stratum, index
         self._users = list(itertools.accumulate(stratum.users))
-        self._names: Dict[int, List[Tuple[int, str, float]]] = {}
+        self._names: dict[int, list[tuple[int, str, float]]] = {}
         self._count = 0
 
     def campaign(self, begin: float, length: int, end: float, shape: int, rng: random.Random
@@ -331,7 +332,7 @@ class _State:
             time += quantile(self.stratum.gaps, rng.random())
 
 
-def _dealt(lengths: Sequence[int], stratum: Stratum, rng: random.Random) -> List[int]:
+def _dealt(lengths: Sequence[int], stratum: Stratum, rng: random.Random) -> list[int]:
     """A shape for each campaign, so that each shape has its share of the jobs (systematic sampling: the
     campaigns are laid end to end in an order of chance)."""
     sums = list(itertools.accumulate(weight for weight, _, _ in stratum.shapes))
@@ -358,12 +359,12 @@ class Figures:
     """What is compared of two workloads; times in seconds."""
 
     jobs: int = 0
-    runs: List[float] = field(default_factory=list)
-    cores: List[int] = field(default_factory=list)
+    runs: list[float] = field(default_factory=list)
+    cores: list[int] = field(default_factory=list)
     work: float = 0.0  # core seconds
     late: float = 0.0  # sum of limit less run time
 
-    def row(self, all_jobs: int) -> List[str]:
+    def row(self, all_jobs: int) -> list[str]:
         """Their cells in the table."""
         ordered = sorted(self.runs)
         mean = math.fsum(ordered) / self.jobs
@@ -378,7 +379,7 @@ COMPARED = ("jobs", "%", "mean run", "median", "95 %", "max", "cores", "core hou
 
 def figures(submissions: Iterable[Submission]) -> Mapping[str, Figures]:
     """Those of each class, and of `all`."""
-    found: Dict[str, Figures] = {"all": Figures()}
+    found: dict[str, Figures] = {"all": Figures()}
     for one in submissions:
         request = one.job.request
         for name in ("all", kind_of(request)):
@@ -415,7 +416,7 @@ def _rhythm(jobs: Sequence[Submission], unix_start: int) -> str:
     weekend = sum(count for hour, count in hours.items() if hour >= 120) / len(jobs)
     office = sum(count for hour, count in hours.items() if 8 <= hour % 24 < 20) / len(jobs)
     again, errors = 0, []
-    last: Dict[Any, float] = {}
+    last: dict[Any, float] = {}
     for one in jobs:
         key = one.job.user, one.job.app, one.job.request
         if key in last:

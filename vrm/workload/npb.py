@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, List, Tuple
+from collections.abc import Callable
 
 from vrm.model.job import application_kind
 
@@ -18,7 +18,7 @@ def _square(ranks: int) -> bool:
     return math.isqrt(ranks) ** 2 == ranks
 
 
-_RULES: Dict[str, Tuple[str, Callable[[int], bool]]] = {
+_RULES: dict[str, tuple[str, Callable[[int], bool]]] = {
     **dict.fromkeys(("cg", "ft", "is", "lu", "mg"), ("powers of two", _power_of_two)),
     **dict.fromkeys(("bt", "sp"), ("squares", _square))}
 
@@ -42,7 +42,7 @@ def rule(app: str) -> str:
     return _RULES.get(application_kind(app), ("any number",))[0]
 
 
-def rank_counts(app: str, most: int) -> List[int]:
+def rank_counts(app: str, most: int) -> list[int]:
     """The rank counts worth trying from 1 to `most`: what the program allows; for programs that
     run on any number, the powers of two."""
     counts = [ranks for ranks in range(1, most + 1) if allows(app, ranks)]
@@ -63,7 +63,7 @@ _SECONDS = {
     "sp": (640, 470, 470, 160, 160, 130, 130),
 }
 
-CLASS_B: Dict[Tuple[str, int], float] = {
+CLASS_B: dict[tuple[str, int], float] = {
     (f"{app}.B.x", ranks): float(seconds)
     for app, row in _SECONDS.items() for ranks, seconds in zip(_COUNTS, row)}
 """Seconds of class B by executable and ranks, on nodes of 2 x 4 cores (A. Papavasileiou, diploma

@@ -9,7 +9,7 @@ under `place=pack` all on one. Several days' logs can be put together with `cat`
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.workload.rows import Asked, Rows, clock, gibibytes, program, whole
@@ -31,8 +31,8 @@ class PbsLog(Rows):
 
     def asked(self) -> Iterator[Asked]:
         """What the records say."""
-        numbers: Dict[str, int] = {}
-        kept: Dict[str, Asked] = {}
+        numbers: dict[str, int] = {}
+        kept: dict[str, Asked] = {}
         for number, line in self.lines():
             if not line.strip() or line.startswith("#"):
                 continue
@@ -61,7 +61,7 @@ class PbsLog(Rows):
             kept[name] = one
         yield from kept.values()
 
-    def _job(self, name: str, says: Dict[str, str], numbers: Dict[str, int]) -> Asked:
+    def _job(self, name: str, says: dict[str, str], numbers: dict[str, int]) -> Asked:
         begin, end = float(says["start"]), float(says["end"])
         submit = float(says.get("qtime") or says.get("ctime") or begin)
         wanted = {key.partition(".")[2]: value for key, value in says.items()
@@ -71,7 +71,7 @@ class PbsLog(Rows):
         if len({tuple(sorted(each.items())) for _, each in chunks}) > 1:
             self.dirt["chunks that differ: taken as equal ones"] += 1
         cores = sum(count * whole(_first(each, _CORES) or "1") for count, each in chunks)
-        total: Dict[str, float] = {}
+        total: dict[str, float] = {}
         for count, each in chunks:
             for key, value in each.items():
                 amount = _amount(key, value)
@@ -97,7 +97,7 @@ class PbsLog(Rows):
 _NAMES = {"mem": MEMORY, "ngpus": GPU, "gpus": GPU, "nmics": "mic", "mics": "mic"}
 
 
-def _amount(key: str, value: str) -> Optional[float]:
+def _amount(key: str, value: str) -> float | None:
     """The amount of a resource of a chunk; None for what is not an amount."""
     if key == "mem":
         return gibibytes(value)
@@ -106,9 +106,9 @@ def _amount(key: str, value: str) -> Optional[float]:
     return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
 
 
-def _chunks(wanted: Dict[str, str]) -> List[Tuple[int, Dict[str, str]]]:
+def _chunks(wanted: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
     """How many chunks there are of what, of `select` or Torque's `nodes`."""
-    found: List[Tuple[int, Dict[str, str]]] = []
+    found: list[tuple[int, dict[str, str]]] = []
     for part in filter(None, (wanted.get("select") or wanted.get("nodes") or "").split("+")):
         first, *words = part.split(":")
         count = 1
@@ -121,11 +121,11 @@ def _chunks(wanted: Dict[str, str]) -> List[Tuple[int, Dict[str, str]]]:
     return found
 
 
-def _first(says: Dict[str, str], names: Tuple[str, ...]) -> str:
+def _first(says: dict[str, str], names: tuple[str, ...]) -> str:
     return next((says[name] for name in names if says.get(name)), "")
 
 
-def _number(name: str, numbers: Dict[str, int]) -> int:
+def _number(name: str, numbers: dict[str, int]) -> int:
     """`1234` of `1234.server`; a job `1234[5]` of an array has a number of its own, above 2^40."""
     text = name.partition(".")[0]
     if text.isdigit():

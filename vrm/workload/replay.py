@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Deque, Iterable, Iterator, List, Optional, Tuple
+from collections.abc import Iterable, Iterator
 
 from vrm.workload.following import Line, QueueFollower, Raw
 from vrm.workload.grammar import LineError
 
 
-def replay(lines: Iterable[Line], speed: float = 1.0) -> Iterator[Tuple[float, Line]]:
+def replay(lines: Iterable[Line], speed: float = 1.0) -> Iterator[tuple[float, Line]]:
     """Each line with the seconds after the first at which it is due. A line's delay comes before
     the next line, `speed` times faster than recorded; lines without one, and bad lines, have 0.
     """
@@ -41,7 +41,7 @@ class Replay:
         self.speed = speed
         self.position = follower.position
         """The position after the last line that was given, to be stored and continued from."""
-        self._waiting: Deque[Tuple[float, Line]] = deque()  # each with when it was read
+        self._waiting: deque[tuple[float, Line]] = deque()  # each with when it was read
         self._next = -math.inf  # when the line after the last one given is due, if it is there by then
 
     @property
@@ -54,7 +54,7 @@ class Replay:
         """Whether lines have come that are not due yet."""
         return bool(self._waiting)
 
-    def due(self, now: float, rest: bool = False) -> List[Line]:
+    def due(self, now: float, rest: bool = False) -> list[Line]:
         """The lines that are due at `now` and were not given yet; reads the file's new lines. With `rest` a last
         line without a newline counts, too."""
         follower = self.follower
@@ -68,7 +68,7 @@ class Replay:
             self.position = lines[-1].position
         return lines
 
-    def go_to(self, raw: Optional[Raw]) -> None:
+    def go_to(self, raw: Raw | None) -> None:
         """Read on behind this line of the file (None: from its start); see `QueueFollower.go_to`."""
         self.follower.go_to(raw)
         self.position = self.follower.position

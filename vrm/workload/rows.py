@@ -16,7 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.job import Job, Request
@@ -47,12 +48,12 @@ class Asked(NamedTuple):
     per_node: Mapping[str, float] = NOTHING
     per_task: Mapping[str, float] = NOTHING
     licences: Mapping[str, float] = NOTHING
-    features: FrozenSet[str] = frozenset()
+    features: frozenset[str] = frozenset()
     exclusive: bool = False
     user: str = ""
     app: str = ""
     queue: str = ""
-    start: Optional[float] = None
+    start: float | None = None
 
 
 def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request:
@@ -65,7 +66,7 @@ def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request
     are shared by its tasks, or (GPUs that its tasks cannot share) it has one node. Whole things that
     cannot be shared equally are rounded up. `counts(name)` says whether a resource counts here.
     """
-    def kept(amounts: Mapping[str, float]) -> Dict[str, float]:
+    def kept(amounts: Mapping[str, float]) -> dict[str, float]:
         return {name: amount for name, amount in amounts.items()
                 if amount and (counts is None or counts(name))}
 
@@ -74,7 +75,7 @@ def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request
     tasks = asked.tasks or cores
     nodes = min(asked.nodes, tasks)
     width = max(1, cores // tasks)
-    more: Dict[str, Any] = {"features": asked.features, "licences": asked.licences}
+    more: dict[str, Any] = {"features": asked.features, "licences": asked.licences}
     if units:
         parts = nodes or 1
         width = -(-cores // parts)
@@ -92,13 +93,13 @@ def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request
                       per_node=per_node, tasks_per_node=asked.tasks_per_node, **more)
 
 
-def _shared(amounts: Mapping[str, float], parts: int) -> Dict[str, float]:
+def _shared(amounts: Mapping[str, float], parts: int) -> dict[str, float]:
     return {name: math.ceil(amount / parts) if name == GPU else amount / parts
             for name, amount in amounts.items()}
 
 
-def _sum(*parts: Mapping[str, float]) -> Dict[str, float]:
-    found: Dict[str, float] = {}
+def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
     for part in parts:
         for name, amount in part.items():
             found[name] = found.get(name, 0.0) + amount
@@ -117,25 +118,25 @@ class Rows:
     path: Path
     rules: Selection = field(default_factory=Selection)
     name: str = ""
-    dirt: "Counter[str]" = field(default_factory=Counter)
+    dirt: Counter[str] = field(default_factory=Counter)
     taken: int = 0
     spool: Any = field(default=None, repr=False, compare=False)
-    waited: Dict[int, float] = field(default_factory=dict, repr=False, compare=False)
-    unix_start: Optional[int] = None
+    waited: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    unix_start: int | None = None
 
-    processors: Optional[int] = None
+    processors: int | None = None
     says_more = True
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
         self.name = self.name or str(self.path)
-        self.header: Dict[str, str] = {}
+        self.header: dict[str, str] = {}
 
     def asked(self) -> Iterator[Asked]:
         """What the rows say, in their order; counts in `dirt` those that say no job."""
         raise NotImplementedError
 
-    def lines(self) -> Iterator[Tuple[int, str]]:
+    def lines(self) -> Iterator[tuple[int, str]]:
         """The lines of the file with their numbers, from 1 on. Raises TraceError."""
         try:
             with open(self.path, "rb") as raw:
@@ -163,8 +164,8 @@ class Rows:
         if rows and rows[0].submit >= EPOCH:
             origin = rows[0].submit
             self.unix_start = int(origin)
-        requests: Dict[Any, Tuple[Request, Tuple[str, ...]]] = {}
-        seen: Dict[int, None] = {}
+        requests: dict[Any, tuple[Request, tuple[str, ...]]] = {}
+        seen: dict[int, None] = {}
         highest = max((one.id for one in rows), default=0)
         first, rules = None, self.rules
         for one in rows:
@@ -218,7 +219,7 @@ class Rows:
             return one.run
         return one.limit
 
-    def _request(self, one: Asked) -> Tuple[Request, Tuple[str, ...]]:
+    def _request(self, one: Asked) -> tuple[Request, tuple[str, ...]]:
         """The request of a row, and what of it is passed over: memory (nothing is said of that), other
         resources that vrm does not know by itself, and features, where no node of the machine has them."""
         rules, passed_over = self.rules, []
@@ -278,7 +279,7 @@ def gibibytes(text: str, unit: str = "") -> float:
     return float(found[1]) * 1024.0 ** (power - 3)
 
 
-def moment(text: str) -> Optional[float]:
+def moment(text: str) -> float | None:
     """Seconds of the epoch of a date (`2024-03-31T02:30:00`, with a blank or a zone, too) or of a
     number; None for Unknown, None and nothing. A date without a zone counts as UTC: a change of the
     clocks is not corrected. ValueError for another text."""

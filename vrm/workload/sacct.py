@@ -9,7 +9,7 @@ page of sacct; ReqMem ends in `n` (each node) or `c` (each core) before Slurm 21
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program, whole
@@ -44,8 +44,8 @@ class SacctDump(Rows):
         place = {name: index for index, name in enumerate(names) if name}
         self._check(number, place)
         width = len(names) - (not names[-1])  # --parsable has a | behind the last column, too
-        kept: Dict[str, Asked] = {}
-        numbers: Dict[str, int] = {}
+        kept: dict[str, Asked] = {}
+        numbers: dict[str, int] = {}
         for number, line in lines:
             if not line.strip():
                 continue
@@ -71,14 +71,14 @@ class SacctDump(Rows):
             kept[text] = one
         yield from kept.values()
 
-    def _check(self, number: int, place: Dict[str, int]) -> None:
+    def _check(self, number: int, place: dict[str, int]) -> None:
         missing = [name for name, others in (
             ("JobID", ("JobIDRaw",)), ("Submit", ()), ("Start", ()), ("End", ("Elapsed", "ElapsedRaw")),
             ("State", ()), ("AllocTRES", SIZES)) if not {name, *others} & set(place)]
         if missing:
             raise self.wrong(f"no column {', '.join(missing)}; make the dump with: {DUMP}", number)
 
-    def _job(self, row: Dict[str, str], numbers: Dict[str, int]) -> Optional[Asked]:
+    def _job(self, row: dict[str, str], numbers: dict[str, int]) -> Asked | None:
         """What a line says; None for a job that never ran or has not ended, which is counted."""
         state = row["State"].split(" ")[0].rstrip("+")
         begin, end = moment(row["Start"]), moment(row.get("End", ""))
@@ -104,8 +104,8 @@ class SacctDump(Rows):
                      user=row.get("User", ""), app=program(row.get("JobName", "")),
                      queue=row.get("Partition", "").split(",")[0], start=begin)
 
-    def _held(self, row: Dict[str, str]) -> Tuple[int, int, Dict[str, float], Dict[str, float],
-                                                  Dict[str, float]]:
+    def _held(self, row: dict[str, str]) -> tuple[int, int, dict[str, float], dict[str, float],
+                                                  dict[str, float]]:
         """Nodes, cores, amounts over all nodes and of each, licences."""
         tres = _tres(row.get("AllocTRES", "") or row.get("ReqTRES", ""))
         more = _tres(row.get("ReqTRES", ""))
@@ -114,7 +114,7 @@ class SacctDump(Rows):
         cores = whole(tres.get("cpu", "") or row.get("NCPUS", "") or row.get("AllocCPUS", "")
                       or row.get("ReqCPUS", ""))
         total, licences = _resources(tres)
-        per_node: Dict[str, float] = {}
+        per_node: dict[str, float] = {}
         wanted = row.get("ReqMem", "")
         size = tres.get("mem", "") or more.get("mem", "")
         if size:
@@ -134,7 +134,7 @@ class SacctDump(Rows):
                 per_node.update(_gres(row.get("ReqGRES", "")))
         return nodes, cores, total, per_node, licences
 
-    def _features(self, row: Dict[str, str]) -> FrozenSet[str]:
+    def _features(self, row: dict[str, str]) -> frozenset[str]:
         text = row.get("Constraints", "").strip("[]() ")
         if not text or text.lower() in ("(null)", "null"):
             return frozenset()
@@ -144,7 +144,7 @@ class SacctDump(Rows):
         return frozenset(word.strip() for word in re.split("[&,]", text) if word.strip())
 
 
-def _number(row: Dict[str, str], numbers: Dict[str, int]) -> int:
+def _number(row: dict[str, str], numbers: dict[str, int]) -> int:
     """The number of a job: JobIDRaw, else JobID; a job `7_3` of an array, or `7+1`, without JobIDRaw
     has a number of its own, above 2^40."""
     for name in ("JobIDRaw", "JobID"):
@@ -156,18 +156,18 @@ def _number(row: Dict[str, str], numbers: Dict[str, int]) -> int:
     return numbers.setdefault(text, (1 << 40) + len(numbers))
 
 
-def _tres(text: str) -> Dict[str, str]:
+def _tres(text: str) -> dict[str, str]:
     """`cpu=4,mem=4G,gres/gpu=2` as a mapping."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _resources(tres: Dict[str, str]) -> Tuple[Dict[str, float], Dict[str, float]]:
+def _resources(tres: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
     """Resources and licences of a list of TRES. Where a type says its kind (`gres/gpu:a100=2`), this is
     a part of `gres/gpu`."""
-    total: Dict[str, float] = {}
-    typed: Dict[str, float] = {}
-    licences: Dict[str, float] = {}
+    total: dict[str, float] = {}
+    typed: dict[str, float] = {}
+    licences: dict[str, float] = {}
     for name, value in tres.items():
         kind, _, which = name.partition("/")
         if kind == "gres":
@@ -179,9 +179,9 @@ def _resources(tres: Dict[str, str]) -> Tuple[Dict[str, float], Dict[str, float]
     return {**typed, **total}, licences
 
 
-def _gres(text: str) -> Dict[str, float]:
+def _gres(text: str) -> dict[str, float]:
     """`gpu:2`, `gpu:k80:1,craynetwork:0`, as AllocGRES and ReqGRES had it."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for part in text.split(",") if text and text.lower() != "(null)" else ():
         match = _GRES.fullmatch(part.strip().partition("(")[0])
         if match is None:
@@ -191,7 +191,7 @@ def _gres(text: str) -> Dict[str, float]:
     return found
 
 
-def fields() -> List[str]:
+def fields() -> list[str]:
     """The columns that are read."""
     return DUMP.partition("--format=")[2].partition(" ")[0].split(",")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 from vrm.model.job import PLAIN, Dependency, Details, Job
 
@@ -18,7 +18,7 @@ class Submission(NamedTuple):
 
     job: Job
     run: float
-    after: Tuple[Dependency, ...] = ()
+    after: tuple[Dependency, ...] = ()
     held: bool = False
     refused: str = ""
     details: Details = PLAIN

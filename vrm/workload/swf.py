@@ -16,7 +16,8 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, IO, Iterable, Iterator, Optional, Set, Tuple, Union
+from typing import Any, IO
+from collections.abc import Callable, Iterable, Iterator
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
@@ -51,18 +52,18 @@ class Selection:
     Raises ValueError for a load that is not above 0.
     """
 
-    first: Optional[int] = None
-    last: Optional[int] = None
-    begin: Optional[float] = None
-    end: Optional[float] = None
+    first: int | None = None
+    last: int | None = None
+    begin: float | None = None
+    end: float | None = None
     load: float = 1.0
     clean: bool = False
-    largest: Optional[int] = None
-    jobs: Optional[int] = None  # at most this many
+    largest: int | None = None
+    jobs: int | None = None  # at most this many
     memory: bool = False
     units: bool = False
-    resources: FrozenSet[str] = frozenset()
-    features: Optional[FrozenSet[str]] = None
+    resources: frozenset[str] = frozenset()
+    features: frozenset[str] | None = None
     keep_estimates: bool = False
 
     def __post_init__(self) -> None:
@@ -102,13 +103,13 @@ class Trace:
 
     path: Path
     rules: Selection = field(default_factory=Selection)
-    header: Dict[str, str] = field(default_factory=dict)
-    dirt: "Counter[str]" = field(default_factory=Counter)
+    header: dict[str, str] = field(default_factory=dict)
+    dirt: Counter[str] = field(default_factory=Counter)
     taken: int = 0
     name: str = ""
     spool: Any = field(default=None, repr=False, compare=False)
-    _given: Optional[float] = field(default=None, repr=False, compare=False)
-    _raw: Optional[IO[bytes]] = field(default=None, repr=False, compare=False)
+    _given: float | None = field(default=None, repr=False, compare=False)
+    _raw: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _bytes: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +119,7 @@ class Trace:
             self.header = read_header(line.decode("utf-8", "replace") for line in lines)
 
     @property
-    def processors(self) -> Optional[int]:
+    def processors(self) -> int | None:
         """Processors of the machine by the header (its nodes, if it names no processors)."""
         for key in ("MaxProcs", "MaxNodes"):
             number = _header_number(self.header.get(key, ""))
@@ -127,12 +128,12 @@ class Trace:
         return None
 
     @property
-    def nodes(self) -> Optional[int]:
+    def nodes(self) -> int | None:
         """Nodes of the machine by the header."""
         return _header_number(self.header.get("MaxNodes", ""))
 
     @property
-    def unix_start(self) -> Optional[int]:
+    def unix_start(self) -> int | None:
         """The moment of time 0, in seconds of the epoch, if the header tells it."""
         return _header_number(self.header.get("UnixStartTime", ""))
 
@@ -207,7 +208,7 @@ class Trace:
             self._given = self.taken / max(1, jobs)
             yield block
 
-    def _rows(self, lines: Iterable[bytes], repeated: Optional[int], first: int = 1
+    def _rows(self, lines: Iterable[bytes], repeated: int | None, first: int = 1
               ) -> Iterator[Submission]:
         """The rows in the order of the lines, which are numbered from `first` on; `repeated` is the
         largest number of a job where numbers repeat, else None."""
@@ -217,13 +218,13 @@ class Trace:
         largest = rules.largest
         load, origin = rules.load, None
         latest = float("-inf")
-        seen: Set[int] = set()
+        seen: set[int] = set()
         number, fields, largest_id, longest = _number, FIELDS, LARGEST_ID, LONGEST
         memory = rules.memory
-        requests: Dict[Tuple[int, bytes], Optional[Request]] = {}
-        queues: Dict[bytes, str] = {b"-1": ""}
-        names: Dict[bytes, str] = {}
-        owners: Dict[bytes, str] = {}
+        requests: dict[tuple[int, bytes], Request | None] = {}
+        queues: dict[bytes, str] = {b"-1": ""}
+        names: dict[bytes, str] = {}
+        owners: dict[bytes, str] = {}
         for line_number, line in enumerate(lines, first):
             words = line.split()
             if not words:
@@ -321,7 +322,7 @@ class Trace:
             yield Submission(Job(job_id, name, procs, estimate, submit, user=owner, queue=queue,
                                  request=request), run)
 
-    def _with_memory(self, procs: int, text: bytes, line_number: int) -> Optional[Request]:
+    def _with_memory(self, procs: int, text: bytes, line_number: int) -> Request | None:
         """The request of so many processors with a memory in KiB for each; None where there is none."""
         try:
             size = int(text)
@@ -342,12 +343,12 @@ def _number(text: bytes) -> float:
         return value
 
 
-def _header_number(text: str) -> Optional[int]:
+def _header_number(text: str) -> int | None:
     words = text.split()
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _survey(lines: Iterable[bytes]) -> Tuple[bool, bool]:
+def _survey(lines: Iterable[bytes]) -> tuple[bool, bool]:
     """Whether rows come by submission time, and whether job numbers rise."""
     latest: float = float("-inf")
     last = -2
@@ -372,7 +373,7 @@ def _survey(lines: Iterable[bytes]) -> Tuple[bool, bool]:
     return in_order, rising
 
 
-def _repeated(lines: Iterable[bytes]) -> Optional[int]:
+def _repeated(lines: Iterable[bytes]) -> int | None:
     """The largest job number if one repeats."""
     numbers = array("q")
     for line in lines:
@@ -391,9 +392,9 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def read_header(lines: Iterable[str]) -> Dict[str, str]:
+def read_header(lines: Iterable[str]) -> dict[str, str]:
     """The `; Key: value` lines at the top; lines of a repeated key are joined by newlines."""
-    header: Dict[str, str] = {}
+    header: dict[str, str] = {}
     for line in lines:
         line = line.strip()
         if not line:
@@ -408,8 +409,8 @@ def read_header(lines: Iterable[str]) -> Dict[str, str]:
     return header
 
 
-def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dict[str, object],
-          starts: Optional[Callable[[int], Tuple[float, float]]] = None,
+def write(path: str | Path, submissions: Iterable[Submission], header: dict[str, object],
+          starts: Callable[[int], tuple[float, float]] | None = None,
           status: Callable[[int], int] = lambda job: 1, names: Iterable[Any] = ()) -> int:
     """Write a trace and return the number of its rows.
 
@@ -428,8 +429,8 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
         opened = io.TextIOWrapper(binary, "ascii", newline="\n")
     else:
         opened = open(path, "w", encoding="ascii", newline="\n")
-    apps: Dict[str, int] = {}
-    users: Dict[str, int] = {}
+    apps: dict[str, int] = {}
+    users: dict[str, int] = {}
     for one in names:
         _code(_program(one.app), apps)
         _code(one.user, users)
@@ -459,7 +460,7 @@ def _program(app: str) -> str:
     return app[3:] if app == "app" or app.startswith("app") and app[3:].isdigit() else app
 
 
-def _code(name: str, known: Dict[str, int]) -> int:
+def _code(name: str, known: dict[str, int]) -> int:
     """A number for a name: its own if it is one, else the next (unknown is -1)."""
     if not name:
         return -1

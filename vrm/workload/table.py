@@ -10,14 +10,15 @@ import io
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Dict, Iterator, List, Optional, Sequence, Tuple, Union, cast
+from typing import IO, cast
+from collections.abc import Iterator, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, people, said
 from vrm.model.times import seconds_of
 from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program
 from vrm.workload.submission import Submission
 
-COLUMNS: Dict[str, Tuple[str, ...]] = {
+COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("id", "job", "job_id", "jobid", "job_number"),
     "submit": ("submit", "submitted", "submit_time", "submission_time", "arrival", "arrival_time"),
     "start": ("start", "start_time", "starting_time", "begin"),
@@ -59,7 +60,7 @@ def is_table(first: str) -> bool:
     return has("submit") and (has("run") or has("start") and has("end"))
 
 
-def amount_of(column: str, resources: frozenset[str]) -> Optional[Tuple[str, str, str]]:
+def amount_of(column: str, resources: frozenset[str]) -> tuple[str, str, str] | None:
     """The resource of a column such as `mem_mib`, `gpus_per_task` or `ssd_per_node`, where it counts
     (`per_task`, `per_node`, or all nodes: "") and the unit of its numbers; None for none. Besides memory
     and GPUs these are the `resources` of the machine."""
@@ -84,7 +85,7 @@ WRITTEN = ("id", "submit", "run", "limit", "tasks", "cores_per_task", "nodes", "
 """The columns that `write` writes, besides amounts."""
 
 
-def write(path: Union[str, Path], submissions: Sequence[Submission], unix_start: int = 0,
+def write(path: str | Path, submissions: Sequence[Submission], unix_start: int = 0,
           remark: str = "") -> None:
     """Write a workload as a table, which `TableWorkload` reads; a path that ends in `.gz` is compressed. Times
     are those of the epoch where `unix_start` says when time 0 was. Of a range of nodes the least number
@@ -144,7 +145,7 @@ class TableWorkload(Rows):
             if one is not None:
                 yield one
 
-    def _amounts(self, names: List[str], taken: set[int]) -> List[Tuple[int, str, str, str]]:
+    def _amounts(self, names: list[str], taken: set[int]) -> list[tuple[int, str, str, str]]:
         """Where the amounts are: column, resource, `per_task`, `per_node` or nothing, unit."""
         found = []
         for index, name in enumerate(names):
@@ -153,8 +154,8 @@ class TableWorkload(Rows):
                 found.append((index, *known))
         return found
 
-    def _job(self, row: Dict[str, str], count: int, cells: List[str],
-             amounts: List[Tuple[int, str, str, str]]) -> Optional[Asked]:
+    def _job(self, row: dict[str, str], count: int, cells: list[str],
+             amounts: list[tuple[int, str, str, str]]) -> Asked | None:
         submit = _time(row, "submit")
         begin, end = _time(row, "start"), _time(row, "end")
         if submit is None:
@@ -166,7 +167,7 @@ class TableWorkload(Rows):
                 self.dirt["dropped: never ran"] += 1
                 return None
             run = end - begin
-        held: Dict[str, Dict[str, float]] = {"": {}, "per_node": {}, "per_task": {}}
+        held: dict[str, dict[str, float]] = {"": {}, "per_node": {}, "per_task": {}}
         for index, name, where, unit in amounts:
             if cells[index].strip():
                 held[where][name] = held[where].get(name, 0.0) + _amount(name, cells[index], unit)
@@ -193,7 +194,7 @@ def _seconds(text: str) -> float:
         return found
 
 
-def _length(row: Dict[str, str], what: str) -> float:
+def _length(row: dict[str, str], what: str) -> float:
     text = row.get(what, "")
     if not text:
         return 0.0
@@ -203,7 +204,7 @@ def _length(row: Dict[str, str], what: str) -> float:
         raise ValueError(f"{what}: `{text[:40]}` is not a time; write seconds, 90m or 1:30:00") from None
 
 
-def _time(row: Dict[str, str], what: str) -> Optional[float]:
+def _time(row: dict[str, str], what: str) -> float | None:
     text = row.get(what, "")
     try:
         return moment(text)
@@ -212,7 +213,7 @@ def _time(row: Dict[str, str], what: str) -> Optional[float]:
                          "2024-03-31T02:30:00") from None
 
 
-def _count(row: Dict[str, str], what: str) -> int:
+def _count(row: dict[str, str], what: str) -> int:
     text = row.get(what, "")
     try:
         value = float(text or 0)
@@ -239,9 +240,9 @@ def _amount(name: str, text: str, unit: str) -> float:
         raise ValueError(f"{name}: `{text[:40]}` is not an amount; {wanted}") from None
 
 
-def _licences(text: str) -> Dict[str, float]:
+def _licences(text: str) -> dict[str, float]:
     """`ansys:1,abaqus:2` by name."""
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     for part in filter(None, re.split(r"[,;\s]+", text)):
         name, _, amount = part.partition(":")
         if not re.fullmatch(r"\d+", amount or "1"):

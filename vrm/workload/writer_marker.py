@@ -7,7 +7,6 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Union
 
 from vrm.system.files import read_own, write_atomically
 
@@ -34,11 +33,11 @@ class WriterMarker:
     RuntimeError when another program writes this queue, OSError when the marker can't be written.
     """
 
-    def __init__(self, queue: Union[str, Path]) -> None:
+    def __init__(self, queue: str | Path) -> None:
         self.path = marker_path(queue)
         self.queue = queue
 
-    def __enter__(self) -> "WriterMarker":
+    def __enter__(self) -> WriterMarker:
         try:
             touched = self.path.stat().st_mtime
         except FileNotFoundError:
@@ -64,12 +63,12 @@ class WriterMarker:
         write_atomically(self.path, json.dumps(facts) + "\n")
 
 
-def marker_path(queue: Union[str, Path]) -> Path:
+def marker_path(queue: str | Path) -> Path:
     """The marker file of a queue's writer."""
     return Path(f"{queue}.writer")
 
 
-def writer_of(queue: Union[str, Path], now: float) -> Writer:
+def writer_of(queue: str | Path, now: float) -> Writer:
     """What is known of the writer of a queue file; `now` in epoch seconds.
 
     On this host the process is looked for; on another, the marker must have been touched within
@@ -100,7 +99,7 @@ def writer_of(queue: Union[str, Path], now: float) -> Writer:
     return Writer("ended", f"{who} has given no sign for {now - touched:.0f} s")
 
 
-def _process_start(pid: int) -> Optional[int]:
+def _process_start(pid: int) -> int | None:
     """When the process started, in clock ticks since the boot; None when it does not run."""
     from vrm.system.processes import read_stat  # with psutil, which commands that only look need not load
 

@@ -8,7 +8,8 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -52,7 +53,7 @@ def frozen(sizes: Sequence[Sequence[float]], nodes: int = 4, rules: Rules = FCFS
 # --------------------------------------------------------------------------------------- what is tried
 
 
-def names(rules: Sequence[Rules], placed: bool = False) -> List[str]:
+def names(rules: Sequence[Rules], placed: bool = False) -> list[str]:
     return [rules_name(each, placed) for each in rules]
 
 
@@ -90,7 +91,7 @@ def test_a_guard_against_starvation_goes_with_easy_alone() -> None:
 # ------------------------------------------------------------------------------------ what they give
 
 
-def plain(jobs: Sequence[Job], starts: Dict[int, float], ends: Dict[int, float]) -> List[float]:
+def plain(jobs: Sequence[Job], starts: dict[int, float], ends: dict[int, float]) -> list[float]:
     """The definitions, in plain loops, where all jobs start and come at 0 s."""
     waits = [starts[job.id] for job in jobs]
     runs = [ends[job.id] - starts[job.id] for job in jobs]
@@ -100,7 +101,7 @@ def plain(jobs: Sequence[Job], starts: Dict[int, float], ends: Dict[int, float])
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 500)), min_size=1, max_size=12))
 @settings(max_examples=60)
-def test_what_a_replay_gives_is_as_defined(sizes: List[Any]) -> None:
+def test_what_a_replay_gives_is_as_defined(sizes: list[Any]) -> None:
     run = frozen(sizes)
     found = replay(run, limits)
     values = Measure(run).values(found, limits)
@@ -177,7 +178,7 @@ def test_of_equal_rules_that_with_the_shorter_wait_is_taken() -> None:
 
 @given(st.lists(st.lists(st.floats(0, 1e6), min_size=3, max_size=3), min_size=1, max_size=20))
 @settings(max_examples=100)
-def test_confidence_is_a_share_and_regret_is_never_negative(draws: List[List[float]]) -> None:
+def test_confidence_is_a_share_and_regret_is_never_negative(draws: list[list[float]]) -> None:
     for objective in ("makespan", "fits"):
         found = judged(draws, objective)
         assert 0 <= found.confidence <= 1 and found.regret >= 0
@@ -245,7 +246,7 @@ def test_plans_are_not_searched_for_in_each_draw() -> None:
 
 
 def test_what_a_process_raises_is_raised_here_and_no_process_is_left() -> None:
-    def work(part: Any) -> List[int]:
+    def work(part: Any) -> list[int]:
         if part[0]:
             raise ValueError("the second part")
         return [1]
@@ -253,7 +254,7 @@ def test_what_a_process_raises_is_raised_here_and_no_process_is_left() -> None:
     with pytest.raises(RuntimeError, match="ValueError: the second part"):
         shared_out(work, 2)
 
-    def killed(part: Any) -> List[int]:
+    def killed(part: Any) -> list[int]:
         if part[0]:
             os._exit(3)
         return [1]
@@ -340,7 +341,7 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VRM_CONFIG", raising=False)
 
-    def vrm(*words: str) -> Tuple[int, str, str]:
+    def vrm(*words: str) -> tuple[int, str, str]:
         """Exit status, output and errors of a command."""
         try:
             status = cli.main(list(words))

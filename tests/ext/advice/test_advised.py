@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from conftest import Site, descendants, wait_until
@@ -32,12 +32,12 @@ def waiting(site: Site, number: int) -> bool:
             and sum(job["state"] == "queued" for job in state["jobs"]) >= number)
 
 
-def order(site: Site) -> List[int]:
+def order(site: Site) -> list[int]:
     """The jobs in the order of their starts."""
     return sorted(site.rows(), key=lambda job_id: site.rows()[job_id].start)
 
 
-def ask(site: Site, command: Dict[str, Any]) -> Dict[str, Any]:
+def ask(site: Site, command: dict[str, Any]) -> dict[str, Any]:
     """The manager's answer to a command."""
     run = RunDirectory(site.log, site.log, site.log / "state")
     reply = control.wait_reply(run, control.send(run, command), 30.0)
@@ -139,7 +139,7 @@ def test_advised_changes_the_rules_by_itself_and_its_process_ends_with_its_manag
     site.lines("hold 2 60 0", "work 2 3000 0", *["work 2 5 0"] * 8)
     process = site.start()
 
-    def changed() -> List[Dict[str, Any]]:
+    def changed() -> list[dict[str, Any]]:
         path = site.log / "journal"
         return [record for record in (journal.read(path) if path.exists() else ())
                 if record["event"] == "rules"]

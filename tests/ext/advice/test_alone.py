@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -24,7 +23,7 @@ SPEEDS = Speedups({"cg": {"ep": 0.9, "cg": 0.5}, "ep": {"cg": 0.8, "ep": 1.0}}, 
 ORDER = Heatmap.parse(["cg ep cg", "ep cg ep"])
 
 
-def ran(directory: Path, jobs: List[Submission], policy: str = "strip") -> List[JobRow]:
+def ran(directory: Path, jobs: list[Submission], policy: str = "strip") -> list[JobRow]:
     """These jobs, as fast as SPEEDS say, and the files that a live run would leave."""
     directory.mkdir(exist_ok=True)
     simulate(jobs, Machine(NODES), Rules(policy=policy, backfill="easy"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from energy_facts import CLASSES, programs
@@ -19,7 +19,7 @@ from vrm.simulation.outcome import Outcome
 from vrm.workload.submission import Submission
 
 
-def machine(each: int) -> List[Node]:
+def machine(each: int) -> list[Node]:
     """So many nodes of p1, then of p2, of four cores."""
     return [Node(f"{name}-{at}", (4,), features=frozenset({f"class:{name}"}), power=CLASSES[name])
             for name in ("p1", "p2") for at in range(each)]
@@ -30,7 +30,7 @@ def job(number: int, app: str, nodes: int, run: float = 100.0, submit: float = 0
     return Submission(Job(number, app, nodes, 2 * run, submit, request=request), run)
 
 
-def run(variant: str, jobs: List[Submission], each: int = 2, more: str = "", **how: Any) -> Outcome:
+def run(variant: str, jobs: list[Submission], each: int = 2, more: str = "", **how: Any) -> Outcome:
     return simulate(jobs,
                     **by_name(dict(nodes=machine(each), policy="compact", backfill=f"eamc variant={variant} {more}",
                                    energy=programs(), **how)))
@@ -40,7 +40,7 @@ class Watched:
     """Where jobs started, and how."""
 
     def __init__(self) -> None:
-        self.places: Dict[int, Tuple[str, float, float]] = {}
+        self.places: dict[int, tuple[str, float, float]] = {}
 
     def booked(self, booking: Any) -> None:
         first = booking.placement.nodes[0]
@@ -56,7 +56,7 @@ class Watched:
     def nodes_changed(self) -> None: ...
 
 
-def places(variant: str, jobs: List[Submission], more: str = "") -> Dict[int, Tuple[str, float, float]]:
+def places(variant: str, jobs: list[Submission], more: str = "") -> dict[int, tuple[str, float, float]]:
     watched = Watched()
     run(variant, jobs, more=more, watchers=[watched])
     return watched.places

@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Dict, List
 
 import pytest
 
@@ -86,7 +85,7 @@ def test_a_trace_that_was_stopped_is_shown_and_goes_on(tmp_path: Path) -> None:
 # The comparison of snapshots.
 
 
-def at(time: float, running: Dict[str, float], waiting: List[str], wall: float = 100.0) -> Snapshot:
+def at(time: float, running: dict[str, float], waiting: list[str], wall: float = 100.0) -> Snapshot:
     """A snapshot of one node with one core; jobs are queued at 10 s each, by their last digit."""
     jobs = [SiteJob(key, wall, submit=10.0 * int(key[-1]) - time, start=start - time, places=((0, None),))
             for key, start in running.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import List, Tuple
 
 import pytest
 
@@ -18,7 +17,7 @@ from vrm.scheduling.compose import compose
 CORES = 64
 
 
-def ended(seed: int, number: int) -> List[Tuple[Job, float]]:
+def ended(seed: int, number: int) -> list[tuple[Job, float]]:
     """Jobs whose users have other habits every hundred jobs, all of them together."""
     draw, found, habit = random.Random(seed), [], 0.5
     for job_id in range(number):
@@ -29,7 +28,7 @@ def ended(seed: int, number: int) -> List[Tuple[Job, float]]:
     return found
 
 
-def held(ended: List[Tuple[Job, float]], jobs: int, windows: int) -> Tuple[float, float]:
+def held(ended: list[tuple[Job, float]], jobs: int, windows: int) -> tuple[float, float]:
     """The shares of the last windows whose work the ranges hold: as drawn, and calibrated by what was before."""
     import numpy
     raw = calibrated = 0

@@ -59,7 +59,7 @@ times = st.floats(0, 1e9)
 @given(st.lists(st.tuples(times, times, times, times), min_size=NEEDED, max_size=60), times,
        st.lists(times, min_size=3, max_size=3))
 def test_a_range_is_in_order_and_not_in_the_past(
-        past: "list[tuple[float, float, float, float]]", now: float, range_: "list[float]") -> None:
+        past: list[tuple[float, float, float, float]], now: float, range_: list[float]) -> None:
     ranges = Ranges()
     for low, high, truth, shown in past:
         ranges.learn(min(low, high), max(low, high), truth, [shown, shown + 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import pytest
 
@@ -23,26 +22,26 @@ def job_of(number: int, app: str = "a.x", procs: int = 1, walltime: float = 100.
     return Job(number, app, procs, walltime, user=user, payload=Program(tuple(arguments.split())))
 
 
-def frozen_of(jobs: List[Job], past: History, algorithm: str = "FCFS", estimates: str = "requested") -> Frozen:
+def frozen_of(jobs: list[Job], past: History, algorithm: str = "FCFS", estimates: str = "requested") -> Frozen:
     cluster = Cluster.regular(4, 2, 2)
     scheduler = Scheduler(make_ordering(algorithm), make_backfilling("easy"),
                           make_policy("compact", cluster, None))
     return of_jobs(jobs, scheduler, cluster, make_expectations(Rules(estimates=estimates)), past=past)
 
 
-def history_of(*ended: "tuple[Job, float]") -> History:
+def history_of(*ended: tuple[Job, float]) -> History:
     past = History()
     for job, run in ended:
         past.add(job, run)
     return past
 
 
-def drawn(frozen: Frozen, job: Job, ran: float = 0.0) -> List[float]:
+def drawn(frozen: Frozen, job: Job, ran: float = 0.0) -> list[float]:
     return [durations(job, ran) for durations in members(frozen, NUMBER)]
 
 
 def test_the_first_group_in_which_enough_have_ended_counts() -> None:
-    def ratios(past: History, job: Job) -> List[float]:
+    def ratios(past: History, job: Job) -> list[float]:
         return sorted(set(past.ratios(job)[0].round(6)))
 
     this = job_of(0, arguments="-n 1")

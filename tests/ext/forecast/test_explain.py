@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -43,7 +44,7 @@ def job(number: int, procs: int, limit: float, **more: Any) -> Job:
     return Job(number, more.pop("app", "a.x"), procs, limit, **more)
 
 
-def why(frozen: Frozen, job_id: int, **more: Any) -> Tuple[Reason, ...]:
+def why(frozen: Frozen, job_id: int, **more: Any) -> tuple[Reason, ...]:
     return Explainer(frozen, **more).of(job_id).reasons
 
 
@@ -163,7 +164,7 @@ some_jobs = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), min_size=
 @given(some_jobs, st.sampled_from(["FCFS", "SJF", "LJF"]),
        st.sampled_from(["none", "easy", "conservative", "list"]), st.sampled_from(["compact", "pack"]))
 def test_every_job_has_a_reason_and_without_it_starts_earlier(
-        wanted: List[Tuple[int, int]], order: str, backfill: str, policy: str) -> None:
+        wanted: list[tuple[int, int]], order: str, backfill: str, policy: str) -> None:
     jobs = [job(number, procs, float(limit)) for number, (procs, limit) in enumerate(wanted)]
     frozen = frozen_of(jobs, 4, 2, order, backfill, policy)
     explainer = Explainer(frozen)
@@ -178,7 +179,7 @@ def test_every_job_has_a_reason_and_without_it_starts_earlier(
                 assert starts_without(frozen, set(reason.jobs))[one.id] == reason.start < found.start
 
 
-def starts_without(frozen: Frozen, gone: set) -> Dict[int, float]:
+def starts_without(frozen: Frozen, gone: set) -> dict[int, float]:
     """The starts where these jobs have never been: what runs is there, the others come anew."""
     cluster = Cluster(frozen.state.cluster.nodes)
     old = frozen.run.scheduler

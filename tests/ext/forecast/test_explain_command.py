@@ -34,7 +34,7 @@ def test_a_run_is_explained_with_and_without_its_manager(site: Site) -> None:
     manager = site.start()
     wait_until(lambda: site.running() and "refused" in site.said(manager), "a job runs")
 
-    def explained(*words: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
+    def explained(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         done = site.run("explain", *words)
         assert done.returncode == status, done.stdout + done.stderr
         return done

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import math
 import random
-from typing import Any, Dict, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 import numpy
 import pytest
@@ -49,7 +50,7 @@ def queue(seed: int = 1, number: int = 30) -> Sequence[Job]:
 SCATTERED = history(*[number / LAST for number in range(1, LAST + 1)])
 
 
-def of(found: Forecast) -> Dict[int, JobForecast]:
+def of(found: Forecast) -> dict[int, JobForecast]:
     return {job.id: job for job in found.jobs}
 
 
@@ -165,7 +166,7 @@ def test_an_empty_run_has_an_empty_forecast() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.floats(0, 1e6) | st.just(math.inf), min_size=2, max_size=2), min_size=1,
                 max_size=60))
-def test_quantiles(rows: "list[list[float]]") -> None:
+def test_quantiles(rows: list[list[float]]) -> None:
     found = list(quantiles(rows))
     for column in range(2):
         values = sorted(row[column] for row in rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_run_is_forecast_with_and_without_its_manager(site: Site, vrm: Vrm) ->
     file = site.log / forecasts.NAME
     wait_until(lambda: len(site.running()) == 2 and file.exists(), "a forecast")
 
-    def by_id(*words: str) -> Dict[int, Dict[str, Any]]:
+    def by_id(*words: str) -> dict[int, dict[str, Any]]:
         return {each["id"]: each for each in json.loads(vrm("forecast", "--json", *words))}
 
     def look() -> None:

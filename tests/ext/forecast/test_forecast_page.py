@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import re
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -22,9 +22,9 @@ class Seen(html.parser.HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open: List[str] = []
-        self.bars: List[Dict[str, str]] = []
-        self.texts: List[str] = []
+        self.open: list[str] = []
+        self.bars: list[dict[str, str]] = []
+        self.texts: list[str] = []
         self.feed(text)
         self.close()
         assert not self.open
@@ -44,7 +44,7 @@ class Seen(html.parser.HTMLParser):
             self.texts.append(data)
 
 
-def state(**more: Any) -> Dict[str, Any]:
+def state(**more: Any) -> dict[str, Any]:
     return {**snapshot([*NODES[:2], ("n2", False, [[None] * 4] * 2)]), "allocation": {"end": None}, **more}
 
 

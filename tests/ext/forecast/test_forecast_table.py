@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -25,7 +25,7 @@ assert utc  # the local time is that of UTC in these tests, too
 
 
 def job(job_id: int, start: Any, end: Any, p10: Any = None, p90: Any = None, **more: Any
-        ) -> Dict[str, Any]:
+        ) -> dict[str, Any]:
     """A job's forecast; times in seconds from NOW."""
     times = {"start": start, "p10": start if p10 is None else p10, "p90": start if p90 is None else p90,
              "end": end, "end_p10": end, "end_p90": end, "latest": start}
@@ -34,7 +34,7 @@ def job(job_id: int, start: Any, end: Any, p10: Any = None, p90: Any = None, **m
                              for name, value in times.items()}, **more}
 
 
-def made(*jobs: Dict[str, Any], **more: Any) -> Dict[str, Any]:
+def made(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"format": 1, "time": NOW - 3, "position": 7, "members": 50, "calibrated": "",
             "allocation_end": None, "jobs": list(jobs), **more}
 
@@ -143,13 +143,13 @@ def test_a_forecast_is_read_with_care(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------- vrm top
 
 
-def with_forecasts(*found: Dict[str, Any]) -> Dict[str, Any]:
+def with_forecasts(*found: dict[str, Any]) -> dict[str, Any]:
     by_id = {each["id"]: each for each in found}
     jobs = [running(1, "cg.x", 2, NOW - 9, 60.0), queued(2, "mg.x", 8, 10.0), queued(3, "lu.x", 8, 9.0)]
     return snapshot(NODES, [{**each, "forecast": by_id.get(each["id"])} for each in jobs])
 
 
-def lines(state: Any, size: Any = (72, 12), glyphs: Any = UNICODE) -> List[str]:
+def lines(state: Any, size: Any = (72, 12), glyphs: Any = UNICODE) -> list[str]:
     return plain_text(render(state, (), size, NOW, View(gantt=True), glyphs=glyphs)).split("\n")
 
 

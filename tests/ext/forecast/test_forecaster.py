@@ -9,7 +9,8 @@ import signal
 import stat
 import time
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -28,7 +29,7 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 
-def beside(manager: Any) -> List[psutil.Process]:
+def beside(manager: Any) -> list[psutil.Process]:
     """The processes that forecast for a manager."""
     return descendants(manager.pid, "vrm.ext.forecast.beside")
 
@@ -94,7 +95,7 @@ def write_program(path: Path, script: str) -> None:
 
 def test_one_that_fails_is_given_up_with_one_warning(run: RunDirectory, stand_in: Path) -> None:
     write_program(stand_in, "echo started >> $0.log; echo 'line 1' >&2; echo 'no numpy' >&2; exit 1")
-    said: List[str] = []
+    said: list[str] = []
     forecaster, state = Forecaster(Settings(), run, 5.0, said.append), waiting_state()
 
     def tell() -> bool:
@@ -112,7 +113,7 @@ def test_one_that_fails_is_given_up_with_one_warning(run: RunDirectory, stand_in
 
 
 def test_one_that_cannot_be_started_is_given_up(run: RunDirectory, stand_in: Path) -> None:
-    said: List[str] = []
+    said: list[str] = []
     forecaster, state = Forecaster(Settings(), run, 5.0, said.append), waiting_state()
     forecaster.tell(state, "running", 100.0, 6.0)
     assert not forecaster.awake(state, 7.0)
@@ -122,7 +123,7 @@ def test_one_that_cannot_be_started_is_given_up(run: RunDirectory, stand_in: Pat
 
 def test_one_that_hangs_is_not_waited_for(run: RunDirectory, stand_in: Path) -> None:
     write_program(stand_in, "exec sleep 1000")
-    said: List[str] = []
+    said: list[str] = []
     forecaster, state = Forecaster(Settings(), run, 0.0, said.append), waiting_state()
     begun = time.monotonic()
     for number in range(20_000):  # more than the pipe takes, and than is kept for it

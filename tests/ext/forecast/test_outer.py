@@ -8,7 +8,7 @@ import math
 import random
 import re
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -47,7 +47,7 @@ n4|compute*|8|drain*|infinite
 """
 
 
-def starts(site: Snapshot) -> Dict[str, float]:
+def starts(site: Snapshot) -> dict[str, float]:
     return {key: each.start for key, each in forecast_site(site).items()}
 
 
@@ -64,14 +64,14 @@ def test_a_site_under_slurm() -> None:
 
 
 def test_what_squeue_prints_as_json() -> None:
-    def job(number: int, state: Any, **more: Any) -> Dict[str, Any]:
+    def job(number: int, state: Any, **more: Any) -> dict[str, Any]:
         return {"job_id": number, "job_state": state, "shared": "none", "cpus": 4, "node_count": 4,
                 "time_limit": 5, "submit_time": int(NOW) - 10, "start_time": 0, "nodes": "",
                 "priority": 10 - number, "partition": "compute", "user_name": "ann", "name": "a|b",
                 "state_reason": "Resources", "dependency": "", "resv_name": "", "array_job_id": 0,
                 "array_task_id": None, **more}
 
-    def new(number: int) -> Dict[str, Any]:
+    def new(number: int) -> dict[str, Any]:
         """As of Slurm 23.11."""
         return {"set": True, "infinite": False, "number": number}
 
@@ -218,7 +218,7 @@ def test_damaged_output_is_one_message_or_a_forecast(seed: int) -> None:
     draw = random.Random(seed)
 
     def damaged(text: str) -> str:
-        characters: List[str] = list(text)
+        characters: list[str] = list(text)
         for _ in range(draw.randint(0, 3)):
             at = draw.randrange(len(characters))
             how = draw.randrange(3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -27,7 +27,7 @@ class Starts:
     """Notes when and where jobs start and end."""
 
     def __init__(self) -> None:
-        self.found: Dict[int, Tuple[float, float, Any]] = {}
+        self.found: dict[int, tuple[float, float, Any]] = {}
 
     def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
         self.found[booking.job.id] = booking.start, end, to_record(booking.placement)
@@ -50,7 +50,7 @@ jobs_of = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 40), st.integers(
        st.sampled_from(["none", "easy", "conservative", "2", "list"]),
        st.sampled_from(["compact", "strip", "pack"]), st.sampled_from([0.0, 7.0]), st.data())
 def test_with_true_run_times_a_replay_is_what_then_happens(
-        jobs: List[Tuple[int, int, int, int]], order: str, backfill: str, policy: str,
+        jobs: list[tuple[int, int, int, int]], order: str, backfill: str, policy: str,
         interval: float, data: st.DataObject) -> None:
     submissions = sorted((Submission(Job(number, f"a{number % 3}.x", procs, float(run + more),
                                          float(at)), float(run))
@@ -76,12 +76,12 @@ def test_with_true_run_times_a_replay_is_what_then_happens(
     assert plain(replay(frozen, lambda job, ran: runs[job.id])) == ahead  # it is as it was
 
 
-def plain(found: Dict[int, Planned]) -> Dict[int, Tuple[float, float, Any]]:
+def plain(found: dict[int, Planned]) -> dict[int, tuple[float, float, Any]]:
     return {job_id: (each.start, each.end, to_record(each.placement))
             for job_id, each in found.items()}
 
 
-def queue(*sizes: Tuple[int, float], backfill: str = "easy", end: float = math.inf) -> Frozen:
+def queue(*sizes: tuple[int, float], backfill: str = "easy", end: float = math.inf) -> Frozen:
     """A queue of jobs (ranks, limit) on two nodes of two cores; the first ones run."""
     cluster = Cluster.regular(2, 1, 2)
     frozen = of_jobs([Job(number, "a.x", procs, limit) for number, (procs, limit)
@@ -91,7 +91,7 @@ def queue(*sizes: Tuple[int, float], backfill: str = "easy", end: float = math.i
     return Frozen(run, 0.0, end)
 
 
-def starts(frozen: Frozen) -> Dict[int, float]:
+def starts(frozen: Frozen) -> dict[int, float]:
     return {job_id: each.start for job_id, each in sorted(replay(frozen, limits).items())}
 
 

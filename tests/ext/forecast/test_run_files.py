@@ -8,7 +8,8 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 import yaml
@@ -31,7 +32,7 @@ from vrm.system.errors import RunError
 from vrm.workload.following import QueueFollower
 from vrm.workload.submission import Submission
 
-Event = Dict[str, Any]
+Event = dict[str, Any]
 RUNNING = Told("running")
 
 
@@ -53,7 +54,7 @@ def settings_in(directory: Path, **scheduling: Any) -> Settings:
     return load(directory / "vrm.yaml")
 
 
-def submissions_of(number: int, rng: random.Random) -> List[Submission]:
+def submissions_of(number: int, rng: random.Random) -> list[Submission]:
     """Jobs of up to six nodes of four cores, some of which wait for others."""
     at, found = 0.0, []
     for job_id in range(number):
@@ -66,13 +67,13 @@ def submissions_of(number: int, rng: random.Random) -> List[Submission]:
 
 
 def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = ()
-             ) -> List[List[Event]]:
+             ) -> list[list[Event]]:
     """The records of a run of these jobs in virtual time, moment by moment."""
     cluster = Cluster.regular(6, 2, 2)
     rules = settings.rules
     simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=1e9,
                           expectations=make_expectations(rules))
-    records: List[Event] = []
+    records: list[Event] = []
     simulator.state.log = lambda event, **values: records.append({"event": event, **values})
     found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
                "nodes": codec.nodes_record(cluster.nodes)}]]
@@ -96,7 +97,7 @@ def write(settings: Settings, records: Sequence[Event]) -> None:
     journal.close()
 
 
-def what_happened(records: Sequence[Event]) -> Dict[int, Tuple[float, float, Any]]:
+def what_happened(records: Sequence[Event]) -> dict[int, tuple[float, float, Any]]:
     starts = {each["id"]: each for each in records if each["event"] == "start"}
     ends = {each["id"]: each["time"] for each in records if each["event"] == "end"}
     return {job_id: (start["time"], ends[job_id], start["placement"])
@@ -110,7 +111,7 @@ def what_happened(records: Sequence[Event]) -> Dict[int, Tuple[float, float, Any
     {"Backfilling": "easy", "Estimates": "last-two", "Correction": "stepwise"},
     {"Backfilling": "easy", "Interval": 7}, {"Backfilling": "easy", "Reserved": "2"}],
     ids=lambda rules: "-".join(map(str, rules.values())))
-def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: Dict[str, str]
+def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: dict[str, str]
                                                               ) -> None:
     from vrm.model.placement_forms import to_record
 
@@ -180,7 +181,7 @@ def test_a_journal_may_end_at_any_byte(tmp_path: Path) -> None:
     lambda lines: lines[:3] + [lines[3].replace(b'"id":', b'"ID":')] + lines[4:],
     lambda lines: lines[:3] + [b"[" * 5000 + b"\n"] + lines[3:],
     lambda lines: lines[:3] + [b'{"event":"end"}\n'] + lines[3:]])
-def test_behind_damage_nothing_is_believed(tmp_path: Path, damage: Callable[..., List[bytes]]
+def test_behind_damage_nothing_is_believed(tmp_path: Path, damage: Callable[..., list[bytes]]
                                            ) -> None:
     settings = settings_in(tmp_path)
     moments = recorded(settings, submissions_of(8, random.Random(5)))
@@ -232,7 +233,7 @@ def test_without_a_run_it_is_said_what_to_do(tmp_path: Path) -> None:
         of_directory(settings)
 
 
-def state_of(settings: Settings, **more: Any) -> Dict[str, Any]:
+def state_of(settings: Settings, **more: Any) -> dict[str, Any]:
     return {"format": 2, "time": 100.0, "emulated": False,
             "manager": {"host": "h", "pid": 1, "start": 0.0, "phase": "running"},
             "scheduling": settings.rules.record(), "allocation": {"end": 1000.0},

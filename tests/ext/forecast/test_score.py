@@ -7,7 +7,6 @@ import math
 import random
 import re
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 from test_run_files import recorded, settings_in, submissions_of, write
@@ -32,7 +31,7 @@ def drawn_text(picture: Path) -> str:
     return " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text()))
 
 
-def forecast_of(time: float, jobs: Dict[int, float], running: bool = False, calibrated: str = "") -> Forecast:
+def forecast_of(time: float, jobs: dict[int, float], running: bool = False, calibrated: str = "") -> Forecast:
     """A forecast of jobs, with ranges of 100 s on both sides, by id."""
     return Forecast(time, 3, 50, calibrated, math.inf, tuple(
         JobForecast(job_id, "a.x", 1, running, start, start - 100, start + 100, start + 50, start - 50,
@@ -117,9 +116,9 @@ def test_what_comes_true_calibrates_the_next_forecasts_however_it_is_read(tmp_pa
     generator = random.Random(3)
     path = tmp_path / "forecasts.jsonl"
     log = Log(path)
-    starts: Dict[int, float] = {}
-    ends: Dict[int, float] = {}
-    seen: List[float] = []
+    starts: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    seen: list[float] = []
     for number in range(4 * NEEDED):
         calibration = log.calibration
         log.note(forecast_of(number, {number: number + 1000.0}, calibrated="" if calibration.ready else "no"))

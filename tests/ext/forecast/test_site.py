@@ -7,7 +7,8 @@ import math
 import random
 import re
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ def date(seconds: float) -> str:
     return f"07/12/12-{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def lml(objects: Sequence[Tuple[str, str, Dict[str, Any]]], **scheduler: str) -> bytes:
+def lml(objects: Sequence[tuple[str, str, dict[str, Any]]], **scheduler: str) -> bytes:
     """A file: objects as (type, id, data)."""
     every = [("system", "sys", {"system_time": EPOCH}), ("scheduler", "sched", scheduler), *objects]
     lines = [f' <object id="{key}" type="{kind}" name="{key}"/>' for kind, key, _ in every]
@@ -41,28 +42,28 @@ def lml(objects: Sequence[Tuple[str, str, Dict[str, Any]]], **scheduler: str) ->
             + "\n".join(infos) + "\n</information>\n</lml:lgui>\n").encode()
 
 
-def node(number: int, cores: int = 1, **more: Any) -> Tuple[str, str, Dict[str, Any]]:
+def node(number: int, cores: int = 1, **more: Any) -> tuple[str, str, dict[str, Any]]:
     return "node", f"nd{number}", {"ncores": cores, **more}
 
 
 def waits(key: str, cores: int, wall: int, before: int, **more: Any
-          ) -> Tuple[str, str, Dict[str, Any]]:
+          ) -> tuple[str, str, dict[str, Any]]:
     """A job that waits since so many seconds."""
     return "job", key, {"state": "Idle", "queuedate": date(-before), "totalcores": cores,
                         "wall": wall, **more}
 
 
-def runs(key: str, cores: str, until: int, **more: Any) -> Tuple[str, str, Dict[str, Any]]:
+def runs(key: str, cores: str, until: int, **more: Any) -> tuple[str, str, dict[str, Any]]:
     """A job that runs on these nodes or cores until then, since a minute."""
     return "job", key, {"state": "Running", "queuedate": date(-120), "dispatchdate": date(-60),
                         "wall": until + 60, "nodelist": cores, **more}
 
 
-def spans(found: Dict[str, SiteForecast]) -> Dict[str, Tuple[float, float]]:
+def spans(found: dict[str, SiteForecast]) -> dict[str, tuple[float, float]]:
     return {key: (each.start, each.end) for key, each in found.items()}
 
 
-def said(content: bytes) -> Dict[str, Tuple[float, float]]:
+def said(content: bytes) -> dict[str, tuple[float, float]]:
     return spans(forecast_lml(Lml(content))[0])
 
 
@@ -78,7 +79,7 @@ TABLE = [node(1, 5), runs("j2", "(1-1(1-2))", 4, totalcores=2), runs("j3", "(1-1
     ("List", "1", {"j5": (5, 7), "j1": (0, 5), "j4": (4, 11), "j6": (7, 13)}),
     ("Backfilling", "1", {"j5": (4, 6), "j1": (6, 11), "j4": (0, 7), "j6": (7, 13)}),
     ("Backfilling", "all", {"j5": (4, 6), "j1": (6, 11), "j4": (0, 7), "j6": (7, 13)})])
-def test_the_table_of_five_processors(algorithm: str, dogs: str, wanted: Dict[str, Any],
+def test_the_table_of_five_processors(algorithm: str, dogs: str, wanted: dict[str, Any],
                                       manager: str) -> None:
     assert said(lml(TABLE, scheduling_algorithm=algorithm, topdogs=dogs, system_state=manager)) == wanted
 
@@ -150,7 +151,7 @@ def test_processes_that_share_the_parts_of_a_site_find_the_same(monkeypatch: pyt
     jobs = [SiteJob(f"j{at}", float(at % 7 + 1), nodes=at % 3 + 1, per_node=2, queue="abc"[at % 3 - at % 2], rank=-at)
             for at in range(40)]
     site = Snapshot(0.0, nodes, jobs, algorithm="List", shared=False)
-    shared: List[int] = []
+    shared: list[int] = []
 
     def noted(work: Any, processes: int) -> Any:
         shared.append(processes)
@@ -185,7 +186,7 @@ def test_queues_have_no_more_than_their_cores_of_a_node() -> None:
     ({"maxjobs": 1}, {"a": (0, 10), "b": (10, 20), "c": (20, 30), "d": (0, 10)}),
     ({"maxjobsperuser": 1}, {"a": (0, 10), "b": (10, 20), "c": (0, 10), "d": (0, 10)})])
 @pytest.mark.parametrize("manager", ["NodeState", "AttributeState"])
-def test_limits_of_queues(limit: Dict[str, int], wanted: Dict[str, Any], manager: str) -> None:
+def test_limits_of_queues(limit: dict[str, int], wanted: dict[str, Any], manager: str) -> None:
     content = [node(1, 16), ("queue", "q", limit),
                waits("a", 3, 10, 9, queue="q", owner="u"), waits("b", 3, 10, 8, queue="q", owner="u"),
                waits("c", 1, 10, 7, queue="q", owner="v"), waits("d", 6, 10, 6, owner="u")]
@@ -274,7 +275,7 @@ def test_what_is_missing_has_its_default() -> None:
     ((b"lml:lgui", b"html"), 2, "it begins with <html>"),
     ((b"<lml:lgui", b'<!DOCTYPE x [<!ENTITY e "eee">]><lml:lgui'), 2, "it has a document type"),
     ((b'encoding="UTF-8"', b'encoding="UTF-16"'), 1, "")])
-def test_a_wrong_value_is_named_with_its_place(change: Tuple[bytes, bytes], line: int, what: str) -> None:
+def test_a_wrong_value_is_named_with_its_place(change: tuple[bytes, bytes], line: int, what: str) -> None:
     content = REFERENCE.replace(*change)
     assert content != REFERENCE
     with pytest.raises(SnapshotError) as error:
@@ -317,7 +318,7 @@ def test_a_damaged_file_is_one_message_or_a_forecast(seed: int) -> None:
 
 
 @st.composite
-def loads(draw: Callable[[Any], Any]) -> List[SiteJob]:
+def loads(draw: Callable[[Any], Any]) -> list[SiteJob]:
     jobs, time = [], 0.0
     for number in range(draw(st.integers(1, 14))):
         time += draw(st.sampled_from([0, 0, 1, 3]))
@@ -333,10 +334,10 @@ def loads(draw: Callable[[Any], Any]) -> List[SiteJob]:
 @settings(max_examples=15, deadline=None)
 @given(jobs=loads())
 def test_both_managers_agree_with_the_simulator(algorithm: str, depth: float, backfill: str,
-                                                manager: str, jobs: List[SiteJob]) -> None:
+                                                manager: str, jobs: list[SiteJob]) -> None:
     site = Snapshot(0.0, [SiteNode("n", 6)], jobs, algorithm=algorithm, manager=manager, depth=depth)
     found = forecast_site(site)
-    outcome: Dict[int, float] = {}
+    outcome: dict[int, float] = {}
 
     class Watching:
         def booked(self, booking: Any) -> None:
@@ -380,7 +381,7 @@ def test_a_large_site() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.integers(1, 9)), min_size=1,
                 max_size=12), st.booleans(), st.sampled_from(["List", "Backfilling"]))
 def test_queues_with_nodes_of_their_own_are_machines_of_their_own(
-        wanted: List[Tuple[str, int, int]], shared: bool, algorithm: str) -> None:
+        wanted: list[tuple[str, int, int]], shared: bool, algorithm: str) -> None:
     nodes = [SiteNode(f"n{at}", 2, {"a" if at < 3 else "b": 2}) for at in range(6)]
     jobs = [SiteJob(f"j{at}", float(wall), nodes=size, per_node=2, queue=queue, rank=-at)
             for at, (queue, size, wall) in enumerate(wanted)]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_lml_through_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (["--site"], "there is no squeue and no qstat here"),
     (["--pbs"], "qstat is not there: ask on a login node")])
 def test_what_cannot_be_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                 capsys: pytest.CaptureFixture[str], words: List[str], said: str) -> None:
+                                 capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "bad.xml").write_text("<lml:lgui>")
@@ -61,7 +61,7 @@ def test_a_real_slurm(testbed: Testbed) -> None:
     goes on beside neither."""
     root = Path(__file__).resolve().parents[3]
 
-    def asked(*words: Any) -> "subprocess.CompletedProcess[str]":
+    def asked(*words: Any) -> subprocess.CompletedProcess[str]:
         return testbed.exec(LOGIN, list(map(str, words)), env={"PYTHONPATH": str(root)})
 
     nodes = str(len(asked("sinfo", "-h", "-N", "-o", "%N").stdout.split()))

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Set
 
 import pytest
 
@@ -84,12 +83,12 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.env["XDG_CACHE_HOME"] = str(site.root / "cache")
     site.config(Launcher={"Kind": "direct"})
 
-    def files() -> Set[str]:
+    def files() -> set[str]:
         return {name for name in os.listdir(lending.PLACE) if name.startswith("vrm-lending.") and ".check-" in name}
 
     before = files()  # perhaps of checks that were killed
 
-    def check(*words: str) -> "subprocess.CompletedProcess[str]":
+    def check(*words: str) -> subprocess.CompletedProcess[str]:
         return site.run("malleable", "check", *words)
 
     # So many rounds that also a busy machine follows many of the changes; each has much to do between its barriers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -16,10 +16,10 @@ from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.api import Machine, Recording, Rules, Timetable, Watcher, simulate
 from vrm.workload.submission import Submission
 
-Rows = List[Tuple[int, int, int, float]]
+Rows = list[tuple[int, int, int, float]]
 
 
-def submissions(rows: Rows) -> List[Submission]:
+def submissions(rows: Rows) -> list[Submission]:
     """Jobs (seconds until the next one, nodes, walltime, the share of it that they take) with a rank of two cores
     on each socket."""
     time, found = 0, []
@@ -33,13 +33,13 @@ class Placed(Watcher):
     """The nodes of jobs."""
 
     def __init__(self) -> None:
-        self.nodes: Dict[int, Tuple[int, ...]] = {}
+        self.nodes: dict[int, tuple[int, ...]] = {}
 
     def booked(self, booking: Booking) -> None:
         self.nodes[booking.job.id] = tuple(booking.placement.nodes)
 
 
-def ran(rows: Rows, wanted: List[ReservationRequest], placed: Optional[Placed] = None) -> Dict[int, Any]:
+def ran(rows: Rows, wanted: list[ReservationRequest], placed: Placed | None = None) -> dict[int, Any]:
     outcome = simulate(submissions(rows), Machine.of(4, sockets=2, cores=2),
                        Rules(backfill=SlowdownDriven(math.inf, always=True)), timetable=Timetable(reservations=wanted),
                        record=Recording(watchers=[placed] if placed else []))
@@ -54,7 +54,7 @@ spans = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200), st.integers
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(jobs, spans)
-def test_nobody_is_on_reserved_nodes(rows: Rows, spans: List[Tuple[int, int, int]]) -> None:
+def test_nobody_is_on_reserved_nodes(rows: Rows, spans: list[tuple[int, int, int]]) -> None:
     """Though each node has as many jobs as it can, by lends whether they pay or not."""
     wanted, begin, closed = [], 0.0, []
     for later, length, nodes in spans:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Dict, List, Optional, Tuple
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -13,7 +12,7 @@ from vrm.ext.lending.mates import (Carriers, Mate, Reach, bearable, carries, cho
                                   stretched)
 
 
-def by_brute_force(mates: List[Mate], nodes: int, most: int) -> Optional[Tuple[int, ...]]:
+def by_brute_force(mates: list[Mate], nodes: int, most: int) -> tuple[int, ...] | None:
     """Of all sets of at most `most` with just so many nodes, the one with the least sum."""
     sets = [each for number in range(1, most + 1) for each in itertools.combinations(mates, number)
             if sum(mate.nodes for mate in each) == nodes]
@@ -25,7 +24,7 @@ def by_brute_force(mates: List[Mate], nodes: int, most: int) -> Optional[Tuple[i
 
 
 @st.composite
-def some_mates(draw: st.DrawFn) -> List[Mate]:
+def some_mates(draw: st.DrawFn) -> list[Mate]:
     """Mates with few sizes and few penalties, so that sums are met and are equal."""
     found = draw(st.lists(st.tuples(st.sampled_from([1.0, 1.5, 2.0, 2.5, 7.0]) | st.floats(1, 20),
                                     st.integers(1, 6)), max_size=9))
@@ -35,7 +34,7 @@ def some_mates(draw: st.DrawFn) -> List[Mate]:
 
 @given(some_mates(), st.integers(1, 14), st.integers(1, 4))
 @settings(max_examples=600)
-def test_the_set_with_the_least_sum_of_penalties_is_chosen(mates: List[Mate], nodes: int,
+def test_the_set_with_the_least_sum_of_penalties_is_chosen(mates: list[Mate], nodes: int,
                                                            most: int) -> None:
     assert choose(mates, nodes, most) == by_brute_force(mates, nodes, most)
 
@@ -54,7 +53,7 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
     find some."""
     reach, left = Reach(most), []
 
-    def longest(each: Tuple[int, int, int, int]) -> float:
+    def longest(each: tuple[int, int, int, int]) -> float:
         _, submit, end, requested = each
         return carries(end - 50, bearable(submit, end, requested, limit), share)
 
@@ -74,8 +73,8 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
 @given(st.dictionaries(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=5),
        st.integers(1, 4))
 @settings(max_examples=200)
-def test_carriers_are_the_best_of_all_sets(able: Dict[int, List[int]], most: int) -> None:
-    looked_at: List[int] = []
+def test_carriers_are_the_best_of_all_sets(able: dict[int, list[int]], most: int) -> None:
+    looked_at: list[int] = []
     reach = Reach(most)
     found = Carriers({size: dict(enumerate(here)) for size, here in able.items()},
                      lambda each: looked_at.append(each) or float(each), reach, most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -33,7 +33,7 @@ class Seen(Watcher):
     """Notes starts, with those who lend, and ends."""
 
     def __init__(self) -> None:
-        self.started: Dict[int, Tuple[float, Tuple[int, ...]]] = {}
+        self.started: dict[int, tuple[float, tuple[int, ...]]] = {}
 
     def booked(self, booking: Booking) -> None:
         placement = booking.placement
@@ -41,14 +41,14 @@ class Seen(Watcher):
         self.started[booking.job.id] = booking.start, tuple(sorted(lender for lender, _ in lent))
 
 
-def submissions(tasks: List[Task], width: int = 2) -> List[Submission]:
+def submissions(tasks: list[Task], width: int = 2) -> list[Submission]:
     """The tasks as jobs with a rank on each socket of nodes with two."""
     return [Submission(Job(task.id, "a", 2 * task.nodes, task.requested, task.submit, cores=width,
                            malleable=task.malleable), task.run)
             for task in sorted(tasks, key=lambda task: (task.submit, task.id))]
 
 
-def simulated(tasks: List[Task], nodes: int, backfill: Any, **more: Any) -> Tuple[Seen, Dict[int, float]]:
+def simulated(tasks: list[Task], nodes: int, backfill: Any, **more: Any) -> tuple[Seen, dict[int, float]]:
     """Starts, and ends by id."""
     seen = Seen()
     outcome = simulate(submissions(tasks),
@@ -58,7 +58,7 @@ def simulated(tasks: List[Task], nodes: int, backfill: Any, **more: Any) -> Tupl
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Tuple[int, List[Task]]:
+def workloads(draw: st.DrawFn) -> tuple[int, list[Task]]:
     """A few nodes, and jobs that wait for them: long ones that could lend and short ones that come
     later."""
     nodes = draw(st.integers(2, 7))
@@ -72,14 +72,14 @@ def workloads(draw: st.DrawFn) -> Tuple[int, List[Task]]:
     return nodes, tasks
 
 
-LIMITS: List[Optional[float]] = [5.0, 10.0, 50.0, math.inf, None]
+LIMITS: list[float | None] = [5.0, 10.0, 50.0, math.inf, None]
 
 
 @given(workloads(), st.sampled_from(LIMITS), st.integers(1, 3), st.sampled_from(["ideal", "worst"]),
        st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_starts_mates_and_ends_are_those_of_the_plain_version(
-        workload: Tuple[int, List[Task]], limit: Optional[float], most: int, speed: str,
+        workload: tuple[int, list[Task]], limit: float | None, most: int, speed: str,
         gain: bool) -> None:
     nodes, tasks = workload
     plain = PlainSharing(nodes, limit, most=most, ideal=speed == "ideal", gain=gain)
@@ -89,7 +89,7 @@ def test_starts_mates_and_ends_are_those_of_the_plain_version(
     assert ends == pytest.approx(plain.ended)
 
 
-def drawn(jobs: int, nodes: int, seed: int, malleable: float = 1.0) -> List[Task]:
+def drawn(jobs: int, nodes: int, seed: int, malleable: float = 1.0) -> list[Task]:
     """Many short jobs and some long ones, more than the nodes can take."""
     draw = random.Random(seed)
     tasks, time = [], 0.0
@@ -102,7 +102,7 @@ def drawn(jobs: int, nodes: int, seed: int, malleable: float = 1.0) -> List[Task
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_longer_workload_in_which_many_lend(limit: Optional[float]) -> None:
+def test_a_longer_workload_in_which_many_lend(limit: float | None) -> None:
     tasks = drawn(250, 8, seed=3, malleable=0.8)
     plain = PlainSharing(8, limit, ideal=True)
     plain.run(tasks)
@@ -133,8 +133,8 @@ class Watched(SlowdownDriven):
 
 @given(workloads(), st.sampled_from(LIMITS), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_no_lend_moves_the_reservation_of_the_head(workload: Tuple[int, List[Task]],
-                                                   limit: Optional[float], always: bool) -> None:
+def test_no_lend_moves_the_reservation_of_the_head(workload: tuple[int, list[Task]],
+                                                   limit: float | None, always: bool) -> None:
     nodes, tasks = workload
     simulated(tasks, nodes, Watched(limit, always=always))
 
@@ -156,9 +156,9 @@ def test_nor_in_a_longer_workload(features: bool) -> None:
 class Promised(SlowdownAll):
     """Keeps the first reservation that each job had."""
 
-    def __init__(self, limit: Optional[float], **more: Any) -> None:
+    def __init__(self, limit: float | None, **more: Any) -> None:
         super().__init__(Terms(limit, **more))
-        self.first: Dict[int, float] = {}
+        self.first: dict[int, float] = {}
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
@@ -167,7 +167,7 @@ class Promised(SlowdownAll):
             assert time <= self.first.setdefault(job_id, time) + 1e-6, (now, job_id)
 
 
-def check_promises(tasks: List[Task], nodes: int, limit: Optional[float], speed: str, **more: Any) -> int:
+def check_promises(tasks: list[Task], nodes: int, limit: float | None, speed: str, **more: Any) -> int:
     """Nobody starts later than first promised; how many borrowed."""
     promised = Promised(limit, **more)
     seen, ends = simulated(tasks, nodes, promised, shared_speed=speed)
@@ -181,7 +181,7 @@ def check_promises(tasks: List[Task], nodes: int, limit: Optional[float], speed:
        st.sampled_from(["always", "gain", "earlier"]))
 @settings(max_examples=200, deadline=None)
 def test_with_all_reservations_nobody_starts_later_for_a_lend(
-        workload: Tuple[int, List[Task]], limit: Optional[float], speed: str, when: str) -> None:
+        workload: tuple[int, list[Task]], limit: float | None, speed: str, when: str) -> None:
     nodes, tasks = workload
     check_promises(tasks, nodes, limit, speed, **({when: True} if when != "earlier" else {}))
 

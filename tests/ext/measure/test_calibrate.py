@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
@@ -24,7 +23,7 @@ def runs(site: Site, name: str) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def table(site: Site) -> Dict[str, Estimate]:
+def table(site: Site) -> dict[str, Estimate]:
     found, _ = read_estimates(site.root / "estimates.csv")
     return {f"{app} {procs}": estimate for (app, procs), estimate in found.items()}
 
@@ -130,7 +129,7 @@ def test_programs_that_fail_are_named_and_the_others_measured(site: Site) -> Non
     (["--apps", "nix*"], "no program nix*"), (["--ranks", "7"], "nothing is left to measure"),
     (["--ranks", "x"], "not a whole number"), (["--out", "bin/a.x/t.csv"], "cannot write"),
     (["--out", "vrm.yaml"], "no column app")])
-def test_what_cannot_be_measured_is_said(site: Site, arguments: List[str], message: str) -> None:
+def test_what_cannot_be_measured_is_said(site: Site, arguments: list[str], message: str) -> None:
     site.program("a.x", RUN)
     done = site.run("calibrate", "--repetitions", "1", *arguments)
     assert done.returncode == 2, done.stderr

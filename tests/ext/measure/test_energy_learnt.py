@@ -38,7 +38,7 @@ def test_jobs_alone_on_a_node_are_learnt_from() -> None:
     ({"status": "failed"}, "did not complete"), ({"metered": False}, "where no energy was measured"),
     ({"nodes": "n[0-1]"}, "on several nodes"), ({"frequency": 1.8}, "had a frequency set"),
     ({"nodes": "n7"}, "on nodes without a class")])
-def test_other_jobs_say_nothing(more: "dict[str, Any]", why: str) -> None:
+def test_other_jobs_say_nothing(more: dict[str, Any], why: str) -> None:
     learnt = learn([job(1, **more)], CLASSES.get)
     assert not learnt.found and why in next(iter(learnt.left_out)) and sum(learnt.left_out.values()) == 1
 

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Dict, Tuple
+from collections.abc import Callable
 
 import pytest
 import warm
@@ -44,7 +44,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def files(node: Path) -> Dict[str, Tuple[str, str]]:
+def files(node: Path) -> dict[str, tuple[str, str]]:
     """Governor and speed of each CPU."""
     return {folder.name: ((folder / "cpufreq/scaling_governor").read_text().strip(),
                           (folder / "cpufreq/scaling_setspeed").read_text().strip())
@@ -174,7 +174,7 @@ def test_what_cannot_be_measured_is_not_written(node: Path, tmp_path: Path, monk
 
 @pytest.mark.parametrize("said, wanted", [("100|36000|2|", (100, 180)), ("100|0|2", None), ("", None)])
 def test_slurms_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str,
-                           wanted: "Tuple[float, float] | None") -> None:
+                           wanted: tuple[float, float] | None) -> None:
     program(tmp_path, "sacct", f"echo '{said}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     if wanted is None:
@@ -189,7 +189,7 @@ def test_the_command(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     program(tmp_path, "perf", "exit 1\n")  # on some machines it counts
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
-    def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
+    def vrm(*words: str) -> subprocess.CompletedProcess[str]:
         return warm.run(["energy", *words], cwd=tmp_path, timeout=60)
 
     said = vrm("check")

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, List, Optional
 
 import pytest
 from hypothesis import given
@@ -56,7 +55,7 @@ SAYS_ONE = "echo ran >> \"$0.log\"\necho ' Time in seconds = 1.00'\n"
 QUICK = ("--runs", "2", "--period", "20", "--steady", "0.5")
 
 
-def figures(path: Path) -> Dict[str, Figure]:
+def figures(path: Path) -> dict[str, Figure]:
     return {" ".join(filter(None, (one.placement, one.app, one.partner))): one
             for one in read(path).figures}
 
@@ -223,11 +222,11 @@ def test_one_core_cannot_be_shared(site: Site) -> None:
 # Where a pair runs.
 
 
-def places(cluster: Cluster, large: int, small: int) -> List[Dict[int, List[int]]]:
+def places(cluster: Cluster, large: int, small: int) -> list[dict[int, list[int]]]:
     """For each copy the cores it takes, by node; a core is counted over the node."""
     found = []
     for placement in pair_up(cluster, large, small):
-        cores: Dict[int, List[int]] = {}
+        cores: dict[int, list[int]] = {}
         for slot in placement.slots(cluster.nodes):
             first = sum(cluster.nodes[slot.node].sockets[:slot.socket])
             cores.setdefault(slot.node, []).extend(first + core for core in slot.cores)
@@ -272,7 +271,7 @@ def allocation(*sockets: int, nodes: int = 1) -> Allocation:
     ("bt.A.x", 1, (2,), None, 1), ("bt.D.x", 4, (10, 10), None, 36),
     ("cg.D.x", 4, (10, 10), None, 32), ("ep.D.x", 4, (10, 10), None, 40), ("mine", 4, (10, 10), 12, 12), ("sp.A.x", 2, (5,), None, 4)])
 def test_ranks_follow_from_the_allocation(app: str, nodes: int, sockets: tuple,
-                                          most: Optional[int], ranks: int) -> None:
+                                          most: int | None, ranks: int) -> None:
     assert ranks_for(app, allocation(*sockets, nodes=nodes), most) == ranks
     with pytest.raises(MeasureError, match="9 only"):
         ranks_for("bt.A.9", allocation(4))
@@ -281,7 +280,7 @@ def test_ranks_follow_from_the_allocation(app: str, nodes: int, sockets: tuple,
 @pytest.mark.parametrize("times, runs_, steady", [
     ([1.0, 1.0], 3, False), ([1.0, 1.02, 1.01], 3, True), ([1.0, 2.0, 3.0], 3, False),
     ([1.0, 1.0, 1.0, 1.0, 9.0], 3, True), ([2.0], 1, True)])
-def test_when_a_figure_is_steady(times: List[float], runs_: int, steady: bool) -> None:
+def test_when_a_figure_is_steady(times: list[float], runs_: int, steady: bool) -> None:
     assert _Times(times, times).steady(Method(runs_, steady=0.05)) is steady
 
 
@@ -298,7 +297,7 @@ SPEEDS = st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(0.2, 3), min_si
 
 @given(SPEEDS)
 @pytest.mark.slow
-def test_ranks_survive_every_way_round(pairs: Dict[str, Dict[str, float]]) -> None:
+def test_ranks_survive_every_way_round(pairs: dict[str, dict[str, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "h"
         figures_ = ranked([Figure("strip", f"{app}.S.x", 1, f"{partner}.S.x", 1,
@@ -320,7 +319,7 @@ def test_ranks_survive_every_way_round(pairs: Dict[str, Dict[str, float]]) -> No
 
 @pytest.mark.slow
 def test_a_pool_becomes_figures(tmp_path: Path) -> None:
-    def load(name: str, compact: List[float], partners: Dict[str, List[List[float]]]) -> str:
+    def load(name: str, compact: list[float], partners: dict[str, list[list[float]]]) -> str:
         return json.dumps({"load_name": name, "num_of_processes": 4, "compact_timelogs": compact,
                            "coscheduled_timelogs": partners})
     pool = tmp_path / "pool.json"
@@ -350,11 +349,11 @@ def test_a_pool_becomes_figures(tmp_path: Path) -> None:
         "# from pool.json"]
 
 
-def convert(source: Path, target: Path) -> "subprocess.CompletedProcess[str]":
+def convert(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return vrm("convert", str(source), str(target), cwd=target.parent)
 
 
-def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+def vrm(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return warm.run(["heatmap", *arguments], cwd=cwd, env={**os.environ, **env}, timeout=60)
 
 
@@ -446,7 +445,7 @@ def test_the_scale_of_ranks_has_whole_numbers(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     from matplotlib.figure import Figure
-    ticks: List[float] = []
+    ticks: list[float] = []
     real = Figure.savefig
 
     def savefig(figure, *words, **more):  # type: ignore[no-untyped-def]
@@ -486,7 +485,7 @@ def test_throughput_compares_with_one_after_the_other() -> None:
     assert MEASURED.heatmap(2.0).refuses("cg", 1, "bt", 1)
 
 
-def started(heatmap: Heatmap, *apps: str, nodes: int = 2) -> List[List[int]]:
+def started(heatmap: Heatmap, *apps: str, nodes: int = 2) -> list[list[int]]:
     """Where jobs of one node each start under strip: the nodes of those that start at once."""
     cluster = Cluster.regular(nodes, 1, 2)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("none"),

@@ -15,7 +15,6 @@ import sys
 import tarfile
 import textwrap
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
@@ -142,7 +141,7 @@ def suite(root: Path, version: str = "3.4") -> Path:
     passed = "CLASS=$(CLASS)" + (" NPROCS=$(NPROCS)" if old else "")
     rules = "\n".join(f"{app}: header\n\tcd {app.upper()}; $(MAKE) {passed}"
                       for app in ("bt", "cg", "ep", "is"))
-    files: Dict[str, str] = {
+    files: dict[str, str] = {
         "Makefile": TOP.format(rules=rules),
         "config/make.def.template": "MPIFC = f90\n", "config/suite.def.template": "ep\tS\n",
         "sys/make.common": COMMON.format(tail=tail, fortran=fortran),
@@ -162,7 +161,7 @@ def suite(root: Path, version: str = "3.4") -> Path:
     return top
 
 
-def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+def vrm(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return warm.run(["npb", "build", *arguments], cwd=cwd, env={**mpirun_environment(), **env}, timeout=120)
 
 
@@ -172,7 +171,7 @@ def run(program: Path) -> str:
                           check=True).stdout
 
 
-def snapshot(root: Path) -> Dict[str, bytes]:
+def snapshot(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*")
             if path.is_file()}
 
@@ -299,8 +298,8 @@ def test_without_fortran_the_program_in_c_is_built(tmp_path: Path) -> None:
     (["-m", "vrm.cli", "npb", "build", "--source", "NPB3.4"], ["is.S.x"]),
     (["-m", "vrm.cli", "npb", "build"], []),
     ([str(Path(npb_build.bundled().__file__))], [])], ids=["official", "bundled", "build.py"])
-def test_interrupted_it_reports_no_failures(tmp_path: Path, command: List[str],
-                                            made: List[str]) -> None:
+def test_interrupted_it_reports_no_failures(tmp_path: Path, command: list[str],
+                                            made: list[str]) -> None:
     """Ctrl-C goes to the compilers, too, and the official suite's make: these are let go on."""
     suite(tmp_path)
     compiler = tmp_path / "slow-mpicc"
@@ -347,7 +346,7 @@ def test_the_bundled_programs_are_built_without_a_source(tmp_path: Path) -> None
     (["--source", "NPB3.4", "--mpicc", "/nix/mpicc"], "no MPI C compiler /nix/mpicc"),
     (["--source", "evil.tar"], "outside"),
 ])
-def test_what_cannot_be_built_is_said_with_the_mend(tmp_path: Path, arguments: List[str],
+def test_what_cannot_be_built_is_said_with_the_mend(tmp_path: Path, arguments: list[str],
                                                     message: str) -> None:
     suite(tmp_path)
     (tmp_path / "text").write_text("no archive")

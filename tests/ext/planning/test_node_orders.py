@@ -4,7 +4,8 @@ loops over nodes and fractions."""
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from vrm.ext.planning.stock import Stock
 Amounts = Mapping[str, float]
 
 
-def eurora(gpus: int = 32, mics: int = 32) -> List[Node]:
+def eurora(gpus: int = 32, mics: int = 32) -> list[Node]:
     """Nodes of 16 cores and 16 GiB, first those with two GPUs, then those with two MICs."""
     return ([Node(f"g{i}", (8, 8), {"memory": 16, "gpu": 2}) for i in range(gpus)]
             + [Node(f"m{i}", (8, 8), {"memory": 16, "mic": 2}) for i in range(mics)])
@@ -49,15 +50,15 @@ def view(nodes: Sequence[Node], free: Mapping[int, Amounts]) -> Pool:
     return pool
 
 
-def listed(groups: Iterator[int]) -> List[int]:
+def listed(groups: Iterator[int]) -> list[int]:
     """The nodes in order."""
     found = [node for group in groups for node in bits.members(group)]
     assert len(set(found)) == len(found)
     return found
 
 
-def asked(made: Any, pool: Pool, job: Job, eligible: Optional[int] = None,
-          rooms: Sequence[Tuple[int, int]] = ()) -> List[int]:
+def asked(made: Any, pool: Pool, job: Job, eligible: int | None = None,
+          rooms: Sequence[tuple[int, int]] = ()) -> list[int]:
     return listed(made.groups(job, pool, pool.up if eligible is None else eligible, lambda: rooms))
 
 
@@ -128,8 +129,8 @@ def test_best_fit_takes_the_smallest_sum_first_and_sorts_again_after_each_start(
     (eurora(4, 4), {}, [1, 5, 2, 6, 3, 7, 4, 8]),
     (eurora(5, 2), {}, [1, 2, 3, 4, 6, 5, 7]),
 ])
-def test_balanced_takes_heads_of_the_longest_list(nodes: Sequence[Node], free: Dict[int, Amounts],
-                                                  expected: List[int]) -> None:
+def test_balanced_takes_heads_of_the_longest_list(nodes: Sequence[Node], free: dict[int, Amounts],
+                                                  expected: list[int]) -> None:
     made = order("balanced critical=gpu,mic", nodes)
     assert [node + 1 for node in asked(made, view(nodes, free), ONE)] == expected
 
@@ -138,7 +139,7 @@ def test_balanced_goes_by_what_is_left_now() -> None:
     """A MIC node has GPUs, too, and these alone are left; two nodes have nothing left."""
     nodes = eurora(4, 0) + [Node("both", (8, 8), {"memory": 16, "gpu": 2, "mic": 2})] + eurora(0, 3)
     made = order("balanced", nodes)
-    free: Dict[int, Amounts] = {0: {"gpu": 2}, 1: {"gpu": 1}, 2: {"gpu": 0}, 3: {"gpu": 2},
+    free: dict[int, Amounts] = {0: {"gpu": 2}, 1: {"gpu": 1}, 2: {"gpu": 0}, 3: {"gpu": 2},
                                 4: {"gpu": 2, "mic": 0}, 5: {"mic": 2}, 6: {"mic": 0}, 7: {"mic": 1}}
     assert [node + 1 for node in asked(made, view(nodes, free), ONE)] == [3, 7, 1, 2, 4, 6, 5, 8]
 
@@ -155,7 +156,7 @@ def test_balanced_counts_a_node_of_two_critical_resources_to_that_of_which_more_
     nodes = [Node("a", (4,), {"gpu": 4, "mic": 4}), Node("b", (4,), {"gpu": 4, "mic": 4}),
              Node("c", (4,), {"gpu": 4, "mic": 4})]
     made = order("balanced", nodes)
-    left: Dict[int, Amounts] = {0: {"gpu": 1, "mic": 2}, 1: {"gpu": 2, "mic": 1}, 2: {"mic": 4}}
+    left: dict[int, Amounts] = {0: {"gpu": 1, "mic": 2}, 1: {"gpu": 2, "mic": 1}, 2: {"mic": 4}}
     assert asked(made, view(nodes, left), ONE) == [1, 2, 0]  # ties: GPUs first
     left[2] = {"gpu": 0, "mic": 4}
     assert asked(made, view(nodes, left), ONE) == [0, 1, 2]
@@ -165,11 +166,11 @@ A, B, C, D = 0, 1, 32, 33
 LETTERS = {A: "A", B: "B", C: "C", D: "D"}
 
 
-def example() -> Tuple[List[Node], Pool, List[Job], List[Tuple[int, int]]]:
+def example() -> tuple[list[Node], Pool, list[Job], list[tuple[int, int]]]:
     """Eurora at loads of 1/2 of its cores and memory, 3/4 of its GPUs, 1/4 of its MICs, two jobs
     that wait, and four nodes on which the first one has room."""
     nodes = eurora()
-    free: Dict[int, Dict[str, float]] = {
+    free: dict[int, dict[str, float]] = {
         A: {"cores": 16, "memory": 16, "gpu": 2}, B: {"cores": 8, "memory": 8, "gpu": 2},
         C: {"cores": 12, "memory": 12, "mic": 2}, D: {"cores": 8, "memory": 10, "mic": 0}}
     used = {"cores": 512 - 20, "memory": 512 - 18, "gpu": 48, "mic": 16 - 2}
@@ -242,7 +243,7 @@ def test_jobs_that_a_plan_starts_beside_this_one_are_in_the_window() -> None:
     made = order("weighted window=1", nodes)
     mic = Job(3, "c", 1, 600.0, resources={"mic": 2})
 
-    def weights(start: Optional[float]) -> Any:
+    def weights(start: float | None) -> Any:
         if start is not None:
             made.plans({3: (mic, start)})
         return made.weights(jobs[0], pool)["mic"]
@@ -255,7 +256,7 @@ def test_jobs_that_a_plan_starts_beside_this_one_are_in_the_window() -> None:
 
 def test_hybrid_sorts_each_list_by_weight_and_keeps_the_order_of_the_lists() -> None:
     nodes = eurora(4, 3)
-    free: Dict[int, Amounts] = {0: {"cores": 16}, 1: {"cores": 4}, 2: {"cores": 8}, 3: {"cores": 12,
+    free: dict[int, Amounts] = {0: {"cores": 16}, 1: {"cores": 4}, 2: {"cores": 8}, 3: {"cores": 12,
                                 "gpu": 0}, 4: {"cores": 9}, 5: {"cores": 3}, 6: {"cores": 1}}
     made = order("hybrid", nodes)
     pool = view(nodes, free)
@@ -315,7 +316,7 @@ class PlainNode:
         self.sockets = list(node.sockets)
         self.left = {name: Fraction(str(amount)) for name, amount in node.resources.items()}
 
-    def all(self) -> Dict[str, Fraction]:
+    def all(self) -> dict[str, Fraction]:
         return {"cores": Fraction(sum(self.sockets)), **self.left}
 
     def room(self, job: Job) -> int:
@@ -325,14 +326,14 @@ class PlainNode:
         return ranks
 
 
-def wants(job: Job) -> Dict[str, Fraction]:
+def wants(job: Job) -> dict[str, Fraction]:
     """What a rank takes."""
     return {"cores": Fraction(job.cores),
             **{name: Fraction(str(amount)) for name, amount in job.resources.items()}}
 
 
 def plain_weights(job: Job, window: Sequence[Job], nodes: Sequence[Node],
-                  here: Sequence[PlainNode], priorities: Mapping[str, Fraction]) -> Dict[str, Fraction]:
+                  here: Sequence[PlainNode], priorities: Mapping[str, Fraction]) -> dict[str, Fraction]:
     names = {"cores"}.union(*(node.resources for node in nodes))
     weights = {}
     for name in names:
@@ -347,7 +348,7 @@ def plain_weights(job: Job, window: Sequence[Job], nodes: Sequence[Node],
 
 def plain_order(text: str, job: Job, window: Sequence[Job], nodes: Sequence[Node],
                 here: Sequence[PlainNode], critical: Sequence[str],
-                priorities: Mapping[str, Fraction]) -> List[int]:
+                priorities: Mapping[str, Fraction]) -> list[int]:
     """All nodes on which the job has room, best first."""
     everything = list(range(len(nodes)))
     fitting = [at for at in everything if here[at].room(job)]
@@ -364,7 +365,7 @@ def plain_order(text: str, job: Job, window: Sequence[Job], nodes: Sequence[Node
 
     if text.endswith("weighted"):
         return sorted(fitting, key=key)
-    lists: Dict[str, List[int]] = {name: [] for name in ["", *critical]}
+    lists: dict[str, list[int]] = {name: [] for name in ["", *critical]}
     for at in everything if text == "balanced" else sorted(fitting, key=key):
         left = {name: here[at].left.get(name, 0) for name in critical}
         most = max([*left.values(), 0])
@@ -382,13 +383,13 @@ SHAPES = st.lists(st.tuples(st.sampled_from([(4,), (2, 2), (1, 3), (8,)]), RESOU
 
 
 @st.composite
-def machines(draw: Any) -> List[Node]:
+def machines(draw: Any) -> list[Node]:
     one = st.sampled_from(draw(SHAPES))
     return [Node(f"n{at}", *draw(one))
             for at in range(draw(st.integers(1, 9)))]
 
 
-def mixed_jobs(first: int, most: int = 8) -> st.SearchStrategy[List[Job]]:
+def mixed_jobs(first: int, most: int = 8) -> st.SearchStrategy[list[Job]]:
     one = st.tuples(each_of(range(1, 7), [1, 2], [1.5, 60.0, 600.25]),
                     some_of({"gpu": [1], "mic": [1], "memory": [0.5, 2]}))
     return st.lists(one, max_size=most).map(lambda found: [
@@ -403,8 +404,8 @@ ORDERS = ["first-fit", "best-fit", "balanced", "weighted", "hybrid", "priority-w
 @settings(max_examples=120, deadline=None)
 @given(nodes=machines(), running=mixed_jobs(100), waiting=mixed_jobs(1), window=st.integers(1, 4),
        data=st.data())
-def test_nodes_come_as_the_definition_says(text: str, nodes: List[Node], running: List[Job],
-                                           waiting: List[Job], window: int, data: Any) -> None:
+def test_nodes_come_as_the_definition_says(text: str, nodes: list[Node], running: list[Job],
+                                           waiting: list[Job], window: int, data: Any) -> None:
     """On machines with random loads: what runs is placed anywhere, some of it ends again."""
     cluster, plain = Cluster(nodes), [PlainNode(node) for node in nodes]
     first_fit = make_policy("pack", cluster)
@@ -467,7 +468,7 @@ def test_nodes_come_as_the_definition_says(text: str, nodes: List[Node], running
 
 @settings(max_examples=60, deadline=None)
 @given(nodes=machines(), jobs=mixed_jobs(1, 12), data=st.data())
-def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: List[Node], jobs: List[Job],
+def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: list[Node], jobs: list[Job],
                                                        data: Any) -> None:
     cluster = Cluster(nodes)
     policy = make_policy("pack", cluster)
@@ -487,7 +488,7 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: List[Node], jobs: 
             pool = cluster.what_if()
             pool.take(job, placement)
         names = sorted({name for node in nodes for name in node.resources})
-        expected: Dict[Tuple[int, ...], int] = {}
+        expected: dict[tuple[int, ...], int] = {}
         used = [0] * (1 + len(names))
         whole = Pool(nodes)
         for at, node in enumerate(nodes):
@@ -503,7 +504,7 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: List[Node], jobs: 
 @pytest.mark.parametrize("text", ORDERS)
 @settings(max_examples=60, deadline=None)
 @given(nodes=machines(), wanted=mixed_jobs(1, 12), data=st.data())
-def test_whole_nodes_are_taken_as_the_definition_says(text: str, nodes: List[Node], wanted: List[Job],
+def test_whole_nodes_are_taken_as_the_definition_says(text: str, nodes: list[Node], wanted: list[Job],
                                                       data: Any) -> None:
     """Under compact: of a node that a job has no core is left, but resources are."""
     cluster = Cluster(nodes)
@@ -533,8 +534,8 @@ def test_whole_nodes_are_taken_as_the_definition_says(text: str, nodes: List[Nod
 @pytest.mark.parametrize("text", ORDERS)
 @settings(max_examples=80, deadline=None)
 @given(nodes=machines(), running=mixed_jobs(100), wanted=mixed_jobs(1), data=st.data())
-def test_a_job_fits_where_it_has_a_place(text: str, nodes: List[Node], running: List[Job],
-                                         wanted: List[Job], data: Any) -> None:
+def test_a_job_fits_where_it_has_a_place(text: str, nodes: list[Node], running: list[Job],
+                                         wanted: list[Job], data: Any) -> None:
     """Whether it says on how many nodes it runs or not; a place keeps to that."""
     cluster = Cluster(nodes)
     policy = make_policy("pack", cluster, node_order=text)

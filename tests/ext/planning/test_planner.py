@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +21,7 @@ PROBLEM = PlanningProblem((4, 2), ((3, (1, 1)),), tuple(
 
 
 def answered(planner: Planner, now: float = 0.0) -> Any:
-    found: List[Any] = [None]
+    found: list[Any] = [None]
 
     def there() -> bool:
         found[0] = planner.answer(now)
@@ -63,7 +63,7 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
         planner.close()
 
 
-def planners(manager: int) -> List[psutil.Process]:
+def planners(manager: int) -> list[psutil.Process]:
     return descendants(manager, "vrm.ext.planning.planner")
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ def problems(draw: Any, most: int = 7) -> PlanningProblem:
     kinds = draw(st.integers(1, 3))
     capacity = tuple(draw(st.lists(st.integers(1, 6), min_size=kinds, max_size=kinds)))
 
-    def wants(of: Sequence[int]) -> Tuple[int, ...]:
+    def wants(of: Sequence[int]) -> tuple[int, ...]:
         return tuple(draw(st.integers(0, each)) for each in of)
 
     running, free = [], list(capacity)
@@ -67,7 +68,7 @@ def test_plans_hold_every_constraint_and_none_is_worse_than_that_of_easy(problem
     assert cold is not None and broken(problem, cold) == ""
 
 
-def plain_easy(problem: PlanningProblem) -> List[int]:
+def plain_easy(problem: PlanningProblem) -> list[int]:
     """EASY in plain loops over seconds."""
     spans = [(0, seconds, wants) for seconds, wants in problem.running]
 
@@ -132,7 +133,7 @@ def test_equal_searches_find_equal_plans() -> None:
 def test_without_a_plan_to_begin_with_the_search_gets_more_time_until_there_is_one(
         monkeypatch: pytest.MonkeyPatch) -> None:
     from ortools.sat.python import cp_model
-    tries: List[float] = []
+    tries: list[float] = []
 
     def give_up(self: Any, model: Any) -> Any:
         tries.append(self.parameters.max_deterministic_time)
@@ -202,7 +203,7 @@ def test_running_jobs_are_fixed_and_overdue_ones_end_in_a_second(policy: str) ->
 
 
 def step(jobs: Sequence[Job], cluster: Cluster, text: str = "cp", ordering: str = "PRB",
-         queues: Any = None, policy: str = "pack") -> List[int]:
+         queues: Any = None, policy: str = "pack") -> list[int]:
     scheduler = Scheduler(make_ordering(ordering), make_backfilling(text),
                           make_policy(policy, cluster), queues=Queues.of(queues or {}))
     queue = scheduler.new_queue()
@@ -240,7 +241,7 @@ def test_who_costs_more_starts_first() -> None:
 @given(wanted=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 9), st.integers(1, 9),
                                  st.integers(0, 12)), max_size=10))
 def test_every_job_runs_and_the_same_twice(text: str, policy: str, order: str,
-                                           wanted: List[Tuple[int, ...]]) -> None:
+                                           wanted: list[tuple[int, ...]]) -> None:
     jobs = [Submission(Job(number, "x", procs, float(estimate), float(submit)), float(run))
             for number, (procs, run, estimate, submit) in enumerate(
                 sorted(wanted, key=lambda each: each[3]))]
@@ -252,9 +253,9 @@ def test_every_job_runs_and_the_same_twice(text: str, policy: str, order: str,
 
 
 def test_what_a_step_has_decided_is_not_planned_again() -> None:
-    asked: List[PlanningProblem] = []
+    asked: list[PlanningProblem] = []
 
-    def solver(problem: PlanningProblem) -> Optional[List[int]]:
+    def solver(problem: PlanningProblem) -> list[int] | None:
         asked.append(problem)
         return easy_plan(problem)
 
@@ -278,18 +279,18 @@ class Elsewhere:
     """Makes plans when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: List[PlanningProblem] = []
-        self.plan: Optional[List[int]] = None
+        self.asked: list[PlanningProblem] = []
+        self.plan: list[int] | None = None
 
     def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
         self.asked.append(problem)
         self.plan = None
 
-    def answer(self, now: float) -> Optional[List[int]]:
+    def answer(self, now: float) -> list[int] | None:
         return self.plan
 
 
-def elsewhere() -> Tuple[Elsewhere, Cluster, Scheduler, Any]:
+def elsewhere() -> tuple[Elsewhere, Cluster, Scheduler, Any]:
     """Four cores, one of which is busy for long, and two jobs that want the others."""
     cluster = Cluster.regular(1, 1, 4)
     planning = Planning()
@@ -305,7 +306,7 @@ def elsewhere() -> Tuple[Elsewhere, Cluster, Scheduler, Any]:
     return aside, cluster, scheduler, queue
 
 
-def ids(starts: Sequence[Any]) -> List[int]:
+def ids(starts: Sequence[Any]) -> list[int]:
     return [start.job.id for start in starts]
 
 
@@ -386,7 +387,7 @@ def test_nobody_who_does_not_plan_loads_or_tools() -> None:
 
 @pytest.mark.parametrize("seconds, started", [(40.0, [2]), (50.0, [2]), (80.0, [])])
 def test_easy_reserves_nodes_for_the_head_and_starts_who_ends_by_then(seconds: float,
-                                                                     started: List[int]) -> None:
+                                                                     started: list[int]) -> None:
     """Three nodes of four cores; two are busy until 100 and 50. The first job gets its nodes at 50;
     the second may start if it ends by then, and the third would take one of them."""
     cluster = Cluster.regular(3, 1, 4)

@@ -16,7 +16,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -38,7 +39,7 @@ CLI = [sys.executable, "-m", "vrm.cli", "--on"]
 class Typist:
     """A program on a terminal of its own, whose questions are answered."""
 
-    def __init__(self, argv: Sequence[str], env: Dict[str, str], start: Any = subprocess.Popen, **how: Any) -> None:
+    def __init__(self, argv: Sequence[str], env: dict[str, str], start: Any = subprocess.Popen, **how: Any) -> None:
         self.terminal, inner = pty.openpty()
         self.seen = b""
         self.process = start(
@@ -68,7 +69,7 @@ class Typist:
         """Type."""
         os.write(self.terminal, text.encode())
 
-    def end(self, limit: float = LIMIT) -> Tuple[int, str]:
+    def end(self, limit: float = LIMIT) -> tuple[int, str]:
         """Its exit status, and the rest of what it showed."""
         stop = time.monotonic() + limit
         while select.select([self.terminal], [], [], max(0.0, stop - time.monotonic()))[0] and self._read():
@@ -97,7 +98,7 @@ class Cluster:
         (self.home / ".ssh" / "config").write_text(
             "Host cluster\n  HostName n0\n  User alice\n" + more)
 
-    def on(self, *words: object, host: str = "cluster:work", **how: Any) -> "subprocess.CompletedProcess[str]":
+    def on(self, *words: object, host: str = "cluster:work", **how: Any) -> subprocess.CompletedProcess[str]:
         """Run `vrm --on HOST WORDS` on the login node."""
         return self.testbed.exec("login", [*CLI, host, *words], self.env, cwd=self.home, timeout=120, **how)
 
@@ -284,7 +285,7 @@ class Asking(paramiko.ServerInterface):
 
     def __init__(self, codes: bool) -> None:
         self.codes = codes
-        self.ran: List[str] = []
+        self.ran: list[str] = []
         self.done = threading.Event()
         self.proved = False
 
@@ -332,7 +333,7 @@ class Server:
         self.key = paramiko.ECDSAKey.generate()
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        self.transports: List[paramiko.Transport] = []
+        self.transports: list[paramiko.Transport] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -440,10 +441,10 @@ def test_without_a_terminal_a_question_is_an_error(home: Path) -> None:
 class Files:
     """A server of files that says what it likes."""
 
-    def __init__(self, tree: Dict[str, List[Tuple[str, int, bytes]]]) -> None:
+    def __init__(self, tree: dict[str, list[tuple[str, int, bytes]]]) -> None:
         self.tree = tree
 
-    def listdir_attr(self, path: str) -> List[paramiko.SFTPAttributes]:
+    def listdir_attr(self, path: str) -> list[paramiko.SFTPAttributes]:
         found = []
         for name, mode, data in self.tree[path]:
             entry = paramiko.SFTPAttributes()
@@ -458,7 +459,7 @@ class Files:
         class Reading:
             place = 0
 
-            def __enter__(self) -> "Reading":
+            def __enter__(self) -> Reading:
                 return self
 
             def __exit__(self, *_: Any) -> None:
@@ -516,7 +517,7 @@ def test_a_file_that_changes_this_second_is_fetched_the_next_time(tmp_path: Path
 
 def test_a_directory_in_itself_ends(tmp_path: Path) -> None:
     class Endless(Files):
-        def listdir_attr(self, path: str) -> List[paramiko.SFTPAttributes]:
+        def listdir_attr(self, path: str) -> list[paramiko.SFTPAttributes]:
             self.tree[path] = [("again", FOLDER, b""), ("f", FILE, b"f")]
             return super().listdir_attr(path)
 
@@ -527,7 +528,7 @@ def test_a_directory_in_itself_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text, wanted", [
     ("cluster", ("cluster", "")), ("me@cluster:work/x y", ("me@cluster", "work/x y")), ("[::1]:d", ("::1", "d")),
     ("10.0.0.1:~/d", ("10.0.0.1", "~/d")), ("-oProxyCommand=x", None), ("a b", None), ("", None), ("a@-b", None)])
-def test_what_can_be_a_host(text: str, wanted: Optional[Tuple[str, str]]) -> None:
+def test_what_can_be_a_host(text: str, wanted: tuple[str, str] | None) -> None:
     if wanted is None:
         with pytest.raises(RunError, match="HOST"):
             target(text)

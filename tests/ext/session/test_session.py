@@ -9,7 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import FIRST_COMPLETED, CancelledError, as_completed, wait
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from vrm.results.jobs import read_jobs
 from vrm.ext.session import JobFailed, SessionError
 from vrm.workload.grammar import LineError
 
-KEYS: Dict[str, Any] = {"Nodes": 2, "Sockets": 1, "Cores": 2, "Emulate": True,
+KEYS: dict[str, Any] = {"Nodes": 2, "Sockets": 1, "Cores": 2, "Emulate": True,
                         "Launcher": {"Kind": "direct"}}
 
 

@@ -7,7 +7,7 @@ import json
 import struct
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,7 +16,7 @@ from vrm.cli import main
 from vrm.ext.study.report import compare
 from vrm.results.jobs import JobRow, JobWriter
 
-Times = Tuple[float, Optional[float], Optional[float]]  # submission, start, end
+Times = tuple[float, float | None, float | None]  # submission, start, end
 
 
 def make_run(directory: Path, *jobs: Times, procs: int = 2) -> Path:
@@ -28,12 +28,12 @@ def make_run(directory: Path, *jobs: Times, procs: int = 2) -> Path:
     return directory
 
 
-def found(capsys: Any, *words: Any) -> Dict[str, Any]:
+def found(capsys: Any, *words: Any) -> dict[str, Any]:
     assert main(["compare", *map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def cells(line: str) -> List[str]:
+def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
@@ -112,14 +112,14 @@ def test_a_first_run_without_waits_has_no_ratio(tmp_path: Path, capsys: Any) -> 
 
 
 @pytest.fixture
-def four(tmp_path: Path) -> List[Path]:
+def four(tmp_path: Path) -> list[Path]:
     return [make_run(tmp_path / name, *((i, i + factor * (i % 40) ** 2, i + 9000)
                                         for i in range(2000)))
             for name, factor in (("fcfs", 5.5), ("easy$", 0.02), ("wfp3$", 0.3), ("cons", 1))]
 
 
 @pytest.mark.slow
-def test_a_png_is_wide_enough_and_small(four: List[Path], tmp_path: Path, capsys: Any) -> None:
+def test_a_png_is_wide_enough_and_small(four: list[Path], tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "c.png"
     assert main(["compare", *map(str, four), "--out", str(picture)]) == 0
@@ -130,7 +130,7 @@ def test_a_png_is_wide_enough_and_small(four: List[Path], tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-def test_an_svg_has_every_run_in_every_panel(four: List[Path], tmp_path: Path,
+def test_an_svg_has_every_run_in_every_panel(four: list[Path], tmp_path: Path,
                                              capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     pictures = [tmp_path / "c.svg", tmp_path / "again.svg"]
@@ -148,7 +148,7 @@ def test_an_svg_has_every_run_in_every_panel(four: List[Path], tmp_path: Path,
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60).map(sorted))
-def test_steps_are_the_empirical_distribution(waits: List[int]) -> None:
+def test_steps_are_the_empirical_distribution(waits: list[int]) -> None:
     times, shares = compare.steps(waits)
     assert times == sorted(set(waits))
     assert shares == [sum(wait <= time for wait in waits) / len(waits) for time in times]
@@ -174,7 +174,7 @@ def test_steps_of_many_values_are_few_and_exact(count: int, different: int) -> N
     (["good", "--out", "c.gif"], "ends in .png or .svg"),
     (["good", "--out", "none/c.png"], "cannot write none/c.png"),
 ])
-def test_messages(words: List[str], message: str, tmp_path: Path, capsys: Any,
+def test_messages(words: list[str], message: str, tmp_path: Path, capsys: Any,
                   monkeypatch: pytest.MonkeyPatch) -> None:
     if words[-1].endswith(".png"):
         pytest.importorskip("matplotlib")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import yaml
@@ -107,7 +107,7 @@ def test_repetitions_are_blocks_in_an_order_of_the_seed(tmp_path: Path, queue: P
     ({"Queues": [{"Generate": {"Estimates": "class-b", "Apps": ["xx"]}}]}, 15, "xx is not"),
     ({"Config": "none.yaml"}, 15, "none.yaml: no such file"),
 ])
-def test_what_is_wrong_is_told_with_its_line(keys: Dict[str, Any], line: int, message: str,
+def test_what_is_wrong_is_told_with_its_line(keys: dict[str, Any], line: int, message: str,
                                              tmp_path: Path, queue: Path, capsys: Any) -> None:
     path = simulated(tmp_path, queue, **keys)
     if line > 8:  # the keys of this file are one to a line
@@ -235,7 +235,7 @@ def live(site: Site) -> Path:
                  Grid={"Scheduling.Algorithm": ["FCFS", "LJF"]})
 
 
-def start(site: Site, path: Path) -> "subprocess.Popen[str]":
+def start(site: Site, path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "vrm.cli", "experiment", str(path), "--out", str(site.root / "out")],
         cwd=site.root, env=site.env, text=True, stdin=subprocess.DEVNULL,
@@ -244,7 +244,7 @@ def start(site: Site, path: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def records(site: Site) -> List[Dict[str, Any]]:
+def records(site: Site) -> list[dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in (site.root / "out").glob("*/run.json")]
     return sorted(found, key=lambda record: record["position"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,7 +38,7 @@ def seen(read: Any) -> Any:
 
 @ALONE
 @given(rows=st.lists(JOB, max_size=6))
-def test_the_table_has_the_rows_of_the_list(tmp_path: Path, rows: List[JobRow]) -> None:
+def test_the_table_has_the_rows_of_the_list(tmp_path: Path, rows: list[JobRow]) -> None:
     path = tmp_path / "jobs.csv"
     path.unlink(missing_ok=True)
     with JobWriter(path) as writer:
@@ -63,7 +63,7 @@ def test_the_table_has_the_rows_of_the_list(tmp_path: Path, rows: List[JobRow]) 
                                      "\r", "1_0", "a", "\0"]), max_size=22)
            .map(lambda words: ",".join(words) + "\n")), max_size=6), torn=st.booleans())
 def test_the_table_names_the_lines_that_the_list_names(tmp_path: Path, header: str,
-                                                       lines: List[str], torn: bool) -> None:
+                                                       lines: list[str], torn: bool) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(header + "".join(lines) + "7,a" * torn, newline="\n")
     assert seen(lambda: JobTable.read(path).rows) == seen(lambda: read_jobs(path)) == alone(path, header, lines)
@@ -72,7 +72,7 @@ def test_the_table_names_the_lines_that_the_list_names(tmp_path: Path, header: s
     assert [row for values in read_last(path, 9) for row in rows_of(values)] == good
 
 
-def one(path: Path, header: str, line: str) -> List[JobRow]:
+def one(path: Path, header: str, line: str) -> list[JobRow]:
     """The row of a line; none of a wrong one."""
     path.write_text(header + line, newline="\n")
     try:
@@ -81,7 +81,7 @@ def one(path: Path, header: str, line: str) -> List[JobRow]:
         return []
 
 
-def alone(path: Path, header: str, lines: List[str]) -> Any:
+def alone(path: Path, header: str, lines: list[str]) -> Any:
     """What is to be seen of a list: of each line what it says in a file of its own."""
     path.write_text(header, newline="\n")
     found = seen(lambda: read_jobs(path))

@@ -16,7 +16,8 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -32,7 +33,7 @@ from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import fold_nodes, unfold_nodes
 from vrm.ext.study.report.statistics import interval, t_quantile
 
-Job = Tuple[str, float, float, float, str]  # program, submission, start, end, cores
+Job = tuple[str, float, float, float, str]  # program, submission, start, end, cores
 
 
 def make_run(directory: Path, jobs: Sequence[Job], **record: Any) -> Path:
@@ -52,7 +53,7 @@ def make_run(directory: Path, jobs: Sequence[Job], **record: Any) -> Path:
     return directory
 
 
-WAITS: Dict[Tuple[str, str, str, int], float] = {}
+WAITS: dict[tuple[str, str, str, int], float] = {}
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_quantiles_go_to_those_of_the_normal_distribution() -> None:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
-def test_an_interval_is_mean_and_standard_error(values: List[float]) -> None:
+def test_an_interval_is_mean_and_standard_error(values: list[float]) -> None:
     found = interval(values)
     error = plain_statistics.stdev(values) / math.sqrt(len(values))
     assert found.mean == pytest.approx(plain_statistics.fmean(values), abs=1e-9)
@@ -199,7 +200,7 @@ def test_a_long_table_goes_on_in_latex() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(0, 2),
                           st.integers(0, 2)), min_size=1, max_size=7))
-def test_companions_against_a_count_of_seconds(jobs: List[Tuple[int, int, int, int]]) -> None:
+def test_companions_against_a_count_of_seconds(jobs: list[tuple[int, int, int, int]]) -> None:
     rows = [JobRow(number, f"app{number}.x", 1, 0, begin, begin + length, 9, "completed",
                    cores=";".join(f"n{node}:0/0" for node in {one, other}))
             for number, (begin, length, one, other) in enumerate(jobs)]
@@ -219,7 +220,7 @@ def test_companions_against_a_count_of_seconds(jobs: List[Tuple[int, int, int, i
 
 
 def test_applications_alone_and_side_by_side(tmp_path: Path) -> None:
-    def changes(policy: str) -> Dict[str, str]:
+    def changes(policy: str) -> dict[str, str]:
         return {"Scheduling.Algorithm": "FCFS", "Scheduling.Backfilling": "none",
                 "Allocation.Policy": policy}
     make_run(tmp_path / "s" / "a", [("cg.A.x", 0, 0, 20, "n0:0/0-1"),
@@ -328,7 +329,7 @@ def test_hostile_names_do_no_harm_in_latex_and_markdown(tmp_path: Path, capsys: 
     (["good", "--format", "html"], "html needs a place: give --out DIR"),
     (["good", "--out", "good/jobs.csv"], "cannot write good/jobs.csv"),
 ])
-def test_messages(words: List[str], message: str, tmp_path: Path, capsys: Any,
+def test_messages(words: list[str], message: str, tmp_path: Path, capsys: Any,
                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "good", [("a", 0, 1, 2, "")])
@@ -434,16 +435,16 @@ class Elements(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: List[str] = []
-        self.found: List[Tuple[str, Dict[str, Optional[str]]]] = []
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
 
-    def handle_starttag(self, tag: str, attrs: List[Tuple[str, Optional[str]]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: List[Tuple[str, Optional[str]]]) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:

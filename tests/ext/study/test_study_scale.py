@@ -7,7 +7,8 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Any, List, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_times_have_units_that_can_be_read() -> None:
 # --------------------------------------------------------------------------------- many jobs
 
 
-def jobs_on(nodes: int, cores: int, rows: Sequence[Tuple[int, int, float, float]]) -> List[Any]:
+def jobs_on(nodes: int, cores: int, rows: Sequence[tuple[int, int, float, float]]) -> list[Any]:
     starts = np.array([start for *_, start, _ in rows], float)
     return [Places.read([f"n{node}:0/0-{held - 1}" if held > 1 else f"n{node}:0/0"
                          for node, held, *_ in rows]),

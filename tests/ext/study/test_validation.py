@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 JOBS = [("ep", 2, 0.5), ("cg", 1, 0.2), ("ft", 2, 0.3), ("is", 1, 0.6), ("cg", 1, 0.2)]
 
 
-def estimates_of(seconds: Dict[Tuple[str, int], float]) -> Dict[Tuple[str, int], Estimate]:
+def estimates_of(seconds: dict[tuple[str, int], float]) -> dict[tuple[str, int], Estimate]:
     """A table of estimates."""
     return {(app, procs): Estimate(app, procs, value)
             for (app, procs), value in seconds.items()}
@@ -112,7 +112,7 @@ def test_the_study_calibrates_runs_and_replays(site: Site) -> None:
         assert (out / f"{policy}-1-beside.svg").exists()
 
     # A run is replayed with what was measured before it, or with the rounds on either side.
-    def times(name: str) -> List[float]:
+    def times(name: str) -> list[float]:
         return list(read_estimates(out / f"{name}.csv")[0]["ep.x", 1].times)
 
     rounds = [time for first in (1, 3, 4, 5) for time in times(f"calibrated-{first}")]
@@ -125,7 +125,7 @@ def test_the_study_calibrates_runs_and_replays(site: Site) -> None:
 PAIR = (Node("a", (4,)), Node("b", (4,)))
 
 
-def recorded(tmp_path: Path, speedups: Speedups) -> Tuple[List[JobRow], Rules]:
+def recorded(tmp_path: Path, speedups: Speedups) -> tuple[list[JobRow], Rules]:
     """A run on two nodes under strip, in which jobs ran as fast as `speedups` say."""
     rules = Rules("FCFS", "easy", "strip")
     jobs = [Submission(Job(number, f"{app}.A.x", procs, 50, 3 * number + 0.5), run)
@@ -177,17 +177,17 @@ def test_the_rules_of_a_run_are_in_its_journal(tmp_path: Path) -> None:
     path, first, second, other = tmp_path / "journal", Rules("FCFS"), Rules("SJF"), Rules("LJF")
     assert read_changes(path, other) == [(-math.inf, other)]
 
-    def written(*records: Dict[str, Any]) -> None:
+    def written(*records: dict[str, Any]) -> None:
         path.unlink(missing_ok=True)
         made = Journal(path)
         for record in records:
             made.append(**record)
         made.close()
 
-    def run(time: float) -> Dict[str, Any]:
+    def run(time: float) -> dict[str, Any]:
         return {"event": "run", "format": 2, "run": "r", "time": time}
 
-    def change(time: float, rules: Rules, was: Rules) -> Dict[str, Any]:
+    def change(time: float, rules: Rules, was: Rules) -> dict[str, Any]:
         return {"event": "rules", "time": time, "rules": rules.record(), "was": was.record(), "reason": ""}
 
     written(run(5.0))

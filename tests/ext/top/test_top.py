@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, strategies as st
@@ -32,7 +33,7 @@ ENDS = [End(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
 assert utc  # the local time is that of UTC in these tests, too
 
 
-def text(state: Any, size: Any = (80, 24), view: View = PLAIN, **more: Any) -> List[str]:
+def text(state: Any, size: Any = (80, 24), view: View = PLAIN, **more: Any) -> list[str]:
     """The picture's lines, without the empty ones at its end and without the keys."""
     lines = plain_text(render(state, ENDS, size, NOW, view, **more)).split("\n")
     while lines[:-1] and not lines[-2]:
@@ -161,7 +162,7 @@ def test_names_cannot_write_to_the_terminal() -> None:
 # ------------------------------------------------------------------------------------- the nodes
 
 
-def nodes_of(kinds: Any, size: Any = (80, 24), **view: Any) -> List[str]:
+def nodes_of(kinds: Any, size: Any = (80, 24), **view: Any) -> list[str]:
     """The lines of the nodes."""
     lines = text(snapshot(kinds, JOBS), size, View(**view))
     start = next(i for i, line in enumerate(lines) if line.startswith("Nodes"))
@@ -232,7 +233,7 @@ def test_a_cut_list_tells_which_part_is_shown() -> None:
 
 @pytest.mark.parametrize("order, ids", [("queue", [1, 0, 4, 3, 2]), ("id", [0, 1, 2, 3, 4]),
                                         ("app", [1, 0, 2, 4, 3]), ("time", [0, 1, 2, 3, 4])])
-def test_sorting(order: str, ids: List[int]) -> None:
+def test_sorting(order: str, ids: list[int]) -> None:
     jobs = [running(0, "z", 1, NOW - 5, 9.0), running(1, "y", 1, NOW - 9, 99.0),
             queued(4, "k", 1, 9.0), queued(3, "l", 1, 8.0), queued(2, "a", 1, 1.0)]
     listed = top_view.jobs_in_view(snapshot(jobs=jobs), View(order=order), NOW)
@@ -241,7 +242,7 @@ def test_sorting(order: str, ids: List[int]) -> None:
 
 @pytest.mark.parametrize("wanted, ids", [("", [0, 1, 2, 3]), ("LU", [1, 3]), ("n0", [0, 1]),
                                          ("2", [2]), ("held", []), ("zz", [])])
-def test_filter(wanted: str, ids: List[int]) -> None:
+def test_filter(wanted: str, ids: list[int]) -> None:
     listed = top_view.jobs_in_view(snapshot(jobs=JOBS), View(wanted=wanted), NOW)
     assert sorted(job["id"] for part in listed for job in part) == ids
 
@@ -249,7 +250,7 @@ def test_filter(wanted: str, ids: List[int]) -> None:
 # ------------------------------------------------------------------------------------------- keys
 
 
-def after(keys: List[str], jobs: Any = tuple(JOBS), view: View = PLAIN) -> Any:
+def after(keys: list[str], jobs: Any = tuple(JOBS), view: View = PLAIN) -> Any:
     """The view and the commands that keys lead to."""
     sent = []
     for key in keys:
@@ -268,7 +269,7 @@ def after(keys: List[str], jobs: Any = tuple(JOBS), view: View = PLAIN) -> Any:
     (["pagedown", "pagedown", "k", "h"], [{"do": "hold", "id": 2}]),
     (["?", "c", "y"], []), (["/", "c", "h", "enter"], []), (["down", "escape", "h"], []),
 ])
-def test_commands(keys: List[str], sent: Any) -> None:
+def test_commands(keys: list[str], sent: Any) -> None:
     assert after(keys)[1] == sent
 
 
@@ -347,7 +348,7 @@ def test_no_picture_is_larger_than_the_screen(state: Any, ends: Any, size: Any, 
     ["up", "down", "home", "end", "pageup", "pagedown", "c", "y", "n", "h", "r", "s", "/", "?", "a",
      "enter", "escape", "backspace", "漢"]), max_size=12))
 @pytest.mark.slow
-def test_keys_command_jobs_in_view_only(state: Any, view: View, keys: List[str]) -> None:
+def test_keys_command_jobs_in_view_only(state: Any, view: View, keys: list[str]) -> None:
     for key in keys:
         running_, waiting = top_view.jobs_in_view(state, view, NOW)
         asked = view.mode == "cancel"
@@ -383,7 +384,7 @@ class Terminal:
     def __init__(self, site: Site) -> None:
         self.site = site
         self._servers = 0
-        self._tmux: List[str] = []
+        self._tmux: list[str] = []
 
     def start(self, *arguments: str, size: Any = (80, 24), **env: str) -> None:
         """Run vrm in it, and leave its exit status in a file."""

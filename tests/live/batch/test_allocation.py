@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from conftest import descendants
@@ -44,12 +44,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return add
 
 
-def here(env: Mapping[str, str]) -> Dict[str, str]:
+def here(env: Mapping[str, str]) -> dict[str, str]:
     """The environment with the PATH that the stand-ins are on."""
     return {**env, "PATH": os.environ["PATH"]}
 
 
-def counts(hosts: Mapping[str, int]) -> List[object]:
+def counts(hosts: Mapping[str, int]) -> list[object]:
     return list(hosts.items())
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_list_of_hosts(text: str) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "rack-", "x1y"]), st.lists(
     st.integers(0, 40), min_size=1, max_size=5)), min_size=1, max_size=4))
-def test_lists_are_read_back(parts: List[object]) -> None:
+def test_lists_are_read_back(parts: list[object]) -> None:
     text = ",".join(f"{name}[{','.join(map(str, numbers))}]" for name, numbers in parts)
     assert expand(text) == [f"{name}{number}" for name, numbers in parts for number in numbers]
 
@@ -94,7 +94,7 @@ def test_lists_are_read_back(parts: List[object]) -> None:
     ("n[0-2] slots=2\nn1 slots=1\n", {"n0": 2, "n1": 3, "n2": 2}),
     ("n[2,0]:4\r\nlogin\r\n", {"n2": 4, "n0": 4, "login": 0}),
 ])
-def test_host_files(text: str, hosts: Dict[str, int]) -> None:
+def test_host_files(text: str, hosts: dict[str, int]) -> None:
     assert counts(parse_hostfile(text)) == counts(hosts)
 
 
@@ -142,7 +142,7 @@ SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-3]", "SLURM_JOB_END_TIM
     ({"SLURM_JOB_CPUS_PER_NODE": "8(x3),4", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[2-3]"},
      {"n2": 8, "n3": 4}),
 ])
-def test_slurm(more: Dict[str, str], cores: Dict[str, int], programs: Script) -> None:
+def test_slurm(more: dict[str, str], cores: dict[str, int], programs: Script) -> None:
     found = find_allocation({**SLURM, **more})
     hosts = ("n2", "n3") if "SLURM_STEP_ID" in more else ("n0", "n1", "n2", "n3")
     assert found == Allocation("slurm", hosts, cores, "5", 1700000000.0)
@@ -162,7 +162,7 @@ def test_counts_go_by_the_order_of_the_list(programs: Script) -> None:
     ({**SLURM, "SLURM_JOB_CPUS_PER_NODE": "8(x3)"}, r"`8\(x3\)` is for 3 nodes, and .* names 4"),
     ({**SLURM, "SLURM_JOB_CPUS_PER_NODE": "9(x999999),1(x999999)"}, "is not a list of counts"),
 ])
-def test_slurm_said_wrongly(env: Dict[str, str], message: str, programs: Script) -> None:
+def test_slurm_said_wrongly(env: dict[str, str], message: str, programs: Script) -> None:
     with pytest.raises(AllocationError, match=message) as caught:
         find_allocation(env)
     assert "start vrm inside the batch job's script" in str(caught.value)
@@ -240,14 +240,14 @@ Job Id: 42.server
 
 
 @pytest.fixture
-def pbs(tmp_path: Path) -> Dict[str, str]:
+def pbs(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "nodes").write_text("n0.site\n" * 8 + "n1.site\n" * 8)
     return {"PBS_JOBID": "42.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
 
 
 @pytest.mark.parametrize("text, cores", [
     (QSTAT_PRO, {"n0": 8, "n1": 8}), (QSTAT_TORQUE, {"n0": 8, "n1": 4})])
-def test_qstat(text: str, cores: Dict[str, int]) -> None:
+def test_qstat(text: str, cores: dict[str, int]) -> None:
     answer = parse_qstat(text)
     assert (answer.end, answer.cores) == (FOUR_O_CLOCK, cores)
 
@@ -257,7 +257,7 @@ def test_qstat_that_says_little() -> None:
         "Job Id: 1\n    exec_host = x/y-z+\n    Resource_List.walltime = long\n")
 
 
-def test_pbs_repeats_its_hosts(pbs: Dict[str, str], programs: Script) -> None:
+def test_pbs_repeats_its_hosts(pbs: dict[str, str], programs: Script) -> None:
     found = find_allocation(pbs)
     assert found == Allocation("pbs", ("n0.site", "n1.site"), {"n0.site": 8, "n1.site": 8},
                                "42.server", None)
@@ -265,21 +265,21 @@ def test_pbs_repeats_its_hosts(pbs: Dict[str, str], programs: Script) -> None:
 
 @pytest.mark.parametrize("more, each", [({"NCPUS": "4"}, 4), ({"PBS_NUM_PPN": "8"}, 8), ({}, 1),
                                         ({"NCPUS": "many"}, 1)])
-def test_one_line_for_each_node_of_pbs(more: Dict[str, str], each: int, tmp_path: Path,
+def test_one_line_for_each_node_of_pbs(more: dict[str, str], each: int, tmp_path: Path,
                                        programs: Script) -> None:
     (tmp_path / "nodes").write_text("n1\nn0\n")
     found = find_allocation({"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes"), **more})
     assert found.hosts == ("n1", "n0") and found.cores == {"n1": each, "n0": each}
 
 
-def test_qstat_knows_better(pbs: Dict[str, str], programs: Script, tmp_path: Path) -> None:
+def test_qstat_knows_better(pbs: dict[str, str], programs: Script, tmp_path: Path) -> None:
     (tmp_path / "answer").write_text(QSTAT_TORQUE)
     programs("qstat", f'[ "$*" = "-f 42.server" ] && cat {tmp_path}/answer\n')
     found = find_allocation(here(pbs))
     assert found.cores == {"n0.site": 8, "n1.site": 4} and found.end == FOUR_O_CLOCK
 
 
-def test_a_wall_time_counts_from_the_start_of_the_script(pbs: Dict[str, str]) -> None:
+def test_a_wall_time_counts_from_the_start_of_the_script(pbs: dict[str, str]) -> None:
     """The session of the job's script is as old as the job."""
     code = ("import sys; from vrm.live.batch.allocation import *\n"
             "print(end_of(Allocation('pbs', ()), {'PBS_JOBID': '1', 'PBS_WALLTIME': '3600'}))")
@@ -331,7 +331,7 @@ def test_lsf(tmp_path: Path) -> None:
     ({"LSB_MCPU_HOSTS": "n1 two"}, "LSB_MCPU_HOSTS"),
     ({"LSB_DJOB_HOSTFILE": "/no/such/file"}, "LSB_DJOB_HOSTFILE: /no/such/file: No such file"),
 ])
-def test_lsf_said_wrongly(env: Dict[str, str], message: str) -> None:
+def test_lsf_said_wrongly(env: dict[str, str], message: str) -> None:
     with pytest.raises(AllocationError, match=message):
         find_allocation(env)
 

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
@@ -27,7 +26,7 @@ WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 
 
 @pytest.fixture
-def pbs(tmp_path: Path) -> Dict[str, str]:
+def pbs(tmp_path: Path) -> dict[str, str]:
     """The environment of a PBS job of one node, with a pbs_attach that logs what it is asked."""
     folder = tmp_path / "opt" / "pbs" / "bin"
     folder.mkdir(parents=True)
@@ -41,7 +40,7 @@ def pbs(tmp_path: Path) -> Dict[str, str]:
             "NCPUS": "2", "OMP_NUM_THREADS": "2"}
 
 
-def attached(tmp_path: Path) -> List[str]:
+def attached(tmp_path: Path) -> list[str]:
     path = tmp_path / "attached"
     return path.read_text().splitlines() if path.exists() else []
 
@@ -105,8 +104,8 @@ PBSNODES = """\
      {"big": 5, "small": 1}),
     ("big small", "(s1:ncpus=2+s2:ncpus=3)+(small:ncpus=1)", {}, {"big": 2, "small": 1})])
 def test_vnodes_that_are_not_named_as_their_hosts(
-        tmp_path: Path, nodes: str, vnodes: str, known: Dict[str, str],
-        expected: Dict[str, int]) -> None:
+        tmp_path: Path, nodes: str, vnodes: str, known: dict[str, str],
+        expected: dict[str, int]) -> None:
     """Each host gets its own number of cores, not that of the first chunk (NCPUS). Where vnodes of
     other names are more than the hosts, pbsnodes is asked."""
     (tmp_path / "nodefile").write_text("\n".join(nodes.split()) + "\n")
@@ -133,7 +132,7 @@ def test_hosts_of_vnodes() -> None:
 # What adds processes to the job.
 
 
-def test_pbs_attach_is_found_inside_of_a_pbs_job_alone(pbs: Dict[str, str], tmp_path: Path
+def test_pbs_attach_is_found_inside_of_a_pbs_job_alone(pbs: dict[str, str], tmp_path: Path
                                                        ) -> None:
     program = f"{pbs['PBS_EXEC']}/bin/pbs_attach"
     assert attach_command(pbs) == (program, "-j", "11.login")
@@ -148,7 +147,7 @@ def test_pbs_attach_is_found_inside_of_a_pbs_job_alone(pbs: Dict[str, str], tmp_
     assert attach_command({"SLURM_JOB_ID": "1", "PBS_CONF_FILE": str(conf)}) == ()
 
 
-def test_what_ssh_starts_attaches_itself_first(pbs: Dict[str, str], tmp_path: Path) -> None:
+def test_what_ssh_starts_attaches_itself_first(pbs: dict[str, str], tmp_path: Path) -> None:
     """The command that ssh gets, run here by a shell; the agent starts though PBS refuses."""
     way = command_line("far", "ssh", 5, (), attach=attach_command(pbs))
     assert way[0] == "ssh" and way[-2] == "far"
@@ -166,7 +165,7 @@ def test_what_ssh_starts_attaches_itself_first(pbs: Dict[str, str], tmp_path: Pa
     assert [line.rpartition(" ")[0] for line in attached(tmp_path)] == ["-j 11.login -p"] * 2
 
 
-def test_mpirun_starts_its_daemons_by_pbs_attach(pbs: Dict[str, str]) -> None:
+def test_mpirun_starts_its_daemons_by_pbs_attach(pbs: dict[str, str]) -> None:
     program = f"{pbs['PBS_EXEC']}/bin/pbs_attach -j 11.login"
     assert launch_agent(4, pbs) == {"OMPI_MCA_orte_launch_agent": f"{program} orted"}
     assert launch_agent(5, pbs) == {"PRTE_MCA_prte_launch_agent": f"{program} prted"}
@@ -177,7 +176,7 @@ def test_mpirun_starts_its_daemons_by_pbs_attach(pbs: Dict[str, str]) -> None:
     (("n0", "n1"), {}, "{} -j 11.login orted"), (("n0",), {}, None),
     (("n0", "n1"), {"OMPI_MCA_orte_launch_agent": "mine"}, "mine")])
 def test_jobs_on_several_nodes_get_the_launch_agent(
-        pbs: Dict[str, str], tmp_path: Path, nodes: List[str], own: Dict[str, str],
+        pbs: dict[str, str], tmp_path: Path, nodes: list[str], own: dict[str, str],
         expected: str) -> None:
     from vrm.config.schema import Launcher as Settings
     mpirun = tmp_path / "mpirun"
@@ -191,7 +190,7 @@ def test_jobs_on_several_nodes_get_the_launch_agent(
 
 
 def test_sessions_are_added_one_by_one_while_their_jobs_run(
-        pbs: Dict[str, str], tmp_path: Path) -> None:
+        pbs: dict[str, str], tmp_path: Path) -> None:
     adoption = Adoption(attach_command(pbs))
     for job_id, session in ((0, 100), (1, 101), (2, 102)):
         adoption.add(job_id, session, 50.0)
@@ -213,7 +212,7 @@ def test_sessions_are_added_one_by_one_while_their_jobs_run(
 
 
 def test_the_jobs_of_a_run_belong_to_the_batch_job(
-        site: Site, pbs: Dict[str, str], tmp_path: Path) -> None:
+        site: Site, pbs: dict[str, str], tmp_path: Path) -> None:
     """Those that run longer than a second."""
     site.config(Launcher={"Kind": "direct"}, Nodes="auto")
     long = site.program("long.x", WAIT)
@@ -228,7 +227,7 @@ def test_the_jobs_of_a_run_belong_to_the_batch_job(
     assert site.statuses() == {0: "completed", 1: "completed"}
 
 
-def test_a_pbs_that_refuses_is_told_once(site: Site, pbs: Dict[str, str]) -> None:
+def test_a_pbs_that_refuses_is_told_once(site: Site, pbs: dict[str, str]) -> None:
     Path(pbs["PBS_EXEC"], "bin", "pbs_attach").write_text(
         "#!/bin/sh\necho no such job >&2; exit 1\n")
     site.config(Launcher={"Kind": "direct"}, Nodes="auto")
@@ -255,7 +254,7 @@ def test_a_stop_is_seen_wherever_in_its_loop_the_manager_was() -> None:
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_time_in_suspension_is_told_and_not_held_against_jobs(
-        site: Site, pbs: Dict[str, str], inside: bool) -> None:
+        site: Site, pbs: dict[str, str], inside: bool) -> None:
     """As `qsig -s suspend` does it: everything is stopped. Outside of a batch job only vrm is."""
     site.config(Launcher={"Kind": "direct"}, Nodes="auto", Walltime="kill")
     long = site.program("long.x", WAIT)

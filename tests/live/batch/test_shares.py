@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -30,7 +30,7 @@ JobId=4711 JobName=vrm
 
 
 def shares(system: str, env: Mapping[str, str], said: Mapping[str, str], *hosts: str,
-           answer: Answer = NO_ANSWER) -> Dict[str, NodeShare]:
+           answer: Answer = NO_ANSWER) -> dict[str, NodeShare]:
     """What is found where programs print what `said` has for them."""
     def run(argv: Sequence[str]) -> str:
         return said.get(argv[0], "")
@@ -78,7 +78,7 @@ def test_a_slurm_job_with_gpus() -> None:
     ("n1 gpuram:4\n", {"n1": False}),
     ("", {}),
 ])
-def test_whether_slurm_gives_out_gpus(text: str, given: Dict[str, bool]) -> None:
+def test_whether_slurm_gives_out_gpus(text: str, given: dict[str, bool]) -> None:
     assert parse_gres(text) == given
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -32,7 +32,7 @@ def configure(site: Site, **keys: Any) -> None:
     site.config(**{"Launcher": {"Kind": "direct"}, **keys})
 
 
-def started(site: Site) -> List[int]:
+def started(site: Site) -> list[int]:
     """The ids of the jobs in the order of their starts."""
     path = site.bin / "log"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []

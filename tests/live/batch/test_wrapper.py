@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import yaml
@@ -26,12 +26,12 @@ ROOT = Path(cli.__file__).resolve().parent.parent
 VRM = ("/opt/vrm/bin/vrm", "-c", "/home/me/my study/vrm.yaml")
 
 
-def directives(text: str) -> List[str]:
+def directives(text: str) -> list[str]:
     """The lines that the batch system reads."""
     return [line for line in text.splitlines() if re.match(r"#(SBATCH|PBS) ", line)]
 
 
-def runs(text: str) -> List[str]:
+def runs(text: str) -> list[str]:
     """The lines that the shell runs."""
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -91,7 +91,7 @@ def test_pbs_with_everything() -> None:
     (["python/3.12"], "python/3.11", "python/3.12"), (["gcc"], "Anaconda3:a;b", "Anaconda3 gcc"),
     (["gcc"], "", "gcc")])
 def test_the_modules_of_the_python_under_vrm_are_loaded(
-        wanted: List[str], loaded: str, modules: str, config: Path,
+        wanted: list[str], loaded: str, modules: str, config: Path,
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LOADEDMODULES", loaded)
     words = ["script", "--pbs", "-N", "1", "-t", "1h", "--cores", "2", "-c", str(config)]
@@ -115,7 +115,7 @@ def test_the_chains_of_two_directories_of_one_name_do_not_wait_for_each_other(
     ("pbs", {"cores": 4, "warning": 300}, "End: {Margin: 300}"),
     ("slurm", {"cores": 4, "file": "a\nb"}, "choose another"),
 ])
-def test_what_cannot_be_had_is_refused_with_the_mend(system: str, more: Dict[str, Any],
+def test_what_cannot_be_had_is_refused_with_the_mend(system: str, more: dict[str, Any],
                                                      mend: str) -> None:
     with pytest.raises(WrapperError, match=re.escape(mend)):
         script(system, Wrapper(**{"command": VRM, "nodes": 8, "walltime": 7200, **more}))
@@ -127,7 +127,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 @pytest.mark.parametrize("system", ["slurm", "pbs"])
 @given(words=st.lists(WORDS, min_size=1, max_size=4), file=WORDS)
 @pytest.mark.slow
-def test_any_words_reach_vrm_as_they_are(system: str, words: List[str], file: str) -> None:
+def test_any_words_reach_vrm_as_they_are(system: str, words: list[str], file: str) -> None:
     """Words of the command as the shell takes them apart; the file's name stays in comments."""
     command = ("/usr/bin/printf", "%s\\0", *words)
     try:
@@ -152,7 +152,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def call(*words: object, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
+def call(*words: object, cwd: Any = None) -> subprocess.CompletedProcess[str]:
     """Run `vrm script`."""
     return warm.run(["script", *words], timeout=60, cwd=cwd)
 
@@ -191,7 +191,7 @@ def test_a_written_script_is_valid_and_names_this_vrm(system: str, config: Path)
     (["-N", 2, "-t", "2h", "-o", "/nowhere/at/all"], "cannot write"),
 ])
 @pytest.mark.slow
-def test_wrong_words_are_refused(words: List[Any], said: str, config: Path) -> None:
+def test_wrong_words_are_refused(words: list[Any], said: str, config: Path) -> None:
     done = call("--slurm", "-c", config, *words)
     assert done.returncode == 2 and said in done.stderr and not done.stdout
 
@@ -306,10 +306,10 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def queued() -> List[str]:
+    def queued() -> list[str]:
         return on_login("squeue", "-h", "-S", "i", "-o", "%i %T %r").splitlines()
 
-    def ran(program: str) -> List[str]:
+    def ran(program: str) -> list[str]:
         return [path.read_text() for path in sorted(programs.glob(f"{program}.[0-9]"))]
 
     on_login(*vrm, "script", "--slurm", "-N", 1, "-t", "1:00:00", "--exclusive", "--once",

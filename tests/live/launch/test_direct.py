@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from conftest import Site, wait_until
@@ -25,7 +26,7 @@ HERE = host_name()
 WAITS = 'echo up >> "$0.up"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 
 
-def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> Sequence[RankSlot]:
+def slots(*places: tuple[int, int, tuple[int, ...]]) -> Sequence[RankSlot]:
     """Ranks 0, 1, ... on (node, socket, cores)."""
     return [RankSlot(rank, *place) for rank, place in enumerate(places)]
 
@@ -48,7 +49,7 @@ def launcher(folder: Path, sockets: Sequence[Cores] = TWO_BY_FOUR, **settings: A
     (EVEN_ODD_THREADS, slots((0, 1, (0,)), (0, 1, (3,))), (1, 7, 9, 15), 2),
 ])
 def test_a_job_is_the_program_on_the_cores_of_its_ranks(
-        sockets: Sequence[Cores], placed: Sequence[RankSlot], cpus: Tuple[int, ...],
+        sockets: Sequence[Cores], placed: Sequence[RankSlot], cpus: tuple[int, ...],
         threads: int, tmp_path: Path) -> None:
     made = launcher(tmp_path, sockets)
     node = made.topologies[HERE].node
@@ -82,7 +83,7 @@ def test_an_emulated_job_is_not_bound(tmp_path: Path) -> None:
     ({"KMP_AFFINITY": "compact"}, {}, True, {"OMP_NUM_THREADS": "4"}),
 ])
 def test_thread_settings(env: Mapping[str, str], user: Mapping[str, str], bound: bool,
-                         expected: Dict[str, str]) -> None:
+                         expected: dict[str, str]) -> None:
     assert thread_settings(env, user, 4, bound) == expected
 
 
@@ -139,7 +140,7 @@ def serial(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
-def said(site: Site, app: str, job_id: int) -> Dict[str, str]:
+def said(site: Site, app: str, job_id: int) -> dict[str, str]:
     """The `name=value` words that a job has printed."""
     words = (site.log / f"{app}.{job_id}.o").read_text().split()
     return dict(word.split("=", 1) for word in words)

@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 import yaml
@@ -30,13 +30,13 @@ from vrm.system.hosts import host_name
 # ----------------------------------------------------------------------------------- commands
 
 
-def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> List[RankSlot]:
+def slots(*places: tuple[int, int, tuple[int, ...]]) -> list[RankSlot]:
     """Ranks 0, 1, ... on (node, socket, cores)."""
     return [RankSlot(rank, *place) for rank, place in enumerate(places)]
 
 
 @pytest.fixture
-def topologies(tmp_path: Path) -> Dict[str, Topology]:
+def topologies(tmp_path: Path) -> dict[str, Topology]:
     """Nodes of 2 x 4 cores; n1 has another numbering and two threads a core; `here` is this."""
     shapes = {"n0": TWO_BY_FOUR, "n1": EVEN_ODD_THREADS, "n2": TWO_BY_FOUR,
               host_name(): TWO_BY_FOUR}
@@ -72,8 +72,8 @@ BACKWARDS = slots((2, 0, (1,)), (0, 0, (1,)))
      "-print-rank-map -host n0 -n 2 -env I_MPI_PIN_DOMAIN [0x2,0x10] /apps/a -x 1 "
      ": -host n1 -n 1 -env I_MPI_PIN_DOMAIN [0xa0a0] /apps/a -x 1"),
 ])
-def test_command(topologies: Dict[str, Topology], family: str, env: Mapping[str, str],
-                 placed: Sequence[RankSlot], options: Tuple[str, ...], expected: str) -> None:
+def test_command(topologies: dict[str, Topology], family: str, env: Mapping[str, str],
+                 placed: Sequence[RankSlot], options: tuple[str, ...], expected: str) -> None:
     launcher = Hydra("mpiexec", family, "5.0", env, topologies, options=options)
     launcher.run_id = "r1"
     nodes = [topology.node for topology in topologies.values()]
@@ -86,7 +86,7 @@ def test_command(topologies: Dict[str, Topology], family: str, env: Mapping[str,
         "unchecked", (f"{family} does not report bindings",))
 
 
-def test_an_emulated_job_is_not_bound(topologies: Dict[str, Topology]) -> None:
+def test_an_emulated_job_is_not_bound(topologies: dict[str, Topology]) -> None:
     nodes = [topology.node for topology in topologies.values()]
     for family, expected in (
             (MPICH, "-hosts localhost:3 -bind-to none -n 3 /apps/a"),
@@ -97,7 +97,7 @@ def test_an_emulated_job_is_not_bound(topologies: Dict[str, Topology]) -> None:
         assert launcher.check_bindings("/e", "/o", SAME, nodes) == BindingCheck("unbound")
 
 
-def test_made_up_cores_are_not_bound_to(topologies: Dict[str, Topology]) -> None:
+def test_made_up_cores_are_not_bound_to(topologies: dict[str, Topology]) -> None:
     nodes = [topology.node for topology in topologies.values()]
     made_up = {name: replace(topology, synthetic=True) for name, topology in topologies.items()}
     for family, expected in (
@@ -109,7 +109,7 @@ def test_made_up_cores_are_not_bound_to(topologies: Dict[str, Topology]) -> None
         assert launcher.check_bindings("/e", "/o", SAME, nodes) == MADE_UP
 
 
-def test_a_node_whose_cpu_numbers_are_not_known(topologies: Dict[str, Topology]) -> None:
+def test_a_node_whose_cpu_numbers_are_not_known(topologies: dict[str, Topology]) -> None:
     nodes = [topology.node for topology in topologies.values()]
     launcher = Hydra("mpiexec", MPICH, "5.0", {}, {"n0": topologies["n0"]})
     with pytest.raises(LaunchError, match="rank 2: the CPU numbers of n2 are not known"):
@@ -182,7 +182,7 @@ OLD_OPEN_MPI = "mpiexec (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.or
 
 @pytest.mark.parametrize("text, found", [
     (MPICH_TEXT, (MPICH, "5.0.2")), (INTEL_TEXT, (INTEL, "2021.11"))])
-def test_versions(text: str, found: Tuple[str, str]) -> None:
+def test_versions(text: str, found: tuple[str, str]) -> None:
     assert parse_version(text) == found
 
 
@@ -282,12 +282,12 @@ def mpich(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
-def launcher_of(site: Site) -> Dict[str, str]:
+def launcher_of(site: Site) -> dict[str, str]:
     """The launcher that a site has been given."""
     return dict(yaml.safe_load(site.config_file.read_text())["Launcher"])
 
 
-def said(site: Site, app: str, job_id: int) -> Dict[str, List[str]]:
+def said(site: Site, app: str, job_id: int) -> dict[str, list[str]]:
     """What the ranks of a job said: its CPUs, run and job, by `rank/size`."""
     lines = (site.log / f"{app}.{job_id}.o").read_text().splitlines()
     return {words[0]: words[1:] for words in map(str.split, lines) if words}

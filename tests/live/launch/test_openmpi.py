@@ -11,7 +11,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
@@ -33,7 +34,7 @@ LIMIT = 60.0  # seconds for one real mpirun
 # ----------------------------------------------------------------------------------- commands
 
 
-def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> List[RankSlot]:
+def slots(*places: tuple[int, int, tuple[int, ...]]) -> list[RankSlot]:
     """Ranks 0, 1, ... on (node, socket, cores)."""
     return [RankSlot(rank, *place) for rank, place in enumerate(places)]
 
@@ -58,8 +59,8 @@ TAGS = "-x VRM_RUN -x VRM_JOB_ID -x OMP_NUM_THREADS"
      f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings "
      "--map-by rankfile:file=/r/a.7.rf --verbose /apps/a in"),
 ])
-def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
-                 arguments: Tuple[str, ...], expected: str) -> None:
+def test_command(version: tuple[int, int, int], options: tuple[str, ...],
+                 arguments: tuple[str, ...], expected: str) -> None:
     launcher = OpenMPI("mpirun", version, {"PATH": "/bin"}, options=options, run_id="r1")
     launch = launcher.command(7, Path("/apps/a"), TWO_NODES, NODES, Path("/r/a.7.rf"), arguments)
     assert launch.argv == tuple(expected.split())
@@ -74,8 +75,8 @@ def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
     ((), {"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "4"}, "4"),  # the queue line
     (("-x", "OMP_NUM_THREADS=5"), {}, {}, None)])
 def test_threads_are_those_of_the_rank_not_those_of_the_batch_system(
-        options: Tuple[str, ...], user: Dict[str, str], own: Dict[str, str],
-        threads: Optional[str], tmp_path: Path, beside: Path) -> None:
+        options: tuple[str, ...], user: dict[str, str], own: dict[str, str],
+        threads: str | None, tmp_path: Path, beside: Path) -> None:
     """PBS sets OMP_NUM_THREADS to the cores of a whole chunk."""
     fake(tmp_path / "system", OPEN_MPI.format("4.1.4"))
     settings = Settings(AllowRoot=True, Environment=user, Options=options)
@@ -89,7 +90,7 @@ def test_threads_are_those_of_the_rank_not_those_of_the_batch_system(
 
 @pytest.mark.parametrize("host, names", [
     (None, "VRM_RUN VRM_JOB_ID OMP_NUM_THREADS SEED"), (read_topology().host, "")])
-def test_what_ranks_on_other_machines_get(host: Optional[str], names: str, tmp_path: Path,
+def test_what_ranks_on_other_machines_get(host: str | None, names: str, tmp_path: Path,
                                           beside: Path) -> None:
     """Ranks on this machine alone have the environment; of variables that are not there Open MPI
     would warn."""
@@ -104,7 +105,7 @@ def test_what_ranks_on_other_machines_get(host: Optional[str], names: str, tmp_p
 
 
 @pytest.mark.parametrize("version, shown", [(V4, "--display-map"), (V5, "--display map")])
-def test_a_synthetic_machine_shows_its_map(version: Tuple[int, int, int], shown: str) -> None:
+def test_a_synthetic_machine_shows_its_map(version: tuple[int, int, int], shown: str) -> None:
     machines = {"n0": replace(Topology.regular("n0", (4, 4)), synthetic=True)}
     launch = OpenMPI("mpirun", version, topologies=machines).command(
         7, "/a", slots((0, 0, (0,))), NODES, "/r")
@@ -116,7 +117,7 @@ def test_a_synthetic_machine_shows_its_map(version: Tuple[int, int, int], shown:
     (V5, "mpirun -H localhost:3 -np 3 --map-by :oversubscribe --bind-to none "
          "/apps/a"),
 ])
-def test_emulated_command(version: Tuple[int, int, int], expected: str) -> None:
+def test_emulated_command(version: tuple[int, int, int], expected: str) -> None:
     launcher = OpenMPI("mpirun", version, emulated=True)
     launch = launcher.command(7, "/apps/a", TWO_NODES, NODES, "/r/a.7.rf")
     assert launch.argv == tuple(expected.split())
@@ -124,7 +125,7 @@ def test_emulated_command(version: Tuple[int, int, int], expected: str) -> None:
 
 
 # Topologies of a node n0: sockets, cpuset, mask.
-SHAPES: Dict[str, Tuple[Sequence[Cores], Any, Any]] = {
+SHAPES: dict[str, tuple[Sequence[Cores], Any, Any]] = {
     "2 x 4": (TWO_BY_FOUR, None, None),
     "threads": (EVEN_ODD_THREADS, None, None),
     "mask": (TWO_BY_FOUR, None, {1, 3, 6}),
@@ -151,7 +152,7 @@ def shaped(shape: str, folder: Path) -> Topology:
     ("cut", 1, (0, 1, 3), "1:0-1,1:3", "2-3,5"),
     ("hidden", 0, (1, 2), "1-2", "1-2"),
 ])
-def test_slot_text(shape: str, socket: int, cores: Tuple[int, ...], four: str, five: str,
+def test_slot_text(shape: str, socket: int, cores: tuple[int, ...], four: str, five: str,
                    tmp_path: Path) -> None:
     topology = shaped(shape, tmp_path)
     for version, text in ((V4, four), (V5, five)):
@@ -178,7 +179,7 @@ def test_the_longest_line_that_open_mpi_can_take() -> None:
     (V5, "/r/a:b.rf", False), ((5, 0, 8), "/r-1/a.rf", False), ((5, 0, 9), "/r/a.rf", True),
     ((5, 0, 10), "/r-1/a.rf", True)])
 def test_a_rankfile_is_copied_if_open_mpi_cannot_read_its_path(
-        version: Tuple[int, int, int], path: str, readable: bool) -> None:
+        version: tuple[int, int, int], path: str, readable: bool) -> None:
     launcher = OpenMPI("mpirun", version)
     launch = launcher.command(7, "/a", slots((0, 0, (0,))), NODES, path)
     read = Path(launch.argv[-2].partition("file=")[2] or launch.argv[-2])
@@ -243,7 +244,7 @@ SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "4", "SLURM_TASKS_PER_NODE"
      {"PATH": "/mine", "NEW": ""}),
 ])
 def test_environment(base: Mapping[str, str], arguments: Any,
-                     changes: Mapping[str, Optional[str]]) -> None:
+                     changes: Mapping[str, str | None]) -> None:
     before = dict(base)
     expected = {name: value for name, value in {**USER, **changes}.items() if value is not None}
     assert environment(base, **arguments) == expected
@@ -277,7 +278,7 @@ def test_what_open_mpi_runs_best_with(major: int, chosen: Sequence[str], one_mac
     (4, True, "OMPI", "self,vader,tcp"), (5, True, "PRTE", "self,sm,tcp"),
     (4, False, "OMPI", None), (5, False, "PRTE", None)])
 def test_what_open_mpi_runs_best_with_on_several_machines(
-        major: int, tcp: bool, prefix: str, btl: Optional[str]) -> None:
+        major: int, tcp: bool, prefix: str, btl: str | None) -> None:
     found = open_mpi_settings(major, ("HWLOC_SYNTHETIC",), False, False, several=True, tcp=tcp)
     assert found.get("OMPI_MCA_btl") == btl
     assert {name: value for name, value in found.items() if "keepalive" in name} == {
@@ -304,7 +305,7 @@ LSF_LESS = [{"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
     ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "n0 2 n1 4"}, "", [{}, {}]),
     ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "n0 2 n1 1"}, "", LSF_LESS),
 ])
-def test_batch_systems_with_too_few_slots(base: Dict[str, str], text: str, expected: Any,
+def test_batch_systems_with_too_few_slots(base: dict[str, str], text: str, expected: Any,
                                           tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(text)
     found = {name: value.replace("FILE", str(tmp_path / "hosts")) for name, value in base.items()}
@@ -319,7 +320,7 @@ def test_batch_systems_with_too_few_slots(base: Dict[str, str], text: str, expec
     ({}, {}, ("--mca", "btl"), "", set()),
     ({}, {}, (), "# a comment: btl = self\n  pml = ucx\n", {"pml"}),
 ])
-def test_what_the_user_has_chosen(base: Dict[str, str], user: Dict[str, str],
+def test_what_the_user_has_chosen(base: dict[str, str], user: dict[str, str],
                                   options: Sequence[str], parameters: str, expected: Any,
                                   tmp_path: Path) -> None:
     (tmp_path / ".openmpi").mkdir()
@@ -393,7 +394,7 @@ Sat Nov 21 12:39:08 2026<stdout>: Version         =                      3.4
     ("Time in seconds = -3", None, None),
     ("", None, None),
 ])
-def test_result(text: str, seconds: Optional[float], verification: Optional[str],
+def test_result(text: str, seconds: float | None, verification: str | None,
                 tmp_path: Path) -> None:
     output = tmp_path / "a.o"
     output.write_bytes(b"\xff\xfe" + text.encode())
@@ -457,7 +458,7 @@ def either(*numbers: int) -> Any:
      {}),
     ("", {}),
 ])
-def test_parse_bindings(text: str, expected: Dict[int, Any]) -> None:
+def test_parse_bindings(text: str, expected: dict[int, Any]) -> None:
     assert parse_bindings(text) == expected
 
 
@@ -547,7 +548,7 @@ by augmenting the cmd line with:
     (UNREACHED_4, ("n3",)), (UNREACHED_4.split("\n", 1)[1], (UNNAMED,)), (UNREACHED_5, ("n3",)),
     (SRUN_FAILED_5, (UNNAMED,)),
 ])
-def test_lost_nodes(text: str, lost: Tuple[str, ...], tmp_path: Path) -> None:
+def test_lost_nodes(text: str, lost: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "e").write_text("x" * 1000 + "\n" + text)
     assert lost_nodes(tmp_path / "e") == lost
     assert lost_nodes(tmp_path / "e", size=len(text)) == lost
@@ -555,7 +556,7 @@ def test_lost_nodes(text: str, lost: Tuple[str, ...], tmp_path: Path) -> None:
     assert lost_nodes(tmp_path / "nothing", tmp_path / "e") == lost
 
 
-def checked(topology: Topology, version: Tuple[int, int, int], text: str,
+def checked(topology: Topology, version: tuple[int, int, int], text: str,
             wanted: Sequence[RankSlot], folder: Path) -> BindingCheck:
     errors = folder / "a.e"
     errors.write_text(text)
@@ -579,7 +580,7 @@ def checked(topology: Topology, version: Tuple[int, int, int], text: str,
     # what is not in the mask is counted
     ("mask", 0, (1,), "socket 0[core 3[hwt 0]]", "package[0][core:L3]"),
 ])
-def test_bindings_as_wanted(shape: str, socket: int, cores: Tuple[int, ...], said_by_4: str,
+def test_bindings_as_wanted(shape: str, socket: int, cores: tuple[int, ...], said_by_4: str,
                             said_by_5: str, tmp_path: Path) -> None:
     topology = shaped(shape, tmp_path)
     wanted = [RankSlot(0, 0, socket, cores)]
@@ -605,7 +606,7 @@ def test_bindings_as_wanted(shape: str, socket: int, cores: Tuple[int, ...], sai
      ["rank 0 of n0: runs on socket 0 core 1, wanted socket 0 core 0",
       "rank 1 of n0: runs on socket 0 core 0, wanted socket 1 core 0"]),
 ])
-def test_differences_are_told(text: str, differences: List[str], tmp_path: Path) -> None:
+def test_differences_are_told(text: str, differences: list[str], tmp_path: Path) -> None:
     topology = shaped("2 x 4", tmp_path)
     found = checked(topology, V4, text, slots((0, 0, (0,)), (0, 1, (0,))), tmp_path)
     assert found == BindingCheck("mismatch", tuple(differences))
@@ -673,7 +674,7 @@ INTEL = ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005 (id
     (OPEN_MPI.format("4.1.4"), (4, 1, 4)), (OPEN_MPI.format("4.1.8"), (4, 1, 8)),
     (OPEN_MPI.format("5.0.11"), (5, 0, 11)), (OPEN_MPI.format("5.1.0a1"), (5, 1, 0)),
     (OPEN_MPI.format("5.0"), (5, 0, 0))])
-def test_versions(text: str, version: Tuple[int, int, int]) -> None:
+def test_versions(text: str, version: tuple[int, int, int]) -> None:
     assert parse_version(text) == version
 
 
@@ -701,11 +702,11 @@ def fake(folder: Path, text: str, name: str = "mpirun") -> str:
     return str(program)
 
 
-def path(*folders: Path) -> Dict[str, str]:
+def path(*folders: Path) -> dict[str, str]:
     return {"PATH": os.pathsep.join([*map(str, folders), "/usr/bin", "/bin"])}
 
 
-def only(*folders: Path) -> Dict[str, str]:
+def only(*folders: Path) -> dict[str, str]:
     return {"PATH": os.pathsep.join(map(str, folders))}
 
 
@@ -822,7 +823,7 @@ def test_shared_memory_on_one_machine_only(tmp_path: Path, beside: Path) -> None
 
 # --------------------------------------------------------------------------------- the real one
 
-def real_mpiruns() -> List[str]:
+def real_mpiruns() -> list[str]:
     listed = os.environ.get("VRM_TEST_MPIRUNS", "")
     if listed:
         return listed.split(os.pathsep)
@@ -849,7 +850,7 @@ def show(tmp_path: Path) -> Path:
     return program
 
 
-def made_with(mpirun: str, emulated: bool = False, topology: Optional[Topology] = None,
+def made_with(mpirun: str, emulated: bool = False, topology: Topology | None = None,
               **variables: str) -> OpenMPI:
     machine = topology or read_topology()
     settings = Settings(Mpirun=mpirun, AllowRoot=True, Environment=variables)
@@ -858,7 +859,7 @@ def made_with(mpirun: str, emulated: bool = False, topology: Optional[Topology] 
 
 
 def launched(launcher: OpenMPI, app: Path, wanted: Sequence[RankSlot], nodes: Sequence[Node],
-             *arguments: str) -> Dict[int, str]:
+             *arguments: str) -> dict[int, str]:
     """Run the job to its end in the folder of the program: the line that each rank printed."""
     folder = app.parent
     launch = launcher.command(7, app, wanted, nodes, folder / f"{app.name}.7.rf", arguments)
@@ -874,7 +875,7 @@ def launched(launcher: OpenMPI, app: Path, wanted: Sequence[RankSlot], nodes: Se
 
 def allowed(cpus: Sequence[int]) -> str:
     """As /proc/self/status shows a set of CPUs."""
-    runs: List[List[int]] = []
+    runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and runs[-1][-1] == cpu - 1:
             runs[-1].append(cpu)

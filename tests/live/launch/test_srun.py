@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
@@ -22,13 +23,13 @@ from vrm.live.nodes.topology import Topology, parse_topology
 from vrm.model import RankSlot
 
 
-def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> List[RankSlot]:
+def slots(*places: tuple[int, int, tuple[int, ...]]) -> list[RankSlot]:
     """Ranks 0, 1, ... on (node, socket, cores)."""
     return [RankSlot(rank, *place) for rank, place in enumerate(places)]
 
 
 @pytest.fixture
-def topologies(tmp_path: Path) -> Dict[str, Topology]:
+def topologies(tmp_path: Path) -> dict[str, Topology]:
     """Two nodes of 2 x 4 cores, the second with another numbering and two threads a core."""
     return {"n0": parse_topology(machine(tmp_path / "0", TWO_BY_FOUR), "n0"),
             "n1": parse_topology(machine(tmp_path / "1", EVEN_ODD_THREADS), "n1"),
@@ -46,7 +47,7 @@ COMMON = ("srun --job-name=vrm.7 --overlap --nodes={} --ntasks={} --distribution
     (slots((0, 0, (0, 1)), (0, 1, (2, 3))), 1, 2, "mask_cpu:0x3,0xc0", "n0 n0"),
     (slots((1, 0, (0,)), (1, 1, (3,))), 1, 2, "mask_cpu:0x101,0x8080", "n1 n1"),
 ])
-def test_command(topologies: Dict[str, Topology], placed: Sequence[RankSlot], nodes: int,
+def test_command(topologies: dict[str, Topology], placed: Sequence[RankSlot], nodes: int,
                  ranks: int, binding: str, hosts: str) -> None:
     launcher = Srun("srun", "Slurm 22.05.8", {"PATH": "/bin"}, topologies, ("--mpi=pmix",))
     launcher.run_id = "r1"
@@ -61,7 +62,7 @@ def test_command(topologies: Dict[str, Topology], placed: Sequence[RankSlot], no
     assert launch.affinity is None
 
 
-def test_ranks_are_bound_one_by_one_where_nodes_differ(topologies: Dict[str, Topology]) -> None:
+def test_ranks_are_bound_one_by_one_where_nodes_differ(topologies: dict[str, Topology]) -> None:
     launcher = Srun("srun", "Slurm 22.05.8", {}, topologies)
     nodes = [topology.node for topology in topologies.values()]
     placed = slots((0, 0, (0,)), (0, 0, (1,)), (2, 1, (2, 3)))
@@ -75,7 +76,7 @@ def test_ranks_are_bound_one_by_one_where_nodes_differ(topologies: Dict[str, Top
         launcher.command(7, "/apps/a", placed, nodes, "/r", ("a b",))
 
 
-def test_made_up_cores_are_not_bound_to(topologies: Dict[str, Topology]) -> None:
+def test_made_up_cores_are_not_bound_to(topologies: dict[str, Topology]) -> None:
     made_up = {name: replace(topology, synthetic=True) for name, topology in topologies.items()}
     launcher = Srun("srun", "Slurm 22.05.8", {}, made_up)
     nodes = [topology.node for topology in topologies.values()]
@@ -85,7 +86,7 @@ def test_made_up_cores_are_not_bound_to(topologies: Dict[str, Topology]) -> None
     assert launcher.check_bindings("/e", "/o", placed, nodes) == MADE_UP
 
 
-def test_cores_that_are_not_known(topologies: Dict[str, Topology]) -> None:
+def test_cores_that_are_not_known(topologies: dict[str, Topology]) -> None:
     nodes = [topology.node for topology in topologies.values()]
     launcher = Srun("srun", "Slurm 22.05.8", {}, {})
     with pytest.raises(LaunchError, match="CPU numbers of n0 are not known"):
@@ -120,7 +121,7 @@ def test_parse_masks(text: str, expected: Mapping[int, Any]) -> None:
         "2 rank(s): no binding reported by slurmd, which was not the one to bind them, or has no "
         "TaskPlugin=task/affinity",))),
 ])
-def test_bindings(topologies: Dict[str, Topology], text: str, expected: BindingCheck,
+def test_bindings(topologies: dict[str, Topology], text: str, expected: BindingCheck,
                   tmp_path: Path) -> None:
     errors = tmp_path / "a.e"
     errors.write_text(text)
@@ -158,7 +159,7 @@ def test_the_step_is_not_asked_for_what_the_job_was_asked_for() -> None:
         "SLURM_CONF": "/etc/slurm.conf"}
 
 
-def stand_in(folder: Path, version: str) -> Dict[str, str]:
+def stand_in(folder: Path, version: str) -> dict[str, str]:
     """An environment whose srun says this of itself."""
     folder.mkdir()
     (folder / "srun").write_text(f"#!/bin/sh\necho '{version}'\n")
@@ -166,7 +167,7 @@ def stand_in(folder: Path, version: str) -> Dict[str, str]:
     return {"PATH": str(folder), "SLURM_JOB_ID": "5"}
 
 
-def test_finding_srun(tmp_path: Path, topologies: Dict[str, Topology]) -> None:
+def test_finding_srun(tmp_path: Path, topologies: dict[str, Topology]) -> None:
     env = stand_in(tmp_path / "bin", "slurm 22.05.8")
     settings = Settings(Kind="srun")
     found = make_launcher(settings, False, topologies, env)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 import yaml
@@ -51,7 +52,7 @@ def ask(tmp_path: Path) -> Path:
     return program
 
 
-def topologies() -> Dict[str, Topology]:
+def topologies() -> dict[str, Topology]:
     """The machine of each node."""
     here = read_topology()
     return {f"n{i}": Topology(f"n{i}", here.all_cores, here.sockets) for i in range(2)}
@@ -72,7 +73,7 @@ def launcher(kind: str, program: str, batch: Batch) -> Launcher:
     return made
 
 
-def slots(*places: Tuple[int, Tuple[int, ...]]) -> List[RankSlot]:
+def slots(*places: tuple[int, tuple[int, ...]]) -> list[RankSlot]:
     """Ranks 0, 1, ... on (node, cores)."""
     return [RankSlot(rank, node, 0, cores) for rank, (node, cores) in enumerate(places)]
 
@@ -94,7 +95,7 @@ def run(testbed: Testbed, host: str, launch: Launch, folder: Path) -> Any:
     return done
 
 
-def told(text: str) -> Dict[int, Tuple[str, frozenset, str, str]]:
+def told(text: str) -> dict[int, tuple[str, frozenset, str, str]]:
     """Host, CPUs, run and job of each rank."""
     found = {}
     for line in text.splitlines():
@@ -104,7 +105,7 @@ def told(text: str) -> Dict[int, Tuple[str, frozenset, str, str]]:
     return found
 
 
-def expected(placed: Sequence[RankSlot]) -> Dict[int, Tuple[str, frozenset, str, str]]:
+def expected(placed: Sequence[RankSlot]) -> dict[int, tuple[str, frozenset, str, str]]:
     """What the ranks must tell."""
     here = read_topology()
     return {slot.rank: (f"n{slot.node}", frozenset(
@@ -321,7 +322,7 @@ def test_scripts_run_on_the_cores_of_their_first_node(real: Testbed, batch: Batc
 
 
 def run_queue(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, *lines: str,
-              nodes: int = 1) -> Dict[int, JobRow]:
+              nodes: int = 1) -> dict[int, JobRow]:
     """What became of the jobs of a queue that vrm has run on two cores of each node, the first of
     which is the batch's host."""
     (folder / "queue").write_text("".join(f"{line}\n" for line in lines))

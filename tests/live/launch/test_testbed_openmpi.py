@@ -13,7 +13,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from conftest import LIMIT, mpiruns, wait_until
@@ -40,13 +41,13 @@ class Job:
 
     id: int
     slots: Sequence[RankSlot]
-    process: "subprocess.Popen[bytes]"
+    process: subprocess.Popen[bytes]
     output: Path
     errors: Path
 
-    def said(self) -> Dict[int, Dict[str, Any]]:
+    def said(self) -> dict[int, dict[str, Any]]:
         """What every rank printed: host, pid, start, end, met and the job's tag."""
-        ranks: Dict[int, Dict[str, Any]] = {}
+        ranks: dict[int, dict[str, Any]] = {}
         for line in map(strip_prefix, self.output.read_text().splitlines()):
             words = line.split()
             if words[:1] == ["rank"]:
@@ -68,7 +69,7 @@ class Place:
         self.program = program
         self.folder = folder
         self.base = {**testbed.env, **env}
-        self.jobs: List[Job] = []
+        self.jobs: list[Job] = []
         self.mpirun = find_mpirun(mpirun)[0]
         self.launcher = self.make()
         self.five = self.launcher.version >= (5,)
@@ -82,7 +83,7 @@ class Place:
 
     def start(self, job_id: int, slots: Sequence[RankSlot], *arguments: object,
               change: Callable[[Launch], Launch] = lambda launch: launch,
-              launcher: Optional[OpenMPI] = None) -> Job:
+              launcher: OpenMPI | None = None) -> Job:
         """Start the program of ranks.c as a job; its ranks write FOLDER/ID.RANK."""
         launch = change((launcher or self.launcher).command(
             job_id, self.program, slots, NODES, self.folder / f"{job_id}.rf",
@@ -110,14 +111,14 @@ class Place:
         for job in jobs:
             assert job.process.wait(LIMIT) == 0, job.errors.read_text()
 
-    def tagged(self, node: str, job_id: int) -> List[int]:
+    def tagged(self, node: str, job_id: int) -> list[int]:
         """The processes of a job on a node, found there by its tag."""
         code = ("from vrm.system.processes import pids_with_environment as find; "
                 f"print([*map(int, find('VRM_JOB_ID', '{job_id}'))])")
         done = self.testbed.exec(node, [sys.executable, "-c", code], cwd=ROOT, check=True)
         return json.loads(done.stdout)
 
-    def ranks(self, node: str, job: Job) -> List[int]:
+    def ranks(self, node: str, job: Job) -> list[int]:
         """The ranks of a job that run on a node."""
         wanted = f"{self.program} {self.folder} {job.id} "
         return [pid for pid, line in self.testbed.pids(node).items()
@@ -138,9 +139,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, List[Any]]:
+def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Every mpirun and ranks.c compiled for it."""
-    found: Dict[str, List[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for wanted in mpiruns():
         mpirun = find_mpirun(wanted)[0]
         mpicc = Path(mpirun).with_name("mpicc")
@@ -155,13 +156,13 @@ def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, List[Any
 
 
 @pytest.fixture(scope="module", params=[*mpiruns()])
-def compiled(request: pytest.FixtureRequest, all_compiled: Dict[str, List[Any]]) -> List[Any]:
+def compiled(request: pytest.FixtureRequest, all_compiled: dict[str, list[Any]]) -> list[Any]:
     """An mpirun and ranks.c compiled for it."""
     return all_compiled[request.param]
 
 
 @pytest.fixture(scope="module", params=["slurm", "ssh"])
-def outside(request: pytest.FixtureRequest, testbed: Testbed) -> Iterator[List[Any]]:
+def outside(request: pytest.FixtureRequest, testbed: Testbed) -> Iterator[list[Any]]:
     """How daemons reach other nodes, and the environment of a batch job there."""
     if request.param == "ssh":
         yield ["ssh", {}]
@@ -171,7 +172,7 @@ def outside(request: pytest.FixtureRequest, testbed: Testbed) -> Iterator[List[A
 
 
 @pytest.fixture
-def place(outside: List[Any], compiled: List[Any], testbed: Testbed, tmp_path: Path
+def place(outside: list[Any], compiled: list[Any], testbed: Testbed, tmp_path: Path
           ) -> Iterator[Place]:
     made = Place(testbed, *outside, *compiled, tmp_path)
     yield made
@@ -179,8 +180,8 @@ def place(outside: List[Any], compiled: List[Any], testbed: Testbed, tmp_path: P
 
 
 @pytest.fixture
-def places(outside: List[Any], all_compiled: Dict[str, List[Any]], testbed: Testbed,
-           tmp_path: Path) -> Iterator[List[Place]]:
+def places(outside: list[Any], all_compiled: dict[str, list[Any]], testbed: Testbed,
+           tmp_path: Path) -> Iterator[list[Place]]:
     """One for each mpirun."""
     made = []
     for number, compiled in enumerate(all_compiled.values()):
@@ -191,13 +192,13 @@ def places(outside: List[Any], all_compiled: Dict[str, List[Any]], testbed: Test
         place.close()
 
 
-def on(*places: Any) -> List[RankSlot]:
+def on(*places: Any) -> list[RankSlot]:
     """Ranks 0, 1, ... on (node, socket, core)."""
     return [RankSlot(rank, node, socket, (core,))
             for rank, (node, socket, core) in enumerate(places)]
 
 
-def halves(nodes: Sequence[int], cores: Sequence[int]) -> List[RankSlot]:
+def halves(nodes: Sequence[int], cores: Sequence[int]) -> list[RankSlot]:
     """These cores of both sockets of the nodes."""
     return on(*((node, socket, core) for node in nodes for socket in (0, 1) for core in cores))
 
@@ -381,7 +382,7 @@ def test_a_daemon_dies(place: Place) -> None:
     wait_until(lambda: not place.ranks("n3", job), "no rank is left on the node")
 
 
-def test_a_node_is_switched_off_and_another_unplugged(places: List[Place], testbed: Testbed
+def test_a_node_is_switched_off_and_another_unplugged(places: list[Place], testbed: Testbed
                                                       ) -> None:
     """mpirun learns of it only because the recipe makes it ask; so does the daemon cut off.
 
@@ -422,7 +423,7 @@ def test_a_node_is_switched_off_and_another_unplugged(places: List[Place], testb
         place.let_end(place.start(4, on((2, 0, 0), (3, 0, 0)), "go"))
 
 
-def test_the_longest_slot_text(compiled: List[Any], testbed: Testbed, tmp_path: Path) -> None:
+def test_the_longest_slot_text(compiled: list[Any], testbed: Testbed, tmp_path: Path) -> None:
     """4.1 aborts at the first character too many, and 5 leaves cores out of longer ones."""
     machine = replace(Topology.regular("n0", (80,)), synthetic=True)
     launcher = OpenMPI.detect(Settings(Mpirun=compiled[0], AllowRoot=True), False,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 from conftest import mpiexecs, mpirun_environment, mpiruns
@@ -25,7 +26,7 @@ NODES = (Node("n0", (4, 4)), Node("n1", (4, 4)), Node("n2", (4, 4)))
 TABLE = Path("/r/a.7.gpus")
 
 
-def booking(tasks: Sequence[Tuple[int, int]], devices: Mapping[int, Sequence[int]], gpus: int = 0,
+def booking(tasks: Sequence[tuple[int, int]], devices: Mapping[int, Sequence[int]], gpus: int = 0,
             gpus_per_node: int = 0, share: str = "cores", alone: bool = False) -> Any:
     """A job with tasks on nodes (node, how many) that holds these devices."""
     request = Request.of(sum(number for _, number in tasks), resources={"gpu": gpus},
@@ -38,7 +39,7 @@ def booking(tasks: Sequence[Tuple[int, int]], devices: Mapping[int, Sequence[int
 
 
 def table(gpus: Mapping[str, Sequence[Gpu]], job: Any, chosen: Sequence[str] = (),
-          whole: bool = False, variables: Mapping[str, str] = {}) -> List[str]:
+          whole: bool = False, variables: Mapping[str, str] = {}) -> list[str]:
     """The lines of a job's table; none where the program is started as it is."""
     program, arguments, files = Visible(gpus, chosen, whole).wrapped(
         job, NODES, Path("/apps/a"), ("-x", "a b"), variables, TABLE)
@@ -112,7 +113,7 @@ SHOW = "for name in {}; do eval \"echo $name=\\${{$name-unset}}\"; done".format(
 
 
 def started(folder: Path, lines: str, env: Mapping[str, str] = {}, program: Sequence[str] = (
-        "/bin/sh", "-c", SHOW)) -> "subprocess.CompletedProcess[str]":
+        "/bin/sh", "-c", SHOW)) -> subprocess.CompletedProcess[str]:
     (folder / "t").write_text(lines)
     return subprocess.run(["/bin/sh", SCRIPT, str(folder / "t"), *program],
                           env={"PATH": "/bin:/usr/bin", **env}, input="what it reads\n", text=True,
@@ -122,7 +123,7 @@ def started(folder: Path, lines: str, env: Mapping[str, str] = {}, program: Sequ
 @pytest.mark.parametrize("env, task", [
     ({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}, 1), ({"PMI_RANK": "1", "SLURM_PROCID": "0"}, 1),
     ({"PMIX_RANK": "1"}, 1), ({"SLURM_PROCID": "1"}, 1), ({"OMPI_COMM_WORLD_RANK": "11"}, 11), ({}, 0)])
-def test_the_script_finds_its_task(tmp_path: Path, env: Dict[str, str], task: int) -> None:
+def test_the_script_finds_its_task(tmp_path: Path, env: dict[str, str], task: int) -> None:
     lines = "".join(f"{number} CUDA_VISIBLE_DEVICES=g{number}\n" for number in range(12))
     done = started(tmp_path, lines, {**env, "CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1",
                                      "GPU_DEVICE_ORDINAL": "1"})

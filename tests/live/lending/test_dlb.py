@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -126,7 +126,7 @@ def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:  # noqa: F811
         loop.until(lambda: order(next(epochs), BOTH).acknowledged == {0}, "DLB knows the process")
         answer = order(next(epochs), ONE)
         assert answer.clear and answer.acknowledged == {0}
-        threads: List[int] = proc.threads(process.pid)
+        threads: list[int] = proc.threads(process.pid)
         wait_until(lambda: all(os.sched_getaffinity(thread) == ONE for thread in threads), "all are there")
         loop.agents.sweep(1)
         loop.next(Swept)

@@ -9,7 +9,8 @@ import struct
 import subprocess
 
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Iterator, Optional
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -39,7 +40,7 @@ def cores(place: Path) -> Iterator[vrm_lending.Lending]:
     found.close()
 
 
-def publish(place: Path, epoch: int, cpus: Any = FEW, **more: Any) -> Optional[Dict[str, int]]:
+def publish(place: Path, epoch: int, cpus: Any = FEW, **more: Any) -> dict[str, int] | None:
     """vrm's side."""
     stat = proc.read_stat(os.getpid())
     assert stat is not None
@@ -197,7 +198,7 @@ def test_the_header(tmp_path: Path, place: Path, language: str) -> None:
     subprocess.run([compiler, "-x", language, standard, "-Wall", "-Wextra", "-Werror", "-I", build.HERE, "own.c",
                     "-o", "own"], cwd=tmp_path, check=True)
 
-    def ask(process: "subprocess.Popen[str]") -> str:
+    def ask(process: subprocess.Popen[str]) -> str:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(".")
         process.stdin.flush()
@@ -265,7 +266,7 @@ def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn,
                      OMPI_COMM_WORLD_RANK="0", VRM_LENDING=place)
     path = Path(place, str(job.pid))
 
-    def threads(epoch: int, cpus: FrozenSet[int]) -> int:
+    def threads(epoch: int, cpus: frozenset[int]) -> int:
         loop.agents.set_masks(1, epoch, {"n1": {0: cpus}}, OPEN_MPI, {"n1": {0: CPUS}})
         assert loop.next(Masks).clear
         wait_until(lambda: path.exists() and lending.HEAD.unpack_from(path.read_bytes())[6] == epoch, "it follows")

@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import pytest
 
@@ -57,26 +58,26 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 class Running(NamedTuple):
     """A program under the shim."""
 
-    process: "subprocess.Popen[str]"
+    process: subprocess.Popen[str]
     place: str
 
-    def state(self, epoch: int = 0, share: Tuple[int, int] = (START, START),
-              cpus: Optional[List[int]] = None) -> Optional[Dict[str, int]]:
+    def state(self, epoch: int = 0, share: tuple[int, int] = (START, START),
+              cpus: list[int] | None = None) -> dict[str, int] | None:
         """What it says, after an order if that is new."""
         stat = proc.read_stat(self.process.pid)
         return stat and lending.publish(self.place, self.process.pid, stat[1], epoch,
                                         CPUS if cpus is None else cpus, share)
 
-    def follows(self, epoch: int, threads: int, cpus: Optional[List[int]] = None) -> Dict[str, int]:
+    def follows(self, epoch: int, threads: int, cpus: list[int] | None = None) -> dict[str, int]:
         """Order so many threads, and wait until it has them."""
-        def there() -> Optional[Dict[str, int]]:
+        def there() -> dict[str, int] | None:
             assert self.process.poll() is None, "it has ended"
             said = self.state(epoch, (threads, START), cpus)
             return said if said is not None and said["acknowledged"] == epoch else None
-        found: Dict[str, int] = wait_until(there, f"epoch {epoch} is followed")
+        found: dict[str, int] = wait_until(there, f"epoch {epoch} is followed")
         return found
 
-    def end(self) -> Dict[str, int]:
+    def end(self) -> dict[str, int]:
         """What it has seen."""
         self.process.send_signal(signal.SIGTERM)
         output, _ = self.process.communicate(timeout=LIMIT)
@@ -88,7 +89,7 @@ class Running(NamedTuple):
 @pytest.fixture
 def start() -> Iterator[Any]:
     """Starts a program in a mode, with variables."""
-    found: List[Running] = []
+    found: list[Running] = []
     numbers = itertools.count(1)
 
     def started(program: Path, mode: str, *words: str, **variables: str) -> Running:
@@ -169,11 +170,11 @@ def test_what_cannot_be_saved_is_seen(program: Path, start: Any, mode: str) -> N
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
 @pytest.mark.parametrize("bound", [{}, {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}])
 def test_threads_that_the_runtime_places_stay_on_the_wanted_cores(program: Path, start: Any,
-                                                                  bound: Dict[str, str]) -> None:
+                                                                  bound: dict[str, str]) -> None:
     running = start(program, "asks", **bound)
     pid = running.process.pid
 
-    def inside(cpus: List[int]) -> bool:
+    def inside(cpus: list[int]) -> bool:
         allowed = [os.sched_getaffinity(thread) for thread in proc.threads(pid)]
         return all(one <= set(cpus) for one in allowed)
 

@@ -19,7 +19,8 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,12 +44,12 @@ SEED = int(os.environ.get("VRM_TEST_SEED") or (
     random.randrange(1 << 30) if os.environ.get("VRM_TEST_RANDOM") else 1))
 
 HUGE = "9" * 5000
-ODD: List[Any] = [None, True, -1, 0, 1, 3, 7, 2 ** 31, 2 ** 63, 10 ** 30, 1e308, -0.5, float("inf"), float("-inf"),
+ODD: list[Any] = [None, True, -1, 0, 1, 3, 7, 2 ** 31, 2 ** 63, 10 ** 30, 1e308, -0.5, float("inf"), float("-inf"),
                   float("nan"), "", "x", "0", "3", "1-3", "all", "failed", "0-99999", "../../x", "\x1b[31m", "\ud800",
                   "\udcff", "a" * 3000, "any:1", HUGE, "1e999", "inf", "nan", "n0", "n[0-1]", "n[0-99999999]", [], {},
                   [[]], [1], [1e400], {"id": 1}, [None], "9" * 25, "4G", "1:00:00", "-1", "\n", "é", "%j", "=", ",", ":"]
 
-COMMANDS: List[Dict[str, Any]] = [
+COMMANDS: list[dict[str, Any]] = [
     {"do": "submit", "line": "ok.x 1 9 0 name=a after=any:1 array=0-3 mem=1G start=+5"},
     *({"do": what, "ids": ["1-3", 4, "failed"]} for what in ("cancel", "hold", "release", "requeue")),
     *({"do": what, "id": 1} for what in ("cancel", "hold", "release", "requeue")),
@@ -184,7 +185,7 @@ def test_a_frame_with_no_signal_loses_its_client(live: Live, call: Call, number:
     (["qsub", "-l", f"select={'9' * 30}", "--", "/bin/true"], "select"),
     (["salloc", "true"], "SLURM_HOSTFILE"), (["salloc", "-n1", "true"], "SLURM_HOSTFILE")])
 @pytest.mark.parametrize("hosts", [b"n\0x\n", b"\xff\xfe\n"])
-def test_what_vrm_cannot_carry_out_is_said_as_its_command_says_it(live: Live, words: List[str], what: str,
+def test_what_vrm_cannot_carry_out_is_said_as_its_command_says_it(live: Live, words: list[str], what: str,
                                                                  hosts: bytes) -> None:
     call = Call(words[0], words[1:], "/", {"SLURM_HOSTFILE": "/h"})
     said = live.asked(call.packed(), wire.frame(b"D", hosts))
@@ -210,7 +211,7 @@ def by_file(live: Live, call: Call) -> str:
     return control.send(live.run, {"do": "front", "call": call_record(call)})
 
 
-def reply_to(live: Live, name: str) -> Dict[str, Any]:
+def reply_to(live: Live, name: str) -> dict[str, Any]:
     """The answer to a command file, once it has come."""
     end = time.monotonic() + LIMIT
     while (reply := control.wait_reply(live.run, name, 0.1)) is None:
@@ -302,7 +303,7 @@ def test_many_jobs_are_cancelled_while_others_are_answered(live: Live, monkeypat
 def test_a_copy_writes_the_state_of_many_jobs(live: Live) -> None:
     showing, desk = live.manager.showing, live.manager.live
 
-    def shown() -> Tuple[int, int, str]:
+    def shown() -> tuple[int, int, str]:
         state = json.loads(live.run.state.read_text())
         return state["manager"]["pid"], sum(len(numbers(job["ids"])) if "ids" in job else 1 for job in state["jobs"]
                                             ), state["manager"]["phase"]
@@ -379,14 +380,14 @@ def taken(live: Live, name: str, data: bytes, as_file: bool) -> None:
         live.manager.orders.obey_all()
         assert not file.exists()
     else:
-        replies: List[Any] = []
+        replies: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(control, "answer", lambda run, name, reply: replies.append(json.dumps(reply)))
             live.manager.orders.try_to_obey(name, command)
         assert replies or command.get("unasked")
 
 
-def places(value: Any) -> Iterator[Tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Each container in a value, with a key of it."""
     if isinstance(value, (dict, list)):
         for key in value if isinstance(value, dict) else range(len(value)):
@@ -394,9 +395,9 @@ def places(value: Any) -> Iterator[Tuple[Any, Any]]:
             yield from places(value[key])
 
 
-def options_of() -> Dict[str, List[str]]:
+def options_of() -> dict[str, list[str]]:
     """The options of each command, as they are typed."""
-    found: Dict[str, List[str]] = {name: [] for name in names.TABLE}
+    found: dict[str, list[str]] = {name: [] for name in names.TABLE}
     for module in pkgutil.iter_modules(vrm.front.__path__):
         for value in vars(importlib.import_module(f"vrm.front.{module.name}")).values():
             if isinstance(value, Options):

@@ -64,7 +64,7 @@ def config(site: Site, **keys: Any) -> None:
                     "Name": "here", "Idle": 20, "Coefficients": "t.csv"}}], **keys)
 
 
-def governors(node: Path) -> "set[str]":
+def governors(node: Path) -> set[str]:
     return {file.read_text().strip() for file in node.glob(power.CPUS + "/cpu*/cpufreq/scaling_governor")}
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ def configured(site: Site, nodes: int = 2, cores: int = 1, **keys: Any) -> None:
     site.program("wait", WAIT)
 
 
-def past_run(path: Path, *rows: Tuple[str, int, float, float]) -> Path:
+def past_run(path: Path, *rows: tuple[str, int, float, float]) -> Path:
     """The directory of an earlier run: programs, ranks, walltimes and run times of its jobs."""
     path.mkdir()
     with JobWriter(path / "jobs.csv") as writer:
@@ -39,13 +39,13 @@ def past_run(path: Path, *rows: Tuple[str, int, float, float]) -> Path:
     return path
 
 
-def expected(site: Site) -> Dict[int, Any]:
+def expected(site: Site) -> dict[int, Any]:
     """What was expected of each job, as the journal has it; None: as its user says."""
     return {job_id: job.believed for job_id, job in
             replay(journal.read(site.log / "journal")).jobs.items()}
 
 
-def in_queue(site: Site) -> Dict[int, Any]:
+def in_queue(site: Site) -> dict[int, Any]:
     done = site.run("-i", "queue", "--json")
     assert done.returncode == 0, done.stderr
     return {job["id"]: job for job in json.loads(done.stdout)["jobs"]}
@@ -156,7 +156,7 @@ def test_limits_stay_those_of_the_user(site: Site) -> None:
     ({"Estimates": "last-two", "History": ["broken"]},
      "broken/jobs.csv:2: "),
 ])
-def test_bad_settings_are_one_clear_message(site: Site, keys: Dict[str, Any], said: str) -> None:
+def test_bad_settings_are_one_clear_message(site: Site, keys: dict[str, Any], said: str) -> None:
     (site.root / "broken").mkdir()
     (site.root / "broken" / "jobs.csv").write_text(HEADER + "1,work,many\n")
     configured(site, Scheduling=keys)
@@ -172,7 +172,7 @@ def test_a_live_run_and_its_replay_expect_and_decide_alike(site: Site) -> None:
     corrected, at the same moments in both."""
     configured(site, nodes=3, Scheduling={"Estimates": "last-two", "Correction": "doubling",
                                           "Backfilling": "easy", "BackfillOrder": "sjf"})
-    jobs: List[Tuple[int, float, float]] = [  # ranks, run time, until the next line
+    jobs: list[tuple[int, float, float]] = [  # ranks, run time, until the next line
         (1, 1.1, 0), (1, 1.2, 0), (1, 1.1, 0.4), (1, 2.9, 1.2), (1, 1.3, 0), (1, 1.6, 0),
         (1, 1.5, 0), (1, 3.2, 0.3), (1, 1.1, 0), (1, 1.2, 0.2), (1, 1.4, 0), (1, 1.1, 0)]
     site.lines(*[f"work {ranks} 9 0 {delay} args={run}" for ranks, run, delay in jobs])

@@ -15,7 +15,8 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 import yaml
@@ -77,7 +78,7 @@ class Wish(NamedTuple):
         return " ".join(f"{name}={value}" for name, value in said.items() if value)
 
 
-def mixed(count: int, seed: int, memory: int, most: int) -> List[Wish]:
+def mixed(count: int, seed: int, memory: int, most: int) -> list[Wish]:
     """A queue of CPU, 1-GPU, 2-GPU, memory-heavy and licence jobs; `memory` is that of a node in MiB,
     and no job has more than `most` tasks."""
     draw = random.Random(seed)
@@ -98,15 +99,15 @@ class Seen(NamedTuple):
     """What a task printed."""
 
     host: str
-    gpus: Optional[Tuple[str, ...]]  # None: the variable was not set
+    gpus: tuple[str, ...] | None  # None: the variable was not set
     start: float
     end: float
 
 
-def seen(log: Path, row: JobRow) -> Dict[int, Seen]:
+def seen(log: Path, row: JobRow) -> dict[int, Seen]:
     """By task."""
-    begun: Dict[int, Tuple[str, Optional[Tuple[str, ...]], float]] = {}
-    found: Dict[int, Seen] = {}
+    begun: dict[int, tuple[str, tuple[str, ...] | None, float]] = {}
+    found: dict[int, Seen] = {}
     for line in (log / f"{row.app}.{row.id}.o").read_text().splitlines():
         text = strip_prefix(line)
         start = re.fullmatch(r"task (\d+) on (\S+) sees (\S*) cpus \S* start (\S+)", text)
@@ -119,20 +120,20 @@ def seen(log: Path, row: JobRow) -> Dict[int, Seen]:
     return found
 
 
-def held(row: JobRow) -> Dict[str, Tuple[int, ...]]:
+def held(row: JobRow) -> dict[str, tuple[int, ...]]:
     """The GPUs of a job by node, as jobs.csv has them."""
     parts = (part.partition(":") for part in row.devices.split(";") if part)
     return {host: tuple(map(int, text.removeprefix("gpu/").split(","))) for host, _, text in parts}
 
 
 def check(log: Path, wishes: Sequence[Wish], whole: bool = False, hosts: bool = True,
-          capacity: Optional[int] = None, alone: bool = False) -> Dict[int, JobRow]:
+          capacity: int | None = None, alone: bool = False) -> dict[int, JobRow]:
     """All jobs completed with what they asked for, and nothing was held by two at a time. `whole`: a
     job is one process; `hosts`: tasks know on which node they are; `capacity`: MiB of a node;
     `alone`: jobs share no node."""
     rows = {row.id: row for row in read_jobs(log / "jobs.csv")}
     assert sorted(rows) == list(range(len(wishes)))
-    used: Dict[Tuple[str, str], List[Tuple[float, float, int]]] = {}
+    used: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     for job_id, row in rows.items():
         wish, tasks = wishes[job_id], seen(log, row)
         assert row.status == "completed", row
@@ -171,7 +172,7 @@ def check(log: Path, wishes: Sequence[Wish], whole: bool = False, hosts: bool = 
         running = [row for row in rows.values() if row.start <= moment < row.end]
         assert sum(wishes[row.id].ansys for row in running) <= LICENCES["ansys"]
         if capacity is not None:
-            memory: Dict[str, int] = {}
+            memory: dict[str, int] = {}
             for row in running:
                 for host, _ in parse_cores(row.cores):
                     memory[host] = memory.get(host, 0) + wishes[row.id].memory
@@ -213,7 +214,7 @@ def decided_alike(log: Path, nodes: Sequence[Node], out: Path, **policies: Any) 
 # ------------------------------------------------------------------- an emulated cluster, anywhere
 
 
-def nodes_of(state: Mapping[str, Any], gpus: Mapping[str, int]) -> List[Node]:
+def nodes_of(state: Mapping[str, Any], gpus: Mapping[str, int]) -> list[Node]:
     """The nodes of a run by its state file and the GPUs that stand there."""
     from vrm.model.node import Device
     return [Node(node["name"], tuple(map(len, node["sockets"])),
@@ -274,7 +275,7 @@ class Lab:
         self.kind = kind
         self.config_file = root / "vrm.yaml"
         self.devices = stand_ins(root / "gpus")
-        self.managers: List["subprocess.Popen[str]"] = []
+        self.managers: list[subprocess.Popen[str]] = []
         (root / "bin").mkdir()
         (root / "bin/show.x").write_text("#!/bin/sh\n" + SHOW)
         (root / "bin/show.x").chmod(0o755)
@@ -282,7 +283,7 @@ class Lab:
 
     def config(self, order: str = "auto", **keys: Any) -> None:
         """Write the configuration: pack by this node order, and what `keys` say over it."""
-        launcher: Dict[str, Any] = {"Kind": self.kind, "Mpirun": self.mpirun}
+        launcher: dict[str, Any] = {"Kind": self.kind, "Mpirun": self.mpirun}
         if self.kind == "openmpi":
             launcher.update(AllowRoot=True, Transport="tcp",
                             Environment={"OMPI_MCA_mpi_yield_when_idle": 1})
@@ -300,7 +301,7 @@ class Lab:
         file = wait if wait == "-" else self.root / wait
         return f"show.x {wish.tasks} 60 0 args='{seconds} {file}' {wish.fields} {one} {more}"
 
-    def start(self, batch: Any, *words: str, **env: str) -> "subprocess.Popen[str]":
+    def start(self, batch: Any, *words: str, **env: str) -> subprocess.Popen[str]:
         """Start vrm on the batch job's first node."""
         self.managers.append(self.testbed.popen(
             batch.host, [sys.executable, "-m", "vrm.cli", "-c", self.config_file, *words],
@@ -313,25 +314,25 @@ class Lab:
         """What the last vrm has printed."""
         return (self.root / f"said.{len(self.managers) - 1}").read_text()
 
-    def finish(self, process: "subprocess.Popen[str]", limit: float = 240) -> str:
+    def finish(self, process: subprocess.Popen[str], limit: float = 240) -> str:
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
             pytest.fail(f"vrm did not end within {limit:g} s:\n{self.said()}")
         return self.said()
 
-    def state(self) -> Dict[str, Any]:
-        found: Dict[str, Any] = json.loads((self.log / "state").read_text())
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.log / "state").read_text())
         return found
 
-    def running(self) -> Dict[int, str]:
+    def running(self) -> dict[int, str]:
         """The GPUs of running jobs by the state file; none as long as there is no such file."""
         if not (self.log / "state").exists():
             return {}
         return {job["id"]: job.get("devices", "") for job in self.state()["jobs"]
                 if job["state"] == "running"}
 
-    def shown(self, job: int) -> Dict[str, Any]:
+    def shown(self, job: int) -> dict[str, Any]:
         """What the tasks of a job that runs have printed."""
         path = self.log / f"show.x.{job}.o"
         text = path.read_text() if path.exists() else ""
@@ -536,7 +537,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 ])
 @pytest.mark.parametrize("kind, mpirun", [*LAUNCHERS, ("srun", "auto")])
 def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, mpirun: str,
-                                   options: Sequence[str], wanted: Mapping[str, List[int]]) -> None:
+                                   options: Sequence[str], wanted: Mapping[str, list[int]]) -> None:
     """On all nodes, and under each launcher steps have the GPUs of their nodes."""
     lab = Lab(slurm, tmp_path, kind, mpirun)
     shutil.rmtree(lab.devices)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -34,12 +34,12 @@ def configure(site: Site, **keys: Any) -> None:
                    "Cores": 1, **keys})
 
 
-def started(site: Site) -> List[int]:
+def started(site: Site) -> list[int]:
     path = site.bin / "log"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def batch(site: Site, *arguments: str) -> "subprocess.Popen[str]":
+def batch(site: Site, *arguments: str) -> subprocess.Popen[str]:
     """vrm inside a batch job of one node, this one."""
     return site.start(*arguments, SLURM_JOB_ID="7", SLURM_JOB_NODELIST=os.uname().nodename)
 

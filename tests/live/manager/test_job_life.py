@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 import pytest
 
@@ -29,13 +28,13 @@ def site(site: Site) -> Site:
     return site
 
 
-def log(site: Site) -> List[str]:
+def log(site: Site) -> list[str]:
     """A line for each start of a program: the job's id and the arguments."""
     path = site.bin / "log"
     return path.read_text().splitlines() if path.exists() else []
 
 
-def started(site: Site) -> List[int]:
+def started(site: Site) -> list[int]:
     """The ids of the jobs in the order of their starts."""
     return [int(line.split()[0]) for line in log(site)]
 
@@ -45,25 +44,25 @@ def let_go(program: Path) -> None:
     Path(f"{program}.go").touch()
 
 
-def running(site: Site, manager: "subprocess.Popen[str]", *ids: int) -> None:
+def running(site: Site, manager: subprocess.Popen[str], *ids: int) -> None:
     """Wait until exactly these jobs have been started at least once."""
     wait_until(lambda: set(started(site)) == set(ids), f"jobs {ids} have started")
 
 
-def kill(manager: "subprocess.Popen[str]") -> None:
+def kill(manager: subprocess.Popen[str]) -> None:
     """kill -9."""
     manager.kill()
     manager.wait()
 
 
-def shown(site: Site) -> Dict[int, Tuple[str, bool, List[int]]]:
+def shown(site: Site) -> dict[int, tuple[str, bool, list[int]]]:
     """State, whether it is held, and what it waits for, of each job that `vrm -i queue` shows."""
     jobs = json.loads(site.run("-i", "queue", "--json").stdout)["jobs"]
     return {job["id"]: (job["state"], job["held"], list(numbers(job["after"])) if job["after"]
                         else []) for job in jobs}
 
 
-def shows(site: Site, jobs: Dict[int, Tuple[str, bool, List[int]]]) -> None:
+def shows(site: Site, jobs: dict[int, tuple[str, bool, list[int]]]) -> None:
     """Wait until `vrm -i queue` shows these jobs: the state is written a moment after an answer."""
     wait_until(lambda: shown(site) == jobs, f"{jobs} are shown")
 

@@ -10,7 +10,6 @@ import random
 import select
 import time
 from pathlib import Path
-from typing import Dict, List, Tuple
 
 import pytest
 
@@ -29,7 +28,7 @@ exit $2
 """
 
 
-def lines(chance: random.Random, jobs: int) -> Tuple[List[str], Dict[int, Tuple[str, int, int]]]:
+def lines(chance: random.Random, jobs: int) -> tuple[list[str], dict[int, tuple[str, int, int]]]:
     """A queue, and what is to become of each job: status, exit code and number of runs."""
     text, wanted = [], {}
     for job_id in range(jobs):
@@ -49,7 +48,7 @@ def lines(chance: random.Random, jobs: int) -> Tuple[List[str], Dict[int, Tuple[
     return text, wanted
 
 
-def counted(log: Path, what: str) -> Dict[int, int]:
+def counted(log: Path, what: str) -> dict[int, int]:
     """How often each job began or ended."""
     words = (line.split() for line in log.read_text().splitlines())
     return collections.Counter(int(job_id) for found, job_id in words if found == what)

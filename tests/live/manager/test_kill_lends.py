@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Dict, FrozenSet, List, Set
 
 import psutil
 import pytest
@@ -117,9 +116,9 @@ class Lends:
         """What is on disk."""
         return replay(journals.read(self.site.log / "journal"))
 
-    def at(self, job: int) -> Set[FrozenSet[int]]:
+    def at(self, job: int) -> set[frozenset[int]]:
         """The CPUs that each thread of a job may use."""
-        found: Set[FrozenSet[int]] = set()
+        found: set[frozenset[int]] = set()
         with contextlib.suppress(OSError, ValueError):
             pid = (self.site.root / f"pid.{job}").read_text().strip()
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -214,7 +213,7 @@ class Lends:
         assert counted(site.root / "runs", "begin") == counted(site.root / "runs", "end") == once
         past = self.past()
         assert not past.state.lends.all
-        had: Dict[int, List[shares.Held]] = {}
+        had: dict[int, list[shares.Held]] = {}
         for held in shares.read(site.log / "shares.csv"):
             for core in parse_cpu_list(held.cores.partition("/")[2]):
                 had.setdefault(core, []).append(held)

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from collections.abc import Iterable, Iterator
 
 import pytest
 import yaml
@@ -124,7 +124,7 @@ def test_masks_equal_the_plan_after_a_kill_behind_each_record(site: Site) -> Non
         here.close()
 
 
-def lent_when_killed(site: Site) -> Tuple[Set[int], Set[int]]:
+def lent_when_killed(site: Site) -> tuple[set[int], set[int]]:
     """A manager is killed while job 0 lends a core to job 1, which runs there; the core that it keeps, and that one."""
     first, second = cores(2)
     prepared(site)
@@ -240,7 +240,7 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
     assert list(managed.live.running) == [0]
     confine = managed.agents.confine
 
-    def on_disk(job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> Dict[str, Set[int]]:
+    def on_disk(job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> dict[str, set[int]]:
         own = list(own)
         assert not managed.live.journal.pending, "the intent is on disk first"
         assert {slot.rank: len(slot.cores) for slot in own} == {0: 4, 1: 4}
@@ -266,7 +266,7 @@ def answer(managed: Managed, host: str, epoch: int, clear: bool = True, error: s
     managed.manager.lending.observe(Masks(host, 0, epoch, clear, {}, frozenset(), error))
 
 
-def prepared_of(managed: Managed) -> List[int]:
+def prepared_of(managed: Managed) -> list[int]:
     return [start.job.id for start in managed.manager.launches.prepared]
 
 
@@ -419,13 +419,13 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
     (root / "queue").write_text(f"wait.x 2 600 0 cores={whole} malleable=1 nodes=2 tasks_per_node=1\n"
                                 "wait.x 2 60 0 malleable=1 nodes=2\n")
 
-    def cpus(job: int, rank: int) -> Optional[Set[int]]:
+    def cpus(job: int, rank: int) -> set[int] | None:
         try:
             return set(parse_cpu_list((root / f"pid.{job}.{rank}").read_text().split()[1]))
         except (OSError, IndexError):
             return None
 
-    def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
+    def vrm(*words: str) -> subprocess.CompletedProcess[str]:
         return real.exec(LOGIN, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml", *words],
                          env={"PYTHONPATH": str(ROOT)}, cwd=root)
 

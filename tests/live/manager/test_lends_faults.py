@@ -7,7 +7,8 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -30,7 +31,7 @@ def emulated(site: Site, *lines: str, **keys: Any) -> None:
     prepared(site, *lines, **{"Emulate": True, "Launcher": {"Kind": "direct"}, **keys})
 
 
-def jobs(site: Site) -> Dict[int, Dict[str, Any]]:
+def jobs(site: Site) -> dict[int, dict[str, Any]]:
     """What the state file says of the jobs that wait or run."""
     return {job["id"]: job for job in json.loads((site.log / "state").read_text())["jobs"]}
 
@@ -171,20 +172,20 @@ class TwoNodes:
             "Launcher": {"Kind": "openmpi", "AllowRoot": True, "Transport": "tcp"},
             "Hosts": {"File": "hosts", "Reach": "ssh", "Timeout": 4}, **keys}))
 
-    def _words(self, *words: str) -> List[Any]:
+    def _words(self, *words: str) -> list[Any]:
         return [sys.executable, "-m", "vrm.cli", "-c", self.root / "vrm.yaml", *words]
 
     def vrm(self, *words: str) -> None:
         done = self.testbed.exec("n0", self._words(*words), env={"PYTHONPATH": str(ROOT)}, cwd=self.root)
         assert done.returncode == 0, done.stderr
 
-    def ran(self, job: int) -> List[str]:
+    def ran(self, job: int) -> list[str]:
         return sorted(path.name.split(".")[2] for path in self.root.glob(f"ran.{job}.*"))
 
-    def events(self) -> List[Tuple[str, int]]:
+    def events(self) -> list[tuple[str, int]]:
         return [(each["event"], each.get("id", -1)) for each in journal.read(self.log / "journal")]
 
-    def statuses(self) -> Dict[int, str]:
+    def statuses(self) -> dict[int, str]:
         return {row.id: row.status for row in read_jobs(self.log / "jobs.csv")}
 
     @contextmanager

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Tuple
 
 import pytest
 
@@ -90,7 +89,7 @@ class Mortal:
         """It has been killed."""
         assert self.process.wait(20) == -signal.SIGKILL
 
-    def popen(self, *words: str, data: bytes = b"") -> "subprocess.Popen[bytes]":
+    def popen(self, *words: str, data: bytes = b"") -> subprocess.Popen[bytes]:
         """A client, which has been given its standard input."""
         process = subprocess.Popen(
             [str(self.commands / words[0]), *words[1:]], cwd=self.site.root, env=self.env, stdin=subprocess.PIPE,
@@ -101,13 +100,13 @@ class Mortal:
         process.stdin = None
         return process
 
-    def call(self, *words: str, data: bytes = b"") -> Tuple[int, str, str]:
+    def call(self, *words: str, data: bytes = b"") -> tuple[int, str, str]:
         """The exit status of a client, and what it has printed."""
         process = self.popen(*words, data=data)
         out, err = process.communicate(timeout=60)
         return process.returncode, out.decode(), err.decode()
 
-    def jobs(self) -> "list[int]":
+    def jobs(self) -> list[int]:
         """The jobs of the journal."""
         past = replay(journals.read(self.site.log / "journal"))
         return sorted(past.jobs)

@@ -6,7 +6,8 @@ import errno
 import json
 import math
 from pathlib import Path
-from typing import Any, List, Mapping
+from typing import Any
+from collections.abc import Mapping
 
 import pytest
 from conftest import wait_until
@@ -37,7 +38,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def states(managed: Managed) -> List[str]:
+def states(managed: Managed) -> list[str]:
     return [entry.state.value for entry in managed.state.book.entries.values()]
 
 
@@ -54,7 +55,7 @@ class Greeter(Part):
     """A part of somebody else's; `calls` are the hooks that were called."""
 
     def __init__(self) -> None:
-        self.calls: List[object] = []
+        self.calls: list[object] = []
 
     def look(self, now: float, files: bool) -> None:
         self.calls.append(("look", now, files))

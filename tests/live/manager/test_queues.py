@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from conftest import Site, wait_until
@@ -27,7 +27,7 @@ def millionths(seconds: float) -> int:
     return round(1e6 * seconds)
 
 
-def most_at_a_time(rows: List[JobRow], weight: Any) -> int:
+def most_at_a_time(rows: list[JobRow], weight: Any) -> int:
     """The largest sum of the weights of jobs that run together."""
     return max((sum(weight(other) for other in rows if other.start <= row.start < other.end)
                 for row in rows), default=0)
@@ -51,7 +51,7 @@ def test_limits_hold_and_the_simulator_decides_alike(site: Site, algorithm: str,
     assert done.returncode == 0, done.stdout + done.stderr
     rows = site.rows()
     assert len(rows) == len(wanted) and {row.status for row in rows.values()} == {"completed"}
-    by_queue: Dict[str, List[JobRow]] = {}
+    by_queue: dict[str, list[JobRow]] = {}
     for number, row in rows.items():
         by_queue.setdefault(wanted[number] or "long", []).append(row)
     assert most_at_a_time(by_queue["debug"], lambda row: 1) == 1
@@ -81,7 +81,7 @@ def test_limits_hold_and_the_simulator_decides_alike(site: Site, algorithm: str,
     assert validated.returncode == 0, validated.stdout + validated.stderr
 
 
-def waits(site: Site) -> Dict[int, str]:
+def waits(site: Site) -> dict[int, str]:
     """Why jobs wait, by id."""
     state = site.state()
     return {job["id"]: job["why"] for job in (state or {"jobs": []})["jobs"]

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -32,7 +32,7 @@ STATUS = {"code": 3, "signal": None, "error": None, "start": 1.0, "end": 2.0, "u
           "system": 0.0, "maxrss": 0, "duration": 1.0}
 
 
-def started(site: Site) -> List[int]:
+def started(site: Site) -> list[int]:
     """The ids of the jobs in the order of their starts."""
     path = site.bin / "log"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -70,7 +70,7 @@ def mark(run: RunDirectory, status: Any = None, **facts: Any) -> None:
     ({"host": "other"}, "slurm 1", "", "elsewhere"),
     ({"host": "other"}, "", "", "elsewhere"),
 ])
-def test_what_a_marker_tells(run: RunDirectory, facts: Dict, before: str, now: str,
+def test_what_a_marker_tells(run: RunDirectory, facts: dict, before: str, now: str,
                              what: str) -> None:
     here = Place(os.uname().nodename, boot_id(), now)
     assert look(run, 1, {"allocation": before}, here).what == "unstarted"
@@ -154,7 +154,7 @@ def configure(site: Site, **keys: Any) -> None:
                    "End": {"At": "never"}, **keys})
 
 
-def leave_running(site: Site, **env: str) -> "subprocess.Popen[str]":
+def leave_running(site: Site, **env: str) -> subprocess.Popen[str]:
     """A queue of a job that ends, one that waits for its `.go`, and one behind it; the manager is
     killed while the second runs."""
     site.program("ok.x", LOG)

@@ -4,7 +4,7 @@ bound jobs run in them, and what cannot be is said."""
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -12,11 +12,11 @@ from conftest import Site, wait_until
 from vrm.run import journal
 
 
-def reservations(site: Site) -> List[Dict[str, Any]]:
+def reservations(site: Site) -> list[dict[str, Any]]:
     return json.loads(site.run("reserve", "--list", "--json").stdout)["reservations"]
 
 
-def why(site: Site) -> Dict[int, str]:
+def why(site: Site) -> dict[int, str]:
     """Why each job waits that does."""
     jobs = json.loads(site.run("-i", "queue", "--json").stdout)["jobs"]
     return {job["id"]: job["why"] for job in jobs if job["state"] == "queued"}

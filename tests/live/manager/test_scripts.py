@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from vrm.results.steps import read_steps
 from vrm.system.compiling import COMPILERS
 
 
-def command(site: Site, *words: str, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
+def command(site: Site, *words: str, cwd: Any = None) -> subprocess.CompletedProcess[str]:
     return warm.run(["-c", str(site.config_file), *words], env=site.env, timeout=60, cwd=cwd)
 
 
@@ -157,7 +157,7 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
     launcher = Scripts(base, {"SLURM_CPU_BIND": "none"}, {}, emulated=True)
     slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
     launch = launcher.command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", ("a b",), {"PBS_O_MINE": "1"})
-    env: Dict[str, str] = dict(launch.env)
+    env: dict[str, str] = dict(launch.env)
     assert launch.argv == ("/x/run.sh", "a b") and env["OMP_NUM_THREADS"] == "2"
     assert {name for name in env if name.startswith(("PBS", "NSLOTS"))} == {"PBS_O_MINE"}
     assert {name: env[name] for name in (
@@ -242,7 +242,7 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
         srun -n 2 --cpu-bind=map_cpu:$first grep Cpus_allowed_list /proc/self/status >map.out
         echo "$SLURM_JOB_NAME $SLURM_SUBMIT_DIR $SLURM_NTASKS"
         """)
-    config: Dict[str, Any] = {"Mpirun": mpirun} if mpirun != "auto" else {}
+    config: dict[str, Any] = {"Mpirun": mpirun} if mpirun != "auto" else {}
     path = f"{Path(mpirun).parent}:" if "/" in mpirun else ""
     site.config(Nodes=1, Sockets=1, Cores=2, Allocation={"Policy": "pack"},
                 Launcher={**config, "Environment": {**mpirun_environment(),
@@ -258,7 +258,7 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
     cores = {rank[-1] for rank in ranks}
     assert len(cores) == 2 and all(core.isdigit() for core in cores)
 
-    def words(name: str) -> "list[list[str]]":
+    def words(name: str) -> list[list[str]]:
         return [line.split() for line in (site.queue.parent / name).read_text().splitlines()]
 
     labelled = words("mpi.out")

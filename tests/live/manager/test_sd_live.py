@@ -4,7 +4,6 @@ the same jobs decides the same."""
 from __future__ import annotations
 
 import math
-from typing import List, Tuple
 
 import pytest
 from conftest import Site, wait_until
@@ -25,8 +24,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.cluster = Cluster.regular(1, 1, 2)
-        self.started: List[Tuple[int, Tuple[int, ...]]] = []
-        self.had: List[shares.Held] = []
+        self.started: list[tuple[int, tuple[int, ...]]] = []
+        self.had: list[shares.Held] = []
 
     def booked(self, booking: Booking) -> None:
         placement = booking.placement

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import Any, Dict, List, Set
+from typing import Any
 
 import pytest
 from conftest import Site, wait_until
@@ -31,12 +31,12 @@ def place(site: Site) -> Site:
     return site
 
 
-def ran(site: Site) -> List[str]:
+def ran(site: Site) -> list[str]:
     """The arguments of all starts of programs, sorted."""
     return sorted(word for path in site.bin.glob("*.ran") for word in path.read_text().split())
 
 
-def kill(manager: "subprocess.Popen[str]") -> None:
+def kill(manager: subprocess.Popen[str]) -> None:
     """kill -9 of the manager alone."""
     manager.kill()
     manager.wait()
@@ -86,7 +86,7 @@ TABLE = [
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "vrm stop --now"])
 @pytest.mark.parametrize("command, again", TABLE, ids=[" ".join(["vrm", *words]) for words, _ in TABLE])
-def test_what_each_command_does_to_each_kind(place: Site, command: List[str], again: Set[str], how: str) -> None:
+def test_what_each_command_does_to_each_kind(place: Site, command: list[str], again: set[str], how: str) -> None:
     first_run(place, how)
     before = ran(place)
     said = place.finish(place.start(*command, waits=False))
@@ -169,13 +169,13 @@ def test_a_queue_is_edited_while_a_generator_writes_it(place: Site) -> None:
     """What the generator writes later is read, and its `end` line ends the run."""
     place.config(**ONE_CORE, Replay={"Speed": 1000})
     mix = Mix(6, 1, {"wait": [("wait", 1, 9.0)]}, Arrival("uniform", 1, 1))
-    managers: List["subprocess.Popen[str]"] = []
+    managers: list[subprocess.Popen[str]] = []
     counted = itertools.count(1)
 
     def said(text: str) -> None:
         wait_until(lambda: text in place.said(managers[0]), text)
 
-    def jobs() -> List[Dict[str, Any]]:
+    def jobs() -> list[dict[str, Any]]:
         return (place.state() or {"jobs": []})["jobs"]
 
     def sed(*changes: str) -> None:

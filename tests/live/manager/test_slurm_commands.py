@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,7 +44,7 @@ class Cluster:
         assert self.site.run("stop", "--now").returncode == 0
         return self.site.finish(self.process)
 
-    def call(self, *words: str, data: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
+    def call(self, *words: str, data: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(self.commands / words[0]), *words[1:]], cwd=self.site.root, input=data, text=True,
                               env={**self.env, **env}, capture_output=True, timeout=60, check=False)
 
@@ -435,7 +435,7 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
         "COMPLETED", "CANCELLED", "COMPLETED"]
 
     # When a job would start, by a forecast; and one that is not to run again.
-    def asked(*words: str) -> "subprocess.CompletedProcess[str]":
+    def asked(*words: str) -> subprocess.CompletedProcess[str]:
         return cluster.call("sbatch", "--test-only", "--wrap", "true", *words)
     before = cluster.said("squeue", "-h", "-t", "all")
     done = asked("-n1")

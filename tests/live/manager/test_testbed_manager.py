@@ -14,7 +14,8 @@ import sys
 from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
 import pytest
 import yaml
@@ -36,7 +37,7 @@ class Seen(NamedTuple):
     """What a rank printed."""
 
     host: str
-    cpus: FrozenSet[int]
+    cpus: frozenset[int]
     start: float
     end: float
 
@@ -52,9 +53,9 @@ class Cluster:
         self.log = root / "log"
         self.marks = root / "marks"
         self.config_file = root / "vrm.yaml"
-        self.managers: List["subprocess.Popen[str]"] = []
+        self.managers: list[subprocess.Popen[str]] = []
         found = (find_mpirun if kind == "openmpi" else find_mpiexec)(mpirun)[0]
-        self.launcher: Dict[str, Any] = {"Kind": kind, "CheckBindings": "fail", **{
+        self.launcher: dict[str, Any] = {"Kind": kind, "CheckBindings": "fail", **{
             "openmpi": {"Mpirun": found, "AllowRoot": True, "Transport": "tcp",
                         "Environment": {"OMPI_MCA_mpi_yield_when_idle": 1}},
             # UCX takes nodes for one machine whose memory they share.
@@ -77,7 +78,7 @@ class Cluster:
 
     def config(self, **keys: Any) -> None:
         """Write the configuration: strip, WFP3 and EASY, and what `keys` say over it."""
-        settings: Dict[str, Any] = {
+        settings: dict[str, Any] = {
             "Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "heatmap"},
             "Scheduling": {"Algorithm": "WFP3", "Backfilling": "easy"},
             "Allocation": {"Policy": "strip"}, "Log": "log", "Grace": 2,
@@ -94,7 +95,7 @@ class Cluster:
         """A job whose ranks stay for so many seconds, or until somebody makes the file `wait`."""
         return f"{app} {procs} 60 0 args='{self.marks} {name} {wait} {seconds}' {more}"
 
-    def start(self, batch: Optional[Batch] = None) -> "subprocess.Popen[str]":
+    def start(self, batch: Batch | None = None) -> subprocess.Popen[str]:
         """Start vrm on the batch job's first node, or on n0 without Slurm."""
         self.managers.append(self.testbed.popen(
             batch.host if batch else "n0",
@@ -118,12 +119,12 @@ class Cluster:
         wait_until(lambda: not self.testbed.exec(LOGIN, ["squeue", "-h", "-j", job]).stdout.strip(),
                    f"the batch job has ended; vrm said:\n{self.said()}", limit)
 
-    def left(self) -> List[str]:
+    def left(self) -> list[str]:
         """The processes of this directory's programs on all nodes."""
         return [f"{node}: {line}" for node in self.testbed.nodes
                 for line in self.testbed.pids(node).values() if f"{self.root}/bin/" in line]
 
-    def finish(self, process: "subprocess.Popen[str]", limit: float = 90) -> str:
+    def finish(self, process: subprocess.Popen[str], limit: float = 90) -> str:
         """Wait for vrm to end and return what it printed."""
         try:
             process.wait(limit)
@@ -135,27 +136,27 @@ class Cluster:
         """What vrm has printed so far."""
         return (self.root / "said").read_text()
 
-    def vrm(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def vrm(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`vrm -c CONFIG WORDS` on the login node."""
         return self.testbed.exec(LOGIN, [sys.executable, "-m", "vrm.cli", "-c", self.config_file,
                                          *words], env={"PYTHONPATH": str(ROOT)}, cwd=self.root)
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The state file."""
         return json.loads((self.log / "state").read_text())
 
-    def nodes_of_jobs(self) -> Dict[int, List[str]]:
+    def nodes_of_jobs(self) -> dict[int, list[str]]:
         """The nodes of the running jobs that the state file knows."""
         return {job["id"]: job["nodes"] for job in self.state()["jobs"] if "nodes" in job}
 
-    def rows(self) -> Dict[int, JobRow]:
+    def rows(self) -> dict[int, JobRow]:
         """The lines of jobs.csv."""
         return {row.id: row for row in read_jobs(self.log / "jobs.csv")}
 
-    def seen(self, row: JobRow) -> Dict[int, Seen]:
+    def seen(self, row: JobRow) -> dict[int, Seen]:
         """What every rank of a job printed."""
-        begun: Dict[int, Tuple[str, FrozenSet[int], float]] = {}
-        found: Dict[int, Seen] = {}
+        begun: dict[int, tuple[str, frozenset[int], float]] = {}
+        found: dict[int, Seen] = {}
         for line in (self.log / f"{row.app}.{row.id}.o").read_text().splitlines():
             words = strip_prefix(line).split()
             if words[:1] == ["rank"] and "start" in words:
@@ -175,7 +176,7 @@ class Cluster:
         rows = {job_id: known[job_id] for job_id in jobs}
         # Hydra reports none: they are read on the nodes when a job has run for a second.
         bindings = ("ok", "unchecked") if self.launcher["Kind"] == "hydra" else ("ok",)
-        where: Dict[int, Dict[Tuple[str, int], Set[int]]] = {}
+        where: dict[int, dict[tuple[str, int], set[int]]] = {}
         for job_id, row in rows.items():
             assert row.status == "completed" and row.binding in bindings, (row, self.said())
             ranks = self.seen(row)
@@ -405,11 +406,11 @@ def test_an_ensemble_goes_on_without_a_node_and_with_it_again(testbed: Testbed, 
         "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": "direct"},
         "Hosts": {"File": "hosts", "Timeout": 4}}))
 
-    def ran(node: str) -> List[str]:
+    def ran(node: str) -> list[str]:
         file = tmp_path / f"{node}.ran"
         return file.read_text().split() if file.exists() else []
 
-    def rows() -> Dict[int, str]:
+    def rows() -> dict[int, str]:
         return {row.id: row.status for row in read_jobs(tmp_path / "log" / "jobs.csv")}
 
     with open(tmp_path / "said", "w") as said:
@@ -460,12 +461,12 @@ def test_a_node_that_is_lost_while_no_manager_runs_interrupts_its_jobs(
         "Applications": {"Path": "bin", "Queue": "queue"}, "Sockets": 1, "Cores": 2, "Log": "log", "Grace": 0.5,
         "Allocation": {"Policy": "pack"}, "Launcher": launcher, "Hosts": {"File": "hosts", "Timeout": 3}}))
 
-    def ran(job: int) -> List[str]:
+    def ran(job: int) -> list[str]:
         file = tmp_path / "ran"
         lines = file.read_text().splitlines() if file.exists() else []
         return [line.split()[1] for line in lines if line.startswith(f"{job} ")]
 
-    def start(batch: Optional[Batch]) -> "subprocess.Popen[str]":
+    def start(batch: Batch | None) -> subprocess.Popen[str]:
         with open(tmp_path / "said", "a") as said:
             return real.popen(batch.host if batch else "n0", [sys.executable, "-m", "vrm.cli", "-c", config, "--wait"], text=True,
                               env={**(batch.env if batch else {}), "PYTHONPATH": str(ROOT)}, cwd=tmp_path, stdout=said,
@@ -507,7 +508,7 @@ def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: 
     cluster.queue(cluster.line("bt.S.x", 6, 300, "cut", "never"),
                   cluster.line("cg.S.x", 2, 300, "waits", "go"))
 
-    def ranks(node: str) -> List[str]:
+    def ranks(node: str) -> list[str]:
         return [line for line in cluster.testbed.pids(node).values()
                 if str(cluster.marks) in line and " cut " in line and "bt.S.x" in line.split()[0]]
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -65,7 +66,7 @@ KINDS = [("srun", "auto"), ("direct", "auto"), *(("openmpi", mpirun) for mpirun 
 
 
 def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, script: str,
-        jobs: int = 2, **more: Any) -> Dict[int, JobRow]:
+        jobs: int = 2, **more: Any) -> dict[int, JobRow]:
     """Jobs of the script, each with a core of each of two nodes."""
     for name, text in (("steps.sh", script), ("where", WHERE), ("burn", BURN)):
         (folder / name).write_text(text)
@@ -82,7 +83,7 @@ def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, scri
     return {row.id: row for row in read_jobs(folder / "log" / "jobs.csv")}
 
 
-def places(path: Path) -> List[Tuple[str, frozenset]]:
+def places(path: Path) -> list[tuple[str, frozenset]]:
     """The host and CPUs of each task."""
     found = []
     for line in path.read_text().splitlines():
@@ -101,7 +102,7 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
                SCRIPT.format(folder=tmp_path, mpirun=mpirun, bind=bind, first=min(IDS), second=max(IDS)))
     errors = "".join(path.read_text() for path in (tmp_path / "log").glob("*.e"))
     assert [rows[i].status for i in IDS] == ["completed"] * 2, errors
-    cores: List[Set[Tuple[str, frozenset]]] = []
+    cores: list[set[tuple[str, frozenset]]] = []
     for job_id in IDS:
         step = places(tmp_path / f"{job_id}.step")
         assert sorted(host for host, _ in step) == ["n0", "n1"], errors

@@ -18,7 +18,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 import pytest
@@ -60,7 +61,7 @@ class StandIn:
         self.ssh = root / "ssh"
         self.ssh.write_text(STAND_IN % shlex.quote(str(root)))
         self.ssh.chmod(0o755)
-        self.agents: List[Agents] = []
+        self.agents: list[Agents] = []
 
     def does(self, host: str, what: str = "") -> None:
         """From now on a connection to the host first does this, in a shell."""
@@ -68,16 +69,16 @@ class StandIn:
         other.write_text(what + "\n")
         other.replace(self.root / host)
 
-    def make(self, *hosts: str, **options: Any) -> "Loop":
+    def make(self, *hosts: str, **options: Any) -> Loop:
         """The agents of these hosts, with short times."""
-        settings: Dict[str, Any] = {"timeout": 10.0, "ping": 0.05, "pauses": (0.02, 0.1),
+        settings: dict[str, Any] = {"timeout": 10.0, "ping": 0.05, "pauses": (0.02, 0.1),
                                     "run": RUN, "command": (str(self.ssh),)}
         settings.update(options)
         agents = Agents(hosts, **settings)
         self.agents.append(agents)
         return Loop(agents)
 
-    def pids(self, host: str) -> List[int]:
+    def pids(self, host: str) -> list[int]:
         """The processes that connected to the host, which have become its agents."""
         path = self.root / f"pids.{host}"
         return list(map(int, path.read_text().split())) if path.exists() else []
@@ -92,7 +93,7 @@ class Loop:
 
     def __init__(self, agents: Agents) -> None:
         self.agents = agents
-        self.seen: List[AgentEvent] = []
+        self.seen: list[AgentEvent] = []
 
     def until(self, condition: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
         """Run until the condition holds."""
@@ -110,7 +111,7 @@ class Loop:
                 pytest.fail(f"not within {limit:g} s: {what}; events: {self.seen}")
             poll.poll(1000 * min(max(0.0, due - now), 0.1))
 
-    def next(self, kind: type, host: Optional[str] = None) -> Any:
+    def next(self, kind: type, host: str | None = None) -> Any:
         """Run until such an event comes (or has come), and take it out."""
         def found() -> Any:
             return next((event for event in self.seen if isinstance(event, kind)
@@ -119,7 +120,7 @@ class Loop:
         self.seen.remove(event)
         return event
 
-    def start(self) -> "Loop":
+    def start(self) -> Loop:
         """Start, with all nodes up."""
         for _ in self.agents._nodes:
             self.next(NodeUp)
@@ -476,7 +477,7 @@ class Jobs:
     """Processes that carry the marks of jobs, ended with the test."""
 
     def __init__(self) -> None:
-        self.started: List["subprocess.Popen[bytes]"] = []
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, code: str, run: str = RUN, job: int = 1, **env: str) -> psutil.Process:
         """A Python program that has begun; `code` may use os, sys, time and `wait()`."""
@@ -691,11 +692,11 @@ NODES = [Node("n0", (4, 4)), Node("n1", (4, 4))]
 SLOTS = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 1, 1, (2,))]
 
 
-def cpus(*numbers: int) -> FrozenSet[int]:
+def cpus(*numbers: int) -> frozenset[int]:
     return frozenset(numbers)
 
 
-COMPARED: Dict[str, Tuple[Mapping[str, Mapping[int, FrozenSet[int]]], str, Tuple[str, ...]]] = {
+COMPARED: dict[str, tuple[Mapping[str, Mapping[int, frozenset[int]]], str, tuple[str, ...]]] = {
     "as wished": ({"n0": {0: cpus(0, 1)}, "n1": {1: cpus(6)}}, "ok", ()),
     "narrower": ({"n0": {0: cpus(1)}, "n1": {1: cpus(6)}}, "ok", ()),
     "wider": ({"n0": {0: cpus(0, 1, 2)}, "n1": {1: cpus(6)}}, "mismatch",

@@ -12,7 +12,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -70,18 +71,18 @@ say("closed")
 class Driver:
     """A vrm of sorts on a node."""
 
-    def __init__(self, testbed: Testbed, node: str, env: Optional[Mapping[str, str]] = None,
+    def __init__(self, testbed: Testbed, node: str, env: Mapping[str, str] | None = None,
                  **options: Any) -> None:
         self.process = testbed.popen(
             node, [sys.executable, "-c", DRIVER, json.dumps({"run": RUN, **options})], env=env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.text = b""
-        self.seen: List[Dict[str, Any]] = []
+        self.seen: list[dict[str, Any]] = []
 
-    def next(self, kind: str, host: Optional[str] = None) -> Dict[str, Any]:
+    def next(self, kind: str, host: str | None = None) -> dict[str, Any]:
         """Wait for such a line, and take it out."""
-        def found() -> Optional[Dict[str, Any]]:
+        def found() -> dict[str, Any] | None:
             data = self.process.stdout.read()
             *lines, self.text = (self.text + (data or b"")).split(b"\n")
             self.seen += map(json.loads, lines)
@@ -89,7 +90,7 @@ class Driver:
                 pytest.fail(f"the driver ended; it said {self.seen}")
             return next((line for line in self.seen if line["kind"] == kind
                          and host in (None, line.get("host"))), None)
-        line: Dict[str, Any] = wait_until(found, f"{kind} of {host}, not only {self.seen}")
+        line: dict[str, Any] = wait_until(found, f"{kind} of {host}, not only {self.seen}")
         self.seen.remove(line)
         return line
 
@@ -99,7 +100,7 @@ class Driver:
         self.process.stdin.write(order.encode())
         self.process.stdin.flush()
 
-    def changes(self) -> List[Dict[str, Any]]:
+    def changes(self) -> list[dict[str, Any]]:
         """What was said of nodes that came or went, and has not been taken out."""
         return [line for line in self.seen if line["kind"] in ("NodeUp", "NodeDown")]
 
@@ -112,9 +113,9 @@ class Driver:
 
 @pytest.fixture
 def driver(testbed: Testbed) -> Iterator[Callable[..., Driver]]:
-    made: List[Driver] = []
+    made: list[Driver] = []
 
-    def make(node: str = "login", env: Optional[Mapping[str, str]] = None, **options: Any
+    def make(node: str = "login", env: Mapping[str, str] | None = None, **options: Any
              ) -> Driver:
         made.append(Driver(testbed, node, env, **options))
         return made[-1]
@@ -127,7 +128,7 @@ def driver(testbed: Testbed) -> Iterator[Callable[..., Driver]]:
     wait_until(lambda: not agents_on(testbed), f"no agent is left: {agents_on(testbed)}")
 
 
-def agents_on(testbed: Testbed, nodes: Optional[Sequence[str]] = None) -> List[str]:
+def agents_on(testbed: Testbed, nodes: Sequence[str] | None = None) -> list[str]:
     """The nodes on which an agent runs."""
     return [node for node in nodes or testbed.nodes if testbed.alive(node)
             and any("agent.py" in line for line in testbed.pids(node).values())]

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(read_topology().synthetic or read_topology().cor
 
 
 @pytest.fixture
-def alone() -> Iterator[List[str]]:
+def alone() -> Iterator[list[str]]:
     """What starts a program in a network of its own, where the claims of other tests are not."""
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c",
                                "ip link set lo up; echo ready; exec sleep 600"],
@@ -38,7 +39,7 @@ def alone() -> Iterator[List[str]]:
         holder.wait()
 
 
-def claims(alone: List[str], wishes: str) -> List[Dict[str, Any]]:
+def claims(alone: list[str], wishes: str) -> list[dict[str, Any]]:
     """What agents get who wish one after the other, in one process each, and all live; in a wish,
     {} is what the first one got."""
     program = ("import json, subprocess, sys\n"
@@ -56,7 +57,7 @@ def claims(alone: List[str], wishes: str) -> List[Dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_each_takes_what_is_free_and_none_is_taken_twice(alone: List[str]) -> None:
+def test_each_takes_what_is_free_and_none_is_taken_twice(alone: list[str]) -> None:
     number = read_topology().cores
     found = claims(alone, " ".join(["1"] * number) + " 1")
     taken = [tuple(cpus) for cpus, _ in found[:-1]]
@@ -67,13 +68,13 @@ def test_each_takes_what_is_free_and_none_is_taken_twice(alone: List[str]) -> No
     assert all_of_them is None  # the whole node: nothing to choose, nothing to claim
 
 
-def test_a_claim_is_held_again_by_the_next_agent_of_a_node(alone: List[str]) -> None:
+def test_a_claim_is_held_again_by_the_next_agent_of_a_node(alone: list[str]) -> None:
     """Of which the one before may still be there, cut off from vrm."""
     (first, _), (again, trouble), (other, _) = claims(alone, "1 cpus:{} 1")
     assert len(first) == 1 and again == first and not trouble and other != first
 
 
-def test_a_core_to_which_somebody_is_bound_is_taken_last(alone: List[str]) -> None:
+def test_a_core_to_which_somebody_is_bound_is_taken_last(alone: list[str]) -> None:
     first = read_topology().sockets[0][0].cpus
     bound = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: os.sched_setaffinity(0, first))
     try:
@@ -95,7 +96,7 @@ def test_a_node_without_a_free_core_is_none() -> None:
 
 
 def test_two_batch_jobs_of_one_node_run_on_different_cores(
-        site: Site, tmp_path: Path, alone: List[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        site: Site, tmp_path: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each was granted one core: the second takes another one, and a third finds none."""
     if read_topology().cores != 2:
         pytest.skip("counts on two cores")
@@ -132,7 +133,7 @@ def test_two_batch_jobs_of_one_node_run_on_different_cores(
     assert site.statuses() == other.statuses() == {0: "completed"}
 
 
-def test_agents_claim_what_is_granted(alone: List[str]) -> None:
+def test_agents_claim_what_is_granted(alone: list[str]) -> None:
     """The wish goes to the agent, and after a loss that for the same cores."""
     agents = Agents(["far"], env=dict(os.environ), timeout=30, granted={"far": 1},
                     command=[*alone, "/bin/sh", "-c", 'eval "exec $1"'])

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -54,7 +55,7 @@ def intel(root: Path, minor: int, address: str, vendor: str = "0x8086") -> None:
     write(root / f"sys/bus/pci/devices/{address}/local_cpulist", "4-7\n")
 
 
-def names(found: Sequence[Dict[str, Any]]) -> List[str]:
+def names(found: Sequence[dict[str, Any]]) -> list[str]:
     return [devices.name_of(device) for device in found]
 
 
@@ -181,15 +182,15 @@ FOUR = [{"kind": "nvidia", "index": number, "word": uuid, "uuid": uuid, "cpus": 
     # A variable of another maker says nothing of these.
     ({"ROCR_VISIBLE_DEVICES": "0", "ZE_AFFINITY_MASK": "0"}, None, None, list(zip(range(4), A100))),
 ])
-def test_what_is_granted_counts(environment: Dict[str, str], indices: Optional[List[int]],
-                                count: Optional[int], wanted: List[Any]) -> None:
+def test_what_is_granted_counts(environment: dict[str, str], indices: list[int] | None,
+                                count: int | None, wanted: list[Any]) -> None:
     chosen, trouble = devices.choose(FOUR, environment, indices, count)
     assert [(device["index"], device["word"]) for device in chosen] == wanted and not trouble
 
 
 def test_words_that_may_have_been_counted_anew_are_no_claim() -> None:
     """Two batch jobs that each see their GPUs as 0 and 1 must not take each other's for theirs."""
-    asked: List[str] = []
+    asked: list[str] = []
     chosen, _ = devices.choose(FOUR, {"CUDA_VISIBLE_DEVICES": "0,1"},
                                hold=lambda device: bool(asked.append(device["word"])))
     assert len(chosen) == 2 and not asked
@@ -279,7 +280,7 @@ def test_agents_run_with_old_pythons(module: Any) -> None:
     ({"proc/self/cgroup": "0::/\n"}, 0),
     ({}, 0),
 ])
-def test_limits_of_memory(tmp_path: Path, files: Dict[str, str], wanted: int) -> None:
+def test_limits_of_memory(tmp_path: Path, files: dict[str, str], wanted: int) -> None:
     for name, text in files.items():
         write(tmp_path / name, text)
     assert agent.memory_limit(tmp_path) == wanted
@@ -300,7 +301,7 @@ def test_what_a_process_has_in_memory() -> None:
 
 def test_the_memory_of_a_job_is_that_of_its_processes_together() -> None:
     """Told when it has grown by a tenth, and when it is more than may be."""
-    said: List[Dict[str, Any]] = []
+    said: list[dict[str, Any]] = []
     task = agent.Memory({"number": 3, "run": "r", "job": 1, "limit": 60 << 20}, 0.0)
     sizes = {1: 10 << 20}
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Set
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +22,7 @@ ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 pytestmark = two_cpus
 
 
-def seen(pid: int) -> Set[FrozenSet[int]]:
+def seen(pid: int) -> set[frozenset[int]]:
     """The CPUs that the threads of a process may use, by the kernel's files; nothing when it has ended."""
     found = set()
     for thread in proc.threads(pid):
@@ -36,7 +36,7 @@ def seen(pid: int) -> Set[FrozenSet[int]]:
     return found
 
 
-def order(loop: Loop, epoch: int, tasks: Dict[int, FrozenSet[int]], job: int = 1, **options: Any) -> Masks:
+def order(loop: Loop, epoch: int, tasks: dict[int, frozenset[int]], job: int = 1, **options: Any) -> Masks:
     """The answer of the node to an order."""
     loop.agents.set_masks(job, epoch, {"n1": tasks}, options.pop("variables", OPEN_MPI), **options)
     answer: Masks = loop.next(Masks)
@@ -153,7 +153,7 @@ def test_ranks_that_mpirun_has_bound(nodes: StandIn) -> None:  # noqa: F811
                                start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         loop = nodes.make("n1").start()
-        ranks: List[int] = []
+        ranks: list[int] = []
         for epoch, cpus in ((1, BOTH), (2, ONE), (3, BOTH)):
             assert order(loop, epoch, {0: cpus, 1: cpus}, patience=30.0).clear
             ranks = [child.pid for child in psutil.Process(process.pid).children(recursive=True)

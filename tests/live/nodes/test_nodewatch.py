@@ -5,7 +5,7 @@ what is told of those that go and come.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List
+from typing import Any
 
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.outcomes import AgentEvent, NodeDown, NodeLost, NodeUp
@@ -34,12 +34,12 @@ class Told:
     """In the place of the agents: tells what a test has put there."""
 
     def __init__(self) -> None:
-        self.waiting: List[AgentEvent] = []
+        self.waiting: list[AgentEvent] = []
 
     def tick(self, now: float) -> float:
         return now
 
-    def events(self) -> List[AgentEvent]:
+    def events(self) -> list[AgentEvent]:
         waiting, self.waiting = self.waiting, []
         return waiting
 
@@ -70,7 +70,7 @@ class Orders:
     """Agents that note which CPUs the ranks of a job are to use."""
 
     def __init__(self) -> None:
-        self.tasks: List[Dict[str, Dict[int, List[int]]]] = []
+        self.tasks: list[dict[str, dict[int, list[int]]]] = []
 
     def set_masks(self, job_id: int, epoch: int, tasks: Any, variables: Any, own: Any) -> None:
         self.tasks = [{host: {rank: sorted(cpus) for rank, cpus in ranks.items()} for host, ranks in each.items()}

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any, Collection, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -38,9 +39,9 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def machine(root: Path, sockets: Sequence[Cores], online: Optional[Set[int]] = None,
-            numa: Sequence[Set[int]] = (), caches: Sequence[Set[int]] = (),
-            package_id: Optional[int] = None, old_names: bool = False,
+def machine(root: Path, sockets: Sequence[Cores], online: set[int] | None = None,
+            numa: Sequence[set[int]] = (), caches: Sequence[set[int]] = (),
+            package_id: int | None = None, old_names: bool = False,
             without: Collection[str] = ()) -> Path:
     """A file system whose /sys shows these sockets: the kernel's files that topologies are read
     from, by us and by hwloc. `caches` are the CPU sets of the third-level caches."""
@@ -88,7 +89,7 @@ def machine(root: Path, sockets: Sequence[Cores], online: Optional[Set[int]] = N
     return root
 
 
-def shape(topology: Topology) -> List[List[Tuple[int, ...]]]:
+def shape(topology: Topology) -> list[list[tuple[int, ...]]]:
     return [[core.cpus for core in cores] for cores in topology.sockets]
 
 
@@ -176,7 +177,7 @@ def test_a_regular_machine_equals_the_parsed_one(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- judges
 
 
-def random_machine(seed: int) -> Tuple[Sequence[Cores], Any, Optional[Set[int]]]:
+def random_machine(seed: int) -> tuple[Sequence[Cores], Any, set[int] | None]:
     """Sockets, what else the kernel shows, and a cpuset (None for none)."""
     dice = random.Random(seed)
     threads, cores, packages = dice.choice((1, 2)), dice.choice((2, 4, 6)), dice.choice((1, 2, 3))
@@ -198,7 +199,7 @@ def random_machine(seed: int) -> Tuple[Sequence[Cores], Any, Optional[Set[int]]]
     return sockets, extra, cpuset
 
 
-def hwloc_order(root: Path) -> List[List[Tuple[int, ...]]]:
+def hwloc_order(root: Path) -> list[list[tuple[int, ...]]]:
     """Sockets and cores as hwloc orders them, without the empty ones that it keeps if they have
     memory."""
     done = subprocess.run(
@@ -207,7 +208,7 @@ def hwloc_order(root: Path) -> List[List[Tuple[int, ...]]]:
         env={"PATH": os.environ["PATH"], "HWLOC_FSROOT": str(root),
              "HWLOC_COMPONENTS": "linux,stop"})
 
-    def inside(thing: ElementTree.Element, kind: str) -> List[ElementTree.Element]:
+    def inside(thing: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
         return [found for found in thing.iter("object") if found.get("type") == kind]
 
     packages = [[tuple(sorted(int(pu.get("os_index", "")) for pu in inside(core, "PU")))
@@ -259,7 +260,7 @@ def test_an_affinity_mask_hides_cores_from_us_and_not_from_launchers() -> None:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_cpu_lists_are_read_back(cpus: Set[int]) -> None:
+def test_cpu_lists_are_read_back(cpus: set[int]) -> None:
     text = ""
     for cpu in sorted(cpus):  # the kernel's form, written with no cleverness
         first = cpu not in {c + 1 for c in cpus}
@@ -286,7 +287,7 @@ def test_what_is_no_cpu_list(text: str) -> None:
     ("pack:1 core:2 pu:4(indexes=0,4,1,5)", (2,), 4),
     (" pack:1\tcore:1 pu:1 ", (1,), 1),
 ])
-def test_synthetic_machines(text: str, sockets: Tuple[int, ...], threads: int) -> None:
+def test_synthetic_machines(text: str, sockets: tuple[int, ...], threads: int) -> None:
     topology = parse_synthetic(text, "n0")
     assert topology is not None and topology.synthetic and topology.even
     assert topology.node == Node("n0", sockets)
@@ -381,8 +382,8 @@ UNEVEN = Topology.regular("host", (2, 4))
     (EIGHT, (2, "auto", "auto"), True, [Node("n0", (4, 4)), Node("n1", (4, 4))], True),
     (EIGHT, (1, 1, 64), True, [Node("n0", (64,))], True),
 ])
-def test_geometry(topology: Topology, sizes: Tuple[Any, Any, Any], emulate: bool,
-                  nodes: List[Node], emulated: bool) -> None:
+def test_geometry(topology: Topology, sizes: tuple[Any, Any, Any], emulate: bool,
+                  nodes: list[Node], emulated: bool) -> None:
     assert geometry(*sizes, emulate, topology) == (nodes, emulated)
 
 
@@ -391,7 +392,7 @@ def test_geometry(topology: Topology, sizes: Tuple[Any, Any, Any], emulate: bool
     (EIGHT, (1, 1, 5), "1 node(s) of 1 x 5 cores", "1 node of 2 x 4 usable cores"),
     (UNEVEN, (1, 2, 3), "1 node(s) of 2 x 3 cores", "1 node of 2+4 usable cores"),
 ])
-def test_a_larger_geometry_must_be_asked_for(topology: Topology, sizes: Tuple[int, int, int],
+def test_a_larger_geometry_must_be_asked_for(topology: Topology, sizes: tuple[int, int, int],
                                              asked: str, there: str) -> None:
     with pytest.raises(TopologyError) as caught:
         geometry(*sizes, False, topology)
@@ -400,7 +401,7 @@ def test_a_larger_geometry_must_be_asked_for(topology: Topology, sizes: Tuple[in
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, -1, 1), (1, 1, "many")])
-def test_sizes_that_are_none(sizes: Tuple[Any, Any, Any]) -> None:
+def test_sizes_that_are_none(sizes: tuple[Any, Any, Any]) -> None:
     with pytest.raises(TopologyError, match="wanted auto or a whole number"):
         geometry(*sizes, True, EIGHT)
 
@@ -416,12 +417,12 @@ def test_geometry_of_this_machine() -> None:
 FOUR = ("n0", "n1", "n2", "n3")
 
 
-def answers(*sockets: Tuple[int, ...], hosts: Sequence[str] = FOUR) -> Any:
+def answers(*sockets: tuple[int, ...], hosts: Sequence[str] = FOUR) -> Any:
     return {host: NodeFacts(Topology.regular(host, shape))
             for host, shape in zip(hosts, sockets) if shape}
 
 
-def shapes(nodes: Sequence[Node]) -> List[Tuple[str, Tuple[int, ...]]]:
+def shapes(nodes: Sequence[Node]) -> list[tuple[str, tuple[int, ...]]]:
     return [(node.name, node.sockets) for node in nodes]
 
 
@@ -441,7 +442,7 @@ def test_smaller_numbers_take_the_first() -> None:
 
 @pytest.mark.parametrize("nodes, expected", [
     ("auto", ["n0", "n2", "n3"]), (4, ["n0", "n2", "n3"]), (2, ["n0", "n2"])])
-def test_a_node_without_an_answer_is_left_out(nodes: Any, expected: List[str]) -> None:
+def test_a_node_without_an_answer_is_left_out(nodes: Any, expected: list[str]) -> None:
     found = cluster_geometry(FOUR, answers((4,), (), (4,), (4,)), nodes,
                              failed={"n1": "no answer within 10 s"})
     assert [node.name for node in found.nodes] == expected
@@ -458,7 +459,7 @@ def test_no_node_answers() -> None:
     ((4, 2, 4), "4 node(s) of 2 x 4 cores", "n1 has 1 x 4 usable cores"),
     (("auto", "auto", 5), "4 node(s) of 2 x 5 cores", "n0 has 2 x 4 usable cores"),
 ])
-def test_more_than_there_is(sizes: Tuple[Any, Any, Any], asked: str, there: str) -> None:
+def test_more_than_there_is(sizes: tuple[Any, Any, Any], asked: str, there: str) -> None:
     facts = answers((4, 4), (4,), (4, 4), (4, 4))
     with pytest.raises(TopologyError) as caught:
         cluster_geometry(FOUR, facts, *sizes)
@@ -471,7 +472,7 @@ def test_more_than_there_is(sizes: Tuple[Any, Any, Any], asked: str, there: str)
 
 @pytest.mark.parametrize("cores, sockets", [
     (8, (4, 4)), (16, (4, 4)), (6, (4, 2)), (4, (4,)), (1, (1,))])
-def test_fewer_cores_may_be_granted_than_are_seen(cores: int, sockets: Tuple[int, ...]) -> None:
+def test_fewer_cores_may_be_granted_than_are_seen(cores: int, sockets: tuple[int, ...]) -> None:
     found = cluster_geometry(("n0",), answers((4, 4)), granted={"n0": cores})
     assert shapes(found.nodes) == [("n0", sockets)]
     assert found.warnings == (() if cores >= 8 else (

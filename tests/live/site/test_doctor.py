@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 from conftest import Site
@@ -48,7 +48,7 @@ def test_everything_wrong_is_told_at_once(site: Site) -> None:
 @pytest.mark.parametrize("wrong, said", [
     ({"Scheduling": {"Algorithm": "FCFX"}}, "FCFX"), ({"Allocation": {"Policy": "compactt"}}, "compactt"),
     ({"Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "no heatmap"}}, "no heatmap")])
-def test_a_wrong_configuration_is_not_called_ok(command: str, wrong: Dict[str, Any], said: str, site: Site) -> None:
+def test_a_wrong_configuration_is_not_called_ok(command: str, wrong: dict[str, Any], said: str, site: Site) -> None:
     site.program("ok.x", "exit 0\n")
     site.lines("ok.x 1 10 0")
     site.config(**wrong)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,7 +26,7 @@ LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 
 
-def nodes_of(number: int) -> List[Node]:
+def nodes_of(number: int) -> list[Node]:
     return [Node(f"n{i}", (4,)) for i in range(number)]
 
 
@@ -60,7 +61,7 @@ def test_a_job_that_names_nodes_waits_for_those_of_another_allocation() -> None:
     """Of names that no node has had the nearest is said; to leave out a node that is not there costs nothing."""
     room = room_of(2, granted=nodes_of(3))
 
-    def job(**names: List[str]) -> Job:
+    def job(**names: list[str]) -> Job:
         return Job(0, "a.x", 2, 1.0, request=Request.of(2, **names))
     there, granted, nowhere = (job(nodelist=[name]) for name in ("n1", "n2", "m2"))
     assert not room.lacks(there) and not room.never(there)
@@ -110,7 +111,7 @@ def emulate(site: Site, nodes: int, **keys: Any) -> None:
     site.config(**{"Nodes": nodes, "Emulate": True, **keys})
 
 
-def log(site: Site) -> List[int]:
+def log(site: Site) -> list[int]:
     path = site.bin / "log"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 import pytest
@@ -31,7 +31,7 @@ RUNNER = [sys.executable, "-I", "-S", runner.__file__]
 class Nodes(Desk):
     """A desk whose jobs run on other nodes."""
 
-    def __init__(self, place: Path, ways: Dict[str, Sequence[str]], timeout: float) -> None:
+    def __init__(self, place: Path, ways: dict[str, Sequence[str]], timeout: float) -> None:
         self.relay = Relay(ways, os.environ, timeout)
         super().__init__(place, Spawner(relay=self.relay))
         self.spawner.start()
@@ -67,7 +67,7 @@ class Nodes(Desk):
         return int(wait_until(found, f"there is a {name}"))
 
 
-def words(process: psutil.Process) -> List[str]:
+def words(process: psutil.Process) -> list[str]:
     """The command line of a process, nothing of one that is gone."""
     try:
         return list(process.cmdline())
@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(place: Path, way: Optional[Sequence[str]] = None, timeout: float = 30.0
+def made(place: Path, way: Sequence[str] | None = None, timeout: float = 30.0
          ) -> Iterator[Nodes]:
     """A desk with the node n5; afterwards nothing of it may run."""
     nodes = Nodes(place, {"n5": RUNNER if way is None else way}, timeout)
@@ -142,8 +142,8 @@ print(json.dumps([os.environ['ODD'], os.environ.get('SSH_TTY'), os.environ['VRM_
     ("import sys; sys.exit(3)", 3, None), ("pass", 0, None),
     ("import os; os.kill(os.getpid(), 11)", None, 11), ("import os; os.abort()", None, 6),
     ("import os; os.kill(os.getpid(), 9)", None, 9)])
-def test_it_ends_as_the_program_does(nodes: Nodes, body: str, code: Optional[int],
-                                     number: Optional[int]) -> None:
+def test_it_ends_as_the_program_does(nodes: Nodes, body: str, code: int | None,
+                                     number: int | None) -> None:
     status = nodes.run("job", [*PYTHON, body])
     assert (status.code, status.signal) == (code, number)
     assert [e for e in nodes.seen if e.id == "job"][:1] == [
@@ -163,7 +163,7 @@ def test_cpu_time_and_memory_are_those_of_the_program(nodes: Nodes) -> None:
     (["true"], {"stdout": "/no/such/o"}, "n5: output file /no/such/o: No such file or directory"),
     (["true"], {"affinity": [1 << 10]}, "n5: CPUs 1024: Invalid argument"),
     (["true"], {"host": "n6"}, "n6: cannot be reached: not a node of this run")])
-def test_what_cannot_start_says_why(nodes: Nodes, argv: List[str], values: Dict[str, object],
+def test_what_cannot_start_says_why(nodes: Nodes, argv: list[str], values: dict[str, object],
                                     message: str) -> None:
     assert nodes.failure("job", argv, **values) == message
 
@@ -189,7 +189,7 @@ def test_hundreds_at_once(nodes: Nodes) -> None:
     for job in jobs:
         nodes.launch(job, ["sh", "-c", f"echo {job}; exit {job % 3}"])
 
-    def ends() -> Dict[object, Optional[int]]:
+    def ends() -> dict[object, int | None]:
         nodes.collect()
         return {e.id: e.status.code for e in nodes.seen if isinstance(e, Ended)}
     wait_until(lambda: len(ends()) == len(jobs), "all have ended")

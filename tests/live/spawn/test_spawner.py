@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -45,8 +45,8 @@ class Desk:
     def __init__(self, place: Path, spawner: Spawner) -> None:
         self.place = place
         self.spawner = spawner
-        self.seen: List[Event] = []
-        self.sessions: List[int] = []
+        self.seen: list[Event] = []
+        self.sessions: list[int] = []
 
     def request(self, job: object, argv: Sequence[str], **values: object) -> LaunchRequest:
         """A request whose files lie in this directory."""
@@ -72,9 +72,9 @@ class Desk:
                 if isinstance(event, Started):
                     self.sessions.append(event.supervisor_pid)
 
-    def await_event(self, job: object, *kinds: Type) -> Event:
+    def await_event(self, job: object, *kinds: type) -> Event:
         """The first event of one of these kinds for a job."""
-        found: List[Event] = []
+        found: list[Event] = []
 
         def arrived() -> bool:
             self.collect()
@@ -106,7 +106,7 @@ class Desk:
         return (self.place / f"{job}.o").read_text()
 
 
-def children(pid: int) -> List[Tuple[int, str]]:
+def children(pid: int) -> list[tuple[int, str]]:
     """Process numbers and states of a process's children."""
     found = []
     for name in os.listdir("/proc"):
@@ -152,7 +152,7 @@ class Altered(Spawner):
         super().__init__()
         self.lines = lines
 
-    def _program(self) -> List[str]:
+    def _program(self) -> list[str]:
         return [sys.executable, "-c", f"import errno, os, sys\nsys.path[:0] = {sys.path!r}\n"
                 "from vrm.live.spawn import supervisor\n"
                 f"{self.lines}\nsupervisor.main(sys.argv[1:])\n"]
@@ -169,7 +169,7 @@ class Altered(Spawner):
     (["sh", "-c", "kill -40 $$"], None, 40, "killed by signal 40"),
     (["sh", "-c", "kill -9 0"], None, 9, "killed by signal 9 (SIGKILL)"),
 ])
-def test_exit_status(desk: Desk, argv: List[str], code: Optional[int], number: Optional[int],
+def test_exit_status(desk: Desk, argv: list[str], code: int | None, number: int | None,
                      text: str) -> None:
     before = time.time()
     status = desk.run(1, argv)
@@ -642,7 +642,7 @@ def test_a_job_deaf_to_sigterm_is_ended(desk: Desk) -> None:
     wait_until(lambda: ending.poll(6.0), "end of the session")
 
 
-def opened(folder: str) -> List[str]:
+def opened(folder: str) -> list[str]:
     """What a process has open; nothing where it is just opening or closing something."""
     try:
         return sorted(os.readlink(f"{folder}/{fd}").split(":")[0] for fd in os.listdir(folder))
@@ -798,7 +798,7 @@ def test_a_file_for_a_marker_that_is_gone_is_not_missed(desk: Desk) -> None:
 
 def test_outputs_of_the_next_job_are_made_while_one_runs(desk: Desk) -> None:
     """They are empty files until a job gets them; who is in their way is left alone."""
-    def prepared() -> List[str]:
+    def prepared() -> list[str]:
         return sorted(path.name.rpartition(".")[2] for path in desk.place.glob(".vrm-*"))
 
     desk.launch("a", ["sh", "-c", "echo a; echo A >&2; exec sleep 600"])
@@ -1029,7 +1029,7 @@ def test_marker_of_another_process_boot_or_host(desk: Desk) -> None:
     desk.launch(1, ["sleep", "600"])
     desk.await_event(1, Started)
     path = desk.marker(1)
-    values: Dict[str, object] = json.loads(path.read_text())
+    values: dict[str, object] = json.loads(path.read_text())
     for change, alive in [({}, True), ({"started": 1}, False), ({"pid": 2 ** 22 + 1}, False),
                           ({"boot": "another"}, False), ({"host": "another"}, None)]:
         other = desk.place / "changed"

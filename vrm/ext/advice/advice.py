@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import geometric_mean
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.advice.assumed import draws as draws_of, told
 from vrm.ext.forecast.backtest import SHARES, needed, of_queues
@@ -136,8 +137,8 @@ class Advice:
     members: int
     drawn: str
     jobs: int
-    combinations: Tuple[Combination, ...]
-    choices: Tuple[Choice, ...]
+    combinations: tuple[Combination, ...]
+    choices: tuple[Choice, ...]
     left_out: Mapping[str, str]
     ranges: str = UNCALIBRATED
 
@@ -145,7 +146,7 @@ class Advice:
         """The choice for an objective; KeyError where it was not asked."""
         return {each.objective: each for each in self.choices}[objective]
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """It as JSON values; None stands for infinity."""
         return {
             "format": 1, "time": self.time, "position": self.position, "members": self.members,
@@ -162,13 +163,13 @@ class Advice:
             "left_out": dict(self.left_out)}
 
 
-def _plain(value: float) -> Optional[float]:
+def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 # ------------------------------------------------------------------------- which rules are tried
 
-ORDERS: Sequence[Tuple[str, str]] = (
+ORDERS: Sequence[tuple[str, str]] = (
     ("FCFS", "queue"), ("SAF", "queue"), ("LJF", "queue"), ("SJF", "queue"), ("LAF", "queue"),
     ("WFP3", "queue"), ("LJF", "LAF"), ("FCFS", "SAF"), ("LJF", "SAF"), ("LAF", "LJF"),
     ("SJF", "SAF"), ("FCFS", "LJF"))
@@ -184,9 +185,9 @@ ENERGY = ("eamc variant=priority-inc-v weight=1", "eamc variant=priority-inc-v w
 """Dispatchers that choose classes of nodes and frequencies, where programs were measured."""
 
 
-def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool = False,
+def combinations(today: Rules, heatmap: Heatmap | None = None, measured: bool = False,
                  orders: Sequence[str] = (), dispatchers: Sequence[str] = (),
-                 placements: Sequence[str] = (), most: int = MOST, energy: bool = False) -> List[Rules]:
+                 placements: Sequence[str] = (), most: int = MOST, energy: bool = False) -> list[Rules]:
     """The rules that are compared, today's first: `orders` x `dispatchers` x `placements`, at most so
     many. A dispatcher may be followed by the order in which it backfills (`easy/SAF`), a placement by
     the node order (`pack/best-fit`).
@@ -217,14 +218,14 @@ def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool
     return found[:max(most, 1)]
 
 
-def _pair(text: str, other: str = "auto") -> Tuple[str, str]:
+def _pair(text: str, other: str = "auto") -> tuple[str, str]:
     """`easy/SAF` as its two parts."""
     word, _, more = text.partition("/")
     return word.strip(), more.strip() or other
 
 
 def _same(one: Rules, other: Rules) -> bool:
-    def told(rules: Rules) -> Tuple[Any, ...]:
+    def told(rules: Rules) -> tuple[Any, ...]:
         by = rules.backfill_order
         if by.lower() == str(rules.algorithm).lower():
             by = "queue"  # an order that never changes backfills in itself
@@ -243,7 +244,7 @@ def rules_name(rules: Rules, placed: bool = False) -> str:
 
 # ----------------------------------------------------------------------------------- the replays
 
-Values = Tuple[float, ...]
+Values = tuple[float, ...]
 """What a replay gives, in the order of OBJECTIVES."""
 
 
@@ -308,8 +309,8 @@ class Measure:
         return joules / 1000
 
 
-def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: Tuple[int, int] = (0, 1),
-             draws: Callable[[Frozen, int], Iterable[Durations]] = draws_of) -> List[List[Values]]:
+def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: tuple[int, int] = (0, 1),
+             draws: Callable[[Frozen, int], Iterable[Durations]] = draws_of) -> list[list[Values]]:
     """What each of the candidates, which are this run under other rules, gives under each of so many
     draws: a list of the draws, each with the values of all candidates. Of the draws every second
     from the first on, for the `part` (0, 2)."""
@@ -322,8 +323,8 @@ def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: T
     return found
 
 
-def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Optional[Heatmap] = None
-                ) -> Tuple[List[Tuple[Rules, Frozen]], Dict[str, str]]:
+def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Heatmap | None = None
+                ) -> tuple[list[tuple[Rules, Frozen]], dict[str, str]]:
     """The run under each of these rules; and those under which it cannot go on, by name, with the
     reason."""
     found, wrong = [], {}
@@ -335,8 +336,8 @@ def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Optional[Heatma
     return found, wrong
 
 
-def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = None
-                  ) -> Tuple[Frozen, Rules]:
+def without_plans(frozen: Frozen, rules: Rules, heatmap: Heatmap | None = None
+                  ) -> tuple[Frozen, Rules]:
     """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
     times would take hours. Another run is given as it is."""
     if not frozen.run.scheduler.dispatcher.plans_aside:
@@ -345,7 +346,7 @@ def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = Non
     return frozen.under(partial(compose, instead, heatmap=heatmap)), instead
 
 
-def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Optional[Heatmap] = None,
+def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Heatmap | None = None,
            members: int = MEMBERS, processes: int = 1, calibrate: bool = True) -> Advice:
     """Compare rules, of which the first are those that the run has, on so many draws. The same state
     gives the same advice, on any number of processes. Raises PolicyError where the first cannot be. Whoever needs no
@@ -370,7 +371,7 @@ def said_of(ranges: Ranges, jobs: int) -> str:
 
 
 def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules], values: Sequence[Sequence[Values]],
-           left_out: Optional[Mapping[str, str]] = None, ranges: Optional[Ranges] = None) -> Advice:
+           left_out: Mapping[str, str] | None = None, ranges: Ranges | None = None) -> Advice:
     """The advice that follows from the values of the draws."""
     ranges, jobs = ranges or Ranges(), len(Measure(frozen).jobs)
     there = {"fits": frozen.end < math.inf, "energy": bool(frozen.state.cluster.programs)}
@@ -430,7 +431,7 @@ def reason(advice: Advice, choice: Choice) -> str:
     return f"{sure} of {advice.members} draws; the rules until now are {worse}"
 
 
-def spread(values: Iterable[float], ranges: Optional[Ranges] = None) -> Spread:
+def spread(values: Iterable[float], ranges: Ranges | None = None) -> Spread:
     """Mean and percentiles, between neighbours in proportion; the range of a time by that calibration."""
     ranked = sorted(values)
     found = [quantile(ranked, share) for share in SHARES]

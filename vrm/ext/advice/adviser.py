@@ -14,7 +14,7 @@ import selectors
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Dict, Optional
+from typing import Any
 
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, of_line
@@ -51,7 +51,7 @@ class Adviser:
         self.objective = objective
         self._changed = -REST
 
-    def wish(self, found: Advice, now: float) -> Optional[Choice]:
+    def wish(self, found: Advice, now: float) -> Choice | None:
         """The choice to change to; None for no change. `now` is in seconds."""
         known = {each.objective: each for each in found.choices}
         choice = known.get(self.objective) or known["makespan"]  # the allocation has no end
@@ -61,7 +61,7 @@ class Adviser:
         return choice
 
 
-def command(found: Advice, choice: Choice, instead: Rules) -> Dict[str, Any]:
+def command(found: Advice, choice: Choice, instead: Rules) -> dict[str, Any]:
     """The command that asks for a change."""
     return {"do": "rules", "rules": found.combinations[choice.best].rules.changes(),
             "reason": f"advised: {reason(found, choice)}", "instead": instead.record(), "unasked": True}

@@ -5,7 +5,7 @@ measured, and draws apply them, what a run time owes to its own neighbours must 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.model import Cluster
 from vrm.model.cluster import Booking
@@ -22,7 +22,7 @@ HALVES = ("strip", "spare")
 free), which is what speeds are measured for."""
 
 
-def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> Dict[int, float]:
+def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> dict[int, float]:
     """The work of the rows (by their place) of the jobs.csv of a run, in seconds of time alone on full
     nodes: how long each ran at which speed, by who was on its nodes then. Empty where the state file
     next to it, which says how jobs were placed, is not there or says that none ran on halves."""
@@ -37,8 +37,8 @@ def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> Dict[int, f
     speeds = CoRunning(cluster, speedups)
     most = max(1.0, *(value for row in speedups.pairs.values() for value in row.values()),
                *speedups.spare.values())
-    bookings: Dict[int, Booking] = {}
-    moments: List[Tuple[float, bool, int]] = []
+    bookings: dict[int, Booking] = {}
+    moments: list[tuple[float, bool, int]] = []
     for at, row in enumerate(rows):
         if row.start is None or row.end is None or not row.start < row.end or not row.nodes:
             continue

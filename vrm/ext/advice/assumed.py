@@ -6,7 +6,7 @@ From one job alone every draw would be the same, and advice as sure as it is wro
 from __future__ import annotations
 
 import random
-from typing import Iterator
+from collections.abc import Iterator
 
 from vrm.ext.forecast.draws import ENOUGH, OVERDUE, members
 from vrm.ext.forecast.frozen import Frozen

@@ -6,7 +6,6 @@ import contextlib
 import selectors
 import subprocess
 import sys
-from typing import Optional
 
 from vrm.config.schema import to_line
 from vrm.live.manager.liverun import LiveRun
@@ -20,7 +19,7 @@ class Advised(Part):
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Start the process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import List, NamedTuple, Optional, Union
+from typing import NamedTuple
 
 from vrm.ext.advice.alone import works
 from vrm.ext.forecast.draws import History
@@ -32,10 +32,10 @@ class PlannedRun(NamedTuple):
 
     frozen: Frozen
     rules: Rules
-    heatmap: Optional[Heatmap]
+    heatmap: Heatmap | None
 
 
-def plan(workload: File, machine: Union[File, Machine, None] = None, rules: Rules = Rules(), *,
+def plan(workload: File, machine: File | Machine | None = None, rules: Rules = Rules(), *,
          selection: Selection = Selection(), measured: Measurements = Measurements(), end: float = math.inf
          ) -> PlannedRun:
     """A workload on a machine under rules: the arguments are those of `vrm.simulation.simulate`, and it
@@ -45,7 +45,7 @@ def plan(workload: File, machine: Union[File, Machine, None] = None, rules: Rule
     chart, speedups = measured.pairs(rules.min_throughput)
     source = open_source(workload, selection, rules, speedups)
     cluster = cluster_of(source, machine, rules.queues, measured)
-    jobs: List[Submission] = []
+    jobs: list[Submission] = []
     for one in source:
         jobs.append(one)
         if len(jobs) > MOST_JOBS:

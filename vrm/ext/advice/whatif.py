@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from vrm.ext.advice.advice import MEMBERS, Spread, ranges_of, said_of, spread
 from vrm.ext.advice.assumed import draws as draws_of, told
@@ -52,13 +53,13 @@ class WhatIf(NamedTuple):
     jobs: int
     members: int
     drawn: str
-    walltime: Optional[float]
-    sizes: Tuple[Size, ...]
-    recommended: Optional[int]
+    walltime: float | None
+    sizes: tuple[Size, ...]
+    recommended: int | None
     why: str
     ranges: str = ""
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """It as JSON values."""
         return {"format": 1, "jobs": self.jobs, "members": self.members, "drawn": self.drawn,
                 "walltime": self.walltime,
@@ -67,7 +68,7 @@ class WhatIf(NamedTuple):
                 "why": self.why, "ranges": self.ranges}
 
 
-def what_if(planned: Sequence[Frozen], walltime: Optional[float] = None, members: int = MEMBERS,
+def what_if(planned: Sequence[Frozen], walltime: float | None = None, members: int = MEMBERS,
             processes: int = 1) -> WhatIf:
     """Compare runs that have not begun, of the same jobs on machines of several sizes; `walltime` in
     seconds. The draws are the same for all."""
@@ -90,14 +91,14 @@ class _Played(NamedTuple):
     used: float
 
 
-def _replayed(planned: Sequence[Frozen], walltime: Optional[float], members: int, part: Part
-              ) -> List[List[_Played]]:
+def _replayed(planned: Sequence[Frozen], walltime: float | None, members: int, part: Part
+              ) -> list[list[_Played]]:
     first, step = part
     return [[_played(frozen, walltime, durations) for frozen in planned]
             for number, durations in enumerate(draws_of(planned[0], members)) if number % step == first]
 
 
-def _played(frozen: Frozen, walltime: Optional[float], durations: Durations) -> _Played:
+def _played(frozen: Frozen, walltime: float | None, durations: Durations) -> _Played:
     whole = within = replay(replace(frozen, end=math.inf), durations)
     makespan = max((job.end for job in whole.values()), default=frozen.now) - frozen.now
     closing = math.inf if walltime is None else frozen.now + walltime
@@ -110,7 +111,7 @@ def _played(frozen: Frozen, walltime: Optional[float], durations: Durations) -> 
     return _Played(makespan, sum(job.end <= closing for job in within.values()), len(whole), used)
 
 
-def _size(frozen: Frozen, jobs: int, walltime: Optional[float], draws: Sequence[_Played],
+def _size(frozen: Frozen, jobs: int, walltime: float | None, draws: Sequence[_Played],
           ranges: Ranges) -> Size:
     cluster, number = frozen.state.cluster, len(draws)
     makespan = spread([draw.makespan for draw in draws], ranges)
@@ -128,7 +129,7 @@ def _size(frozen: Frozen, jobs: int, walltime: Optional[float], draws: Sequence[
                 math.fsum(draw.used for draw in draws) / number / 3600, jobs - ran)
 
 
-def recommend(sizes: Sequence[Size], walltime: Optional[float]) -> Tuple[Optional[int], str]:
+def recommend(sizes: Sequence[Size], walltime: float | None) -> tuple[int | None, str]:
     """The place of the size to ask for, and why; None where none of them will do."""
     able = [at for at, size in enumerate(sizes) if not size.never]
     if not able:

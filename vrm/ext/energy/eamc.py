@@ -20,7 +20,8 @@ A job whose program was not measured runs where it fits, at the frequency that n
 from __future__ import annotations
 
 import math
-from typing import Dict, Hashable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import NamedTuple
+from collections.abc import Hashable, Iterator
 
 from vrm.model.cluster import Cluster
 from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
@@ -57,10 +58,10 @@ class Eamc(Dispatcher):
         super().__init__()
         self.variant, self.weight, self.threshold = variant, weight, threshold
         self.name = f"eamc variant={variant} weight={weight:g} threshold={threshold:g}"
-        self._entries: Dict[int, Tuple[Job, List[Candidate]]] = {}
-        self._reserved: Dict[str, Shadow] = {}
-        self._classes: Dict[str, PowerClass] = {}
-        self._left: Tuple[Optional[Cluster], int] = (None, -1)
+        self._entries: dict[int, tuple[Job, list[Candidate]]] = {}
+        self._reserved: dict[str, Shadow] = {}
+        self._classes: dict[str, PowerClass] = {}
+        self._left: tuple[Cluster | None, int] = (None, -1)
 
     def copy(self, view: Cluster) -> Dispatcher:
         """An independent copy; reservations are made again."""
@@ -77,8 +78,8 @@ class Eamc(Dispatcher):
         jobs = list(waiting)
         self._forget(waiting, jobs)
         self._reserved = {}
-        started: Set[int] = set()
-        too_large: Dict[Hashable, float] = {}
+        started: set[int] = set()
+        too_large: dict[Hashable, float] = {}
         for entry in self._in_order(jobs, view, policy):
             if entry.job.id in started:
                 continue
@@ -99,20 +100,20 @@ class Eamc(Dispatcher):
                 started.add(entry.job.id)
                 yield entry.job, placement
 
-    def _forget(self, waiting: Waiting, jobs: List[Job]) -> None:
+    def _forget(self, waiting: Waiting, jobs: list[Job]) -> None:
         """Drop the entries of jobs that do not wait any more."""
         if len(self._entries) > 2 * len(jobs) + 100:
             there = {job.id for job in jobs}
             self._entries = {each: found for each, found in self._entries.items() if each in there}
 
-    def _in_order(self, jobs: List[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Candidate]:
+    def _in_order(self, jobs: list[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Candidate]:
         """The entries of all jobs, as the variant has them."""
         if not self.variant.startswith("priority"):
             for job in jobs:
                 yield from self._of(job, view, policy)
             return
-        ranks: List[List[Candidate]] = []
-        last: List[Candidate] = []
+        ranks: list[list[Candidate]] = []
+        last: list[Candidate] = []
         for job in jobs:
             found = self._of(job, view, policy)
             for rank, entry in enumerate(found):
@@ -126,14 +127,14 @@ class Eamc(Dispatcher):
         for each in (*ranks, last):
             yield from each
 
-    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
+    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> list[Candidate]:
         """The entries of a job, in the order in which its classes are tried."""
         known = self._entries.get(job.id)
         if known is None or known[0] is not job:
             known = self._entries[job.id] = job, self._made(job, view, policy)
         return known[1]
 
-    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> List[Candidate]:
+    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> list[Candidate]:
         offers = list(view.programs.offers(job.app, self._classes, GOALS[self.variant], self.weight))
         if GOALS[self.variant] in (BALANCED, HIGHEST):
             offers.sort(key=lambda offer: offer.score)  # stable: equal ones as they were measured
@@ -150,9 +151,9 @@ class Eamc(Dispatcher):
         return found or [Candidate(job, job, "", 0.0, 0.0)]
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """Those of the last step: when the first job that waits for each class can start at the latest."""
-        found: Dict[int, float] = {}
+        found: dict[int, float] = {}
         for known in self._reserved.values():
             if known.time < math.inf and waiting.holds(known.job):
                 found[known.job.id] = min(known.time, found.get(known.job.id, math.inf))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from vrm.config.policies import job_of
 from vrm.config.schema import Settings
@@ -19,7 +20,7 @@ from vrm.workload.replay import replay
 from vrm.workload.submission import Submission
 
 
-def still_open(after: Sequence[Dependency], ended: Mapping[int, EndRecord]) -> Tuple[Dependency, ...]:
+def still_open(after: Sequence[Dependency], ended: Mapping[int, EndRecord]) -> tuple[Dependency, ...]:
     """What of a job's dependencies has not ended. ValueError when one has ended otherwise than wanted."""
     found = []
     for each in after:
@@ -36,16 +37,16 @@ class Ahead:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._lines: List[Line] = []
-        self._reached: Optional[Position] = None  # of the manager
+        self._lines: list[Line] = []
+        self._reached: Position | None = None  # of the manager
         self._follower = self._from(None)
         self._delay = 0.0  # of the line that the manager has taken last
 
-    def _from(self, position: Optional[Position]) -> QueueFollower:
+    def _from(self, position: Position | None) -> QueueFollower:
         return QueueFollower(self._settings.applications.queue, position,
                              fault=lambda path: distrust(path, self._settings.trust))
 
-    def _look(self, position: Optional[Position]) -> List[Line]:
+    def _look(self, position: Position | None) -> list[Line]:
         """The lines behind this position."""
         if position != self._reached:
             passed = [at for at, line in enumerate(self._lines) if line.position == position]
@@ -57,7 +58,7 @@ class Ahead:
         self._lines += self._follower.read_new()
         return self._lines
 
-    def _delay_before(self, position: Optional[Position]) -> float:
+    def _delay_before(self, position: Position | None) -> float:
         """The delay of the line that ends at this position, in seconds."""
         if position is None:
             return 0.0
@@ -69,18 +70,18 @@ class Ahead:
         except (OSError, ValueError):
             return 0.0
 
-    def jobs(self, position: Optional[Sequence[Any]], since: Optional[float], now: float, next_id: int,
+    def jobs(self, position: Sequence[Any] | None, since: float | None, now: float, next_id: int,
              names: Mapping[str, Sequence[int]], ended: Mapping[int, EndRecord], most: int,
-             bad_have_ids: bool = True) -> Tuple[Submission, ...]:
+             bad_have_ids: bool = True) -> tuple[Submission, ...]:
         """The jobs of the lines behind a position, no more than `most`. The line before it was taken at
         `since` (seconds; None: under an earlier manager, then the next one is due at once). Lines that
         are wrong, and jobs that will never run since one that they depend on failed, are left out."""
         lines = self._look(None if position is None else Position(*position))
         speed = self._settings.replay.speed
         begin = now if since is None else max(now, since + self._delay / speed)
-        known: Dict[str, List[int]] = {name: list(ids) for name, ids in names.items()}
-        lost: List[int] = []
-        found: List[Submission] = []
+        known: dict[str, list[int]] = {name: list(ids) for name, ids in names.items()}
+        lost: list[int] = []
+        found: list[Submission] = []
         for offset, line in replay(lines, speed):
             if len(found) >= most:
                 break

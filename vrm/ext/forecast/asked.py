@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
 
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
@@ -13,7 +12,7 @@ from vrm.run.run import Run
 
 
 def start_of(job: Job, details: Details, run: Run, now: float, end: float, kill: bool, fit: bool
-             ) -> Optional[Booking]:
+             ) -> Booking | None:
     """Where a job that joined the run at `now` (seconds) would start, and when, if all jobs took as long as their
     limits let them; None where it would not start before `end`. The rest as of `Frozen`. Infeasible when it can
     never run; LifeError when it depends on a job that there is not."""

@@ -7,7 +7,7 @@ What is compared is their work, cores times run time, for on it hang the makespa
 
 from __future__ import annotations
 
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.ext.forecast.calibration import NEEDED, Ranges
 from vrm.ext.forecast.draws import ENOUGH, KEPT, Draws, History
@@ -31,7 +31,7 @@ def needed(jobs: int) -> int:
     return max(APART * jobs, ENOUGH + jobs + NEEDED)
 
 
-def of_queues(ended: Sequence[Tuple[Job, float]], jobs: int, cores: int, members: int) -> Ranges:
+def of_queues(ended: Sequence[tuple[Job, float]], jobs: int, cores: int, members: int) -> Ranges:
     """The ranges of queues of so many jobs, by those that have ended, with their run times (s), on a machine of so
     many cores. They are not ready where too few have ended."""
     found, past = Ranges(), History()
@@ -47,7 +47,7 @@ def of_queues(ended: Sequence[Tuple[Job, float]], jobs: int, cores: int, members
     return found
 
 
-def _try(found: Ranges, draws: Draws, stretch: Sequence[Tuple[Job, float]], cores: int) -> None:
+def _try(found: Ranges, draws: Draws, stretch: Sequence[tuple[Job, float]], cores: int) -> None:
     """Learn from a stretch. Work is in seconds of the whole machine."""
     import numpy
     drawn = sum(draws.drawn(job, 0.0) * job.request.cores for job, _ in stretch) / cores

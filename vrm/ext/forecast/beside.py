@@ -19,7 +19,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, Mapping, Optional
+from typing import IO, Any
+from collections.abc import Mapping
 
 from vrm.config.schema import Settings, of_line
 from vrm.ext.forecast import score
@@ -61,11 +62,11 @@ def calibration_of(files: RunFiles, log: score.Log) -> Calibration:
     return log.calibration
 
 
-def _time(records: Mapping[int, Mapping[str, Any]], job_id: int) -> Optional[float]:
+def _time(records: Mapping[int, Mapping[str, Any]], job_id: int) -> float | None:
     return records[job_id]["time"] if job_id in records else None
 
 
-def made(frozen: Frozen, calibration: Optional[Calibration] = None, processes: int = 1) -> Forecast:
+def made(frozen: Frozen, calibration: Calibration | None = None, processes: int = 1) -> Forecast:
     """The forecast of a run, from fewer draws where many jobs wait, with a few words on each. Up to
     `processes` share what takes long."""
     waiting = len(frozen.waiting())
@@ -73,7 +74,7 @@ def made(frozen: Frozen, calibration: Optional[Calibration] = None, processes: i
     return forecast(frozen, members, calibration, members // 2, processes)
 
 
-def shown(record: Dict[str, Any]) -> Dict[str, Any]:
+def shown(record: dict[str, Any]) -> dict[str, Any]:
     """What of a forecast is kept for queries, which read it each time: no draws, whole milliseconds."""
     jobs = [{key: round(value, 3) if isinstance(value, float) else value for key, value in job.items()
              if key not in ("drawn", "likely")} for job in record["jobs"]]
@@ -88,7 +89,7 @@ class Beside:
         self.path = self.files.run_directory.forecast
         self._made = -math.inf
         self._of: Any = None
-        self._log: Optional[score.Log] = None
+        self._log: score.Log | None = None
         self.trouble = ""
 
     def look(self, told: Told) -> bool:
@@ -105,7 +106,7 @@ class Beside:
         self._log.note(found)
         return True
 
-    def serve(self, inbox: "queue.Queue[Told]") -> None:
+    def serve(self, inbox: queue.Queue[Told]) -> None:
         """Do so whenever the manager tells something, for ever."""
         while True:
             told = inbox.get()
@@ -134,7 +135,7 @@ def yield_to_others() -> None:
         ctypes.CDLL(None).syscall(number, 1, 0, 3 << 13)  # ioprio_set: this process, idle
 
 
-def listen(source: IO[str], inbox: "queue.Queue[Told]") -> None:
+def listen(source: IO[str], inbox: queue.Queue[Told]) -> None:
     """Take what the manager tells, and end with it."""
     for line in source:
         inbox.put(Told.read(line))
@@ -145,7 +146,7 @@ def main() -> None:
     """Forecast until standard input ends."""
     yield_to_others()
     beside = Beside(of_line(sys.stdin.readline()))
-    inbox: "queue.Queue[Told]" = queue.Queue()
+    inbox: queue.Queue[Told] = queue.Queue()
     threading.Thread(target=listen, args=(sys.stdin, inbox), daemon=True).start()
     beside.serve(inbox)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Deque, List
 
 WINDOW = 200
 """Forecasts that count: the last ones that have come true."""
@@ -40,7 +39,7 @@ class Side:
     """One side of ranges."""
 
     def __init__(self) -> None:
-        self._beyond: Deque[float] = deque(maxlen=WINDOW)
+        self._beyond: deque[float] = deque(maxlen=WINDOW)
         self._level = 1 - MISSES
 
     def learn(self, beyond: float, missed: float) -> None:
@@ -69,7 +68,7 @@ class Ranges:
         """Whether ranges are moved."""
         return self.known >= NEEDED
 
-    def widened(self, now: float, p10: float, p50: float, p90: float) -> List[float]:
+    def widened(self, now: float, p10: float, p50: float, p90: float) -> list[float]:
         """The range of a forecast that is made `now`, with what it is about: the middle is never outside,
         and nothing is before now."""
         if not self.ready or p10 == math.inf:
@@ -79,7 +78,7 @@ class Ranges:
         high = max(p50, p90 + self.late.by * width) if width < math.inf else p90
         return [low, p50, high]
 
-    def learn(self, p10: float, p90: float, truth: float, shown: List[float]) -> None:
+    def learn(self, p10: float, p90: float, truth: float, shown: list[float]) -> None:
         """A forecast has come true, of which p10 to p90 was drawn. `shown` are the ends of the range
         that was shown, where they had been calibrated; else []. Ranges without an end teach nothing."""
         width = _width(p10, p90)

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Hashable, Iterable, Iterator, List, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Iterator
 
 from vrm.model import Job
 
@@ -59,7 +60,7 @@ LEAST = 1.0
 """Seconds that a waiting job takes at the least."""
 
 
-def _groups(job: Job) -> Tuple[Hashable, ...]:
+def _groups(job: Job) -> tuple[Hashable, ...]:
     """The groups of jobs like this one, the narrowest first."""
     if job.user:
         return (job.user, job.app, job.walltime), (job.user,), None
@@ -71,13 +72,13 @@ class History:
     (s)."""
 
     def __init__(self) -> None:
-        self._ratios: Dict[Hashable, Deque[float]] = {}
-        self._runs: Dict[str, Deque[float]] = {}  # seconds of the last jobs of a user
-        self._sorted: Dict[Hashable, "numpy.ndarray"] = {}
-        self.ended: Deque[Tuple[Job, float]] = deque(maxlen=KEPT)
+        self._ratios: dict[Hashable, deque[float]] = {}
+        self._runs: dict[str, deque[float]] = {}  # seconds of the last jobs of a user
+        self._sorted: dict[Hashable, numpy.ndarray] = {}
+        self.ended: deque[tuple[Job, float]] = deque(maxlen=KEPT)
         self._number = 0
-        self._of_user: Dict[str, int] = {}  # jobs that have ended
-        self._latest: Dict[Hashable, int] = {}  # the number of its user's jobs at the last one of a group
+        self._of_user: dict[str, int] = {}  # jobs that have ended
+        self._latest: dict[Hashable, int] = {}  # the number of its user's jobs at the last one of a group
 
     def __len__(self) -> int:
         """How many jobs have ended."""
@@ -95,7 +96,7 @@ class History:
             self._ratios.setdefault(group, deque(maxlen=LAST)).append(run / job.walltime)
             self._sorted.pop(group, None)
 
-    def ratios(self, job: Job) -> List["numpy.ndarray"]:
+    def ratios(self, job: Job) -> list[numpy.ndarray]:
         """Those of the groups that have enough, the narrowest first, each sorted; at least one. Until a
         job has ended, jobs are taken to run as long as they may."""
         groups = [group for group in _groups(job) if len(self._ratios.get(group, ())) >= ENOUGH]
@@ -105,7 +106,7 @@ class History:
             groups = [None]
         return [self._of(group) for group in groups] or [self._of(())]
 
-    def seconds(self, job: Job) -> "numpy.ndarray":
+    def seconds(self, job: Job) -> numpy.ndarray:
         """How long the last jobs of its user took, sorted, where its request is far beyond that and no such jobs are
         known; else nothing."""
         import numpy
@@ -118,7 +119,7 @@ class History:
         """Whether none of the user's last LAST jobs was of the group."""
         return group in self._latest and self._of_user[user] - self._latest[group] >= LAST
 
-    def _of(self, group: Hashable) -> "numpy.ndarray":
+    def _of(self, group: Hashable) -> numpy.ndarray:
         found = self._sorted.get(group)
         if found is None:
             import numpy
@@ -126,7 +127,7 @@ class History:
         return found
 
 
-def beyond(ratios: "numpy.ndarray", job: Job, ran: float) -> "numpy.ndarray":
+def beyond(ratios: numpy.ndarray, job: Job, ran: float) -> numpy.ndarray:
     """Those of sorted ratios with which a job that has run for `ran` seconds has not ended yet."""
     if not ran:
         return ratios
@@ -167,7 +168,7 @@ class Draws:
         self._past, self._position, self._kill = past, position, kill
         self._members = numpy.arange(number, dtype=numpy.uint64)
         self._walltimes = {job.id: job.walltime for job in waiting}
-        self._rows: Dict[int, List[float]] = {}
+        self._rows: dict[int, list[float]] = {}
 
     def of(self, member: int) -> Durations:
         """How long jobs take in this draw."""
@@ -181,7 +182,7 @@ class Draws:
 
         return seconds
 
-    def drawn(self, job: Job, ran: float) -> "numpy.ndarray":
+    def drawn(self, job: Job, ran: float) -> numpy.ndarray:
         """How long a job takes, draw by draw."""
         import numpy
         walltime = self._walltimes.get(job.id, job.walltime)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import median_low as median
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, limits, replay
@@ -53,11 +54,11 @@ class Reason(NamedTuple):
     kind: str
     text: str
     short: str
-    jobs: Tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
     what_if: str = ""
     start: float = math.nan
     earlier: float = 0.0
-    agree: Optional[float] = None
+    agree: float | None = None
 
     @property
     def checked(self) -> bool:
@@ -76,10 +77,10 @@ class Explanation(NamedTuple):
 
     job: Job
     start: float
-    reasons: Tuple[Reason, ...]
-    between: Tuple[float, ...] = ()
+    reasons: tuple[Reason, ...]
+    between: tuple[float, ...] = ()
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """It as JSON values; None stands for infinity, and for what there is not."""
         return {"id": self.job.id, "app": self.job.app, "start": _finite(self.start),
                 "between": [_finite(each) for each in self.between],
@@ -106,8 +107,8 @@ class Explainer:
         self._place = {job.id: place for place, job in enumerate(self.order)}
         self._later = {one.job.id for one in frozen.later}  # not yet there, so nothing of them is said
         self._text = PlacementText(frozen.state.cluster.nodes)
-        self._without: Dict[Tuple[int, ...], Dict[int, Planned]] = {}
-        self._drawn: Dict[Tuple[int, ...], List[Dict[int, Planned]]] = {}
+        self._without: dict[tuple[int, ...], dict[int, Planned]] = {}
+        self._drawn: dict[tuple[int, ...], list[dict[int, Planned]]] = {}
 
     def of(self, job_id: int) -> Explanation:
         """Why this job, which waits, does not run. LifeError when there is none of that id."""
@@ -140,7 +141,7 @@ class Explainer:
             start = median(self._start(plan, job.id) for plan in self._drawn_plans(()))
         return Explanation(job, start, tuple(found[:MOST_TOLD]), self._range(job))
 
-    def brief(self, tries: int = 20, most: int = 200) -> Dict[int, str]:
+    def brief(self, tries: int = 20, most: int = 200) -> dict[int, str]:
         """A few words for each job that waits, by id. No more than so many replays are made: what is
         said of the others is what lies nearest, untried. Of more than `most` jobs that could start
         only these have more said of them than that others come first."""
@@ -245,7 +246,7 @@ class Explainer:
                                   what_if="that were decided at every moment"), job,
                            self.frozen.at_every_moment())
 
-    def _reserved(self, job: Job, start: float) -> Optional[Reason]:
+    def _reserved(self, job: Job, start: float) -> Reason | None:
         """It would fit, and must not delay another."""
         frozen, run = self.frozen, self.frozen.run
         head = self.order[0]
@@ -275,7 +276,7 @@ class Explainer:
         assert found is not None
         return found._replace(kind="reservation", text=text, short=short)
 
-    def _kept_free(self, job: Job, start: float) -> List[Reason]:
+    def _kept_free(self, job: Job, start: float) -> list[Reason]:
         """The advance reservations that keep nodes free of it."""
         frozen, found = self.frozen, []
         for reservation, _ in frozen.state.cluster.calendar.spans:
@@ -308,7 +309,7 @@ class Explainer:
         round_to = 3600 if below >= 36000 else 60 if below >= 120 else 1
         return float(below // round_to * round_to)
 
-    def _in_the_way(self, job: Job, start: float) -> List[Reason]:
+    def _in_the_way(self, job: Job, start: float) -> list[Reason]:
         """The jobs without one of which it would start earlier, the most first; if there is none,
         those without all of which it would."""
         found = []
@@ -339,7 +340,7 @@ class Explainer:
                 return [reason] * reason.checked
         return found
 
-    def _suspects(self, job: Job, start: float) -> List[int]:
+    def _suspects(self, job: Job, start: float) -> list[int]:
         """Who could be in the way: whose end lets it start, who runs where it will run, who is
         ahead."""
         mine = self.plan[job.id].placement.node_set
@@ -357,7 +358,7 @@ class Explainer:
 
     # Trying.
 
-    def _start(self, plan: Dict[int, Planned], job_id: int) -> float:
+    def _start(self, plan: dict[int, Planned], job_id: int) -> float:
         return plan[job_id].start if job_id in plan else math.inf
 
     def _end(self, job_id: int) -> float:
@@ -368,14 +369,14 @@ class Explainer:
             yield booking.job
         yield from self.order
 
-    def _first_that_helps(self, job: Job, start: float, others: Sequence[int]) -> Optional[Reason]:
+    def _first_that_helps(self, job: Job, start: float, others: Sequence[int]) -> Reason | None:
         for other in others[:MOST_TRIED]:
             found = self._try(job, start, (other,))
             if found is not None:
                 return found
         return None
 
-    def _try(self, job: Job, start: float, others: Tuple[int, ...]) -> Optional[Reason]:
+    def _try(self, job: Job, start: float, others: tuple[int, ...]) -> Reason | None:
         """The reason that these jobs are, if it starts earlier without them."""
         if others not in self._without:
             self._without[others] = replay(self.frozen.without(others), self._durations)
@@ -406,7 +407,7 @@ class Explainer:
         agree = _share(then < before - EARLIER for before, then in zip(base, without))
         return reason._replace(start=then, earlier=max(median(base) - then, 0.0), agree=agree)
 
-    def _drawn_plans(self, without: Tuple[int, ...]) -> List[Dict[int, Planned]]:
+    def _drawn_plans(self, without: tuple[int, ...]) -> list[dict[int, Planned]]:
         """The replay of each draw without these jobs."""
         if without not in self._drawn:
             frozen = self.frozen.without(without)
@@ -415,7 +416,7 @@ class Explainer:
 
     # Words.
 
-    def _said(self, job: Job, others: Tuple[int, ...]) -> Tuple[str, str, str]:
+    def _said(self, job: Job, others: tuple[int, ...]) -> tuple[str, str, str]:
         """Kind, text and short text of jobs that are in the way."""
         now, state = self.frozen.now, self.frozen.state
         if len(others) > 1:
@@ -434,7 +435,7 @@ class Explainer:
         why = self._ahead(job, state.entry(other).job)
         return "order", f"{named} {why}", f"behind job {other}"
 
-    def _range(self, job: Job) -> Tuple[float, ...]:
+    def _range(self, job: Job) -> tuple[float, ...]:
         return _tenths([self._start(plan, job.id) for plan in self._drawn_plans(())])
 
     def _between(self, job_id: int) -> str:
@@ -472,7 +473,7 @@ class Explainer:
         return f"is ahead by {queue.ordering.name} ({high} against {low})"
 
 
-def _tenths(values: Sequence[float]) -> Tuple[float, ...]:
+def _tenths(values: Sequence[float]) -> tuple[float, ...]:
     """The 10th and the 90th percentile; () where there are too few."""
     ordered = sorted(values)
     return tuple(quantile(ordered, share) for share in (0.1, 0.9)) if len(ordered) >= 10 else ()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.config.energy import on_nodes
 from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
@@ -66,15 +67,15 @@ class RunFiles:
         self.history = History()
         self._expectations = self._expected()
         self._time = 0.0  # of the latest record
-        self._ticked: Optional[float] = None  # the first start under this manager
-        self._taken: Optional[float] = None  # when it has taken a line of the queue the last time
+        self._ticked: float | None = None  # the first start under this manager
+        self._taken: float | None = None  # when it has taken a line of the queue the last time
         self._stuck = False
         self._nodes: Any = None
-        self._cluster: Optional[Cluster] = None
-        self._scheduler: Optional[Scheduler] = None
-        self._clusters: Dict[int, Cluster] = {}  # of the managers that started jobs
+        self._cluster: Cluster | None = None
+        self._scheduler: Scheduler | None = None
+        self._clusters: dict[int, Cluster] = {}  # of the managers that started jobs
 
-    def _expected(self) -> Optional[Expectations]:
+    def _expected(self) -> Expectations | None:
         rules, scheduling = self.settings.rules, self.settings.scheduling
         try:
             known = lessons(scheduling.history)
@@ -178,7 +179,7 @@ class RunFiles:
         except OSError:  # there are no locks here, or it is another user's
             return True
 
-    def frozen(self, told: Told, now: Optional[float] = None, most: float = math.inf) -> Frozen:
+    def frozen(self, told: Told, now: float | None = None, most: float = math.inf) -> Frozen:
         """The run at this moment (default: now), with no more than the first `most` waiting jobs.
         RunError when it has no nodes yet, ConfigError when the configuration makes no scheduler.
 
@@ -216,7 +217,7 @@ class RunFiles:
             end, cut = told.end - settings.end.margin, told.end - settings.grace
         if told.phase == "stopping":
             end = now
-        later: Tuple[Submission, ...] = ()
+        later: tuple[Submission, ...] = ()
         if not past.input_ended and told.phase in ("running", "ended") and state.waiting < most:
             later = self._ahead.jobs(past.position, self._taken if alive else None, now, state.next_id,
                                      past.state.names, past.ended, int(min(most, MOST_AHEAD)) - state.waiting,
@@ -226,7 +227,7 @@ class RunFiles:
         return Frozen(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
                       self.position, later=later, due=due)
 
-    def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
+    def submitted(self, line: str, now: float) -> tuple[list[Job], list[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted
         with. LineError (a ValueError) for a line that is wrong; ValueError for a dependency on a job
         that there is not, or that ended otherwise than wanted, and for large arrays."""
@@ -242,7 +243,7 @@ class RunFiles:
         return ([first.but(id=first.id + at) for at in range(count)],
                 [details.of(indices[at], first.payload) if indices else details for at in range(count)])
 
-    def _made(self) -> Tuple[Cluster, Scheduler]:
+    def _made(self) -> tuple[Cluster, Scheduler]:
         """An empty cluster of the run's nodes, and its scheduler."""
         if self._cluster is None or self._scheduler is None:
             if self._nodes is None:
@@ -260,14 +261,14 @@ class RunFiles:
         cluster = self._cluster.copy()
         return cluster, self._scheduler.copy(cluster)
 
-    def _running(self, cluster: Cluster) -> List[Start]:
+    def _running(self, cluster: Cluster) -> list[Start]:
         """Book the jobs that run; what has no cores there any more is left out.
 
         The cores of a job are free before its end is recorded: where two have the same, the later
         one has them.
         """
         found = []
-        borrowers: Dict[int, Placement] = {}
+        borrowers: dict[int, Placement] = {}
         lends = self.past.state.lends
         for job, start in sorted(self.past.running, key=lambda each: (
                 "lent" in each[1]["placement"], -each[1]["time"])):  # who borrows last
@@ -286,7 +287,7 @@ class RunFiles:
         lends.to_node(cluster)
         return sorted(found, key=lambda each: each.booking.start)
 
-    def _placement(self, start: Mapping[str, Any], under: Mapping[str, Any]) -> Optional[Placement]:
+    def _placement(self, start: Mapping[str, Any], under: Mapping[str, Any]) -> Placement | None:
         """Where a job runs, on the nodes there are now."""
         assert self._cluster is not None
         if id(under) not in self._clusters:
@@ -303,7 +304,7 @@ def of_directory(settings: Settings) -> Frozen:
     return files.frozen(files.told())
 
 
-def over(job: Job, end: Optional[EndRecord]) -> str:
+def over(job: Job, end: EndRecord | None) -> str:
     """What there is to say of a job that waits no longer, in a line; `end` is the record of its end, None: it runs."""
     if end is None:
         return f"#{job.id} {job.app} runs"

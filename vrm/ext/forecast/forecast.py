@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.ext.forecast.calibration import UNCALIBRATED, Calibration
 from vrm.ext.forecast import draws
@@ -47,7 +48,7 @@ class JobForecast(NamedTuple):
     chance: float = 1.0
     reason: str = ""
     likely: float = math.inf
-    drawn: Tuple[float, ...] = ()
+    drawn: tuple[float, ...] = ()
 
 
 class Forecast(NamedTuple):
@@ -60,9 +61,9 @@ class Forecast(NamedTuple):
     members: int
     calibrated: str
     allocation_end: float
-    jobs: Tuple[JobForecast, ...]
+    jobs: tuple[JobForecast, ...]
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """It as JSON values; None stands for infinity."""
         return {"format": FORMAT, **{name: _plain(value) for name, value
                                      in zip(self._fields[:-1], self[:-1])},
@@ -118,8 +119,8 @@ class Ensemble:
         self._ids = [job.id for job in jobs]
         self._draws = draws.draws_of(frozen, most)
         self._processes = processes
-        self.starts: List[List[float]] = []
-        self.ends: List[List[float]] = []
+        self.starts: list[list[float]] = []
+        self.ends: list[list[float]] = []
         while len(self.starts) < most:
             self._add(min(most, max(len(self.starts), FEWEST) + BATCH) if settled else most)
             number = len(self.starts)
@@ -136,12 +137,12 @@ class Ensemble:
         self._keep(shared_out(lambda part: [self._row(member) for member in range(number + part[0], until, part[1])],
                               processes))
 
-    def _row(self, member: int) -> List[Tuple[float, float]]:
+    def _row(self, member: int) -> list[tuple[float, float]]:
         """When the jobs start and end in a draw."""
         found = replay(self._frozen, self._draws.of(member))
         return [found[job_id][:2] if job_id in found else _NEVER for job_id in self._ids]
 
-    def _keep(self, rows: Sequence[Sequence[Tuple[float, float]]]) -> None:
+    def _keep(self, rows: Sequence[Sequence[tuple[float, float]]]) -> None:
         for row in rows:
             self.starts.append([each[0] for each in row])
             self.ends.append([each[1] for each in row])
@@ -153,12 +154,12 @@ class Ensemble:
                    for old, new in zip(before, now) for side in (0, 2))
 
 
-def quantiles(values: Sequence[Sequence[float]]) -> Iterator[List[float]]:
+def quantiles(values: Sequence[Sequence[float]]) -> Iterator[list[float]]:
     """P10, P50 and P90 of each column of a table, infinite values among them."""
     return ([quantile(column, share) for share in SHARES] for column in map(sorted, zip(*values)))
 
 
-def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibration] = None,
+def forecast(frozen: Frozen, members: int = 50, calibration: Calibration | None = None,
              tries: int = 0, processes: int = 1) -> Forecast:
     """What is to be expected of a run. The same state, with the same calibration, gives the same
     forecast. Without `members` starts are those of the likely run, and ranges have no width. `tries`:

@@ -9,7 +9,7 @@ import math
 import os
 import subprocess
 import sys
-from typing import Callable, Optional
+from collections.abc import Callable
 
 from vrm.config.schema import Settings, to_line
 from vrm.results.forecast import Told
@@ -39,7 +39,7 @@ class Forecaster:
         self._path = run.forecast
         self._begin = begin
         self._warn = warn
-        self.process: Optional[subprocess.Popen[bytes]] = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self.left = b""  # what the pipe has not taken yet
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Callable, Iterable, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.forecast.draws import History
 from vrm.model import Cluster, Job, JobState
@@ -38,8 +38,8 @@ class Frozen:
     cut: float = math.inf
     past: History = field(default_factory=History)
     position: int = 0
-    speedups: Optional[Speedups] = None
-    later: Tuple[Submission, ...] = ()
+    speedups: Speedups | None = None
+    later: tuple[Submission, ...] = ()
     due: bool = False
 
     @property
@@ -131,15 +131,15 @@ class Frozen:
                                      expectations and expectations.copy()), due=True)
 
 
-def of_simulator(simulator: Simulator, past: Optional[History] = None, position: int = 0) -> Frozen:
+def of_simulator(simulator: Simulator, past: History | None = None, position: int = 0) -> Frozen:
     """A simulation that stands still, as one does after each of `Simulator.moments`."""
     return Frozen(simulator.subject.copy(), simulator.now, end=simulator.end,
                   kill=simulator.executor.kill, past=History() if past is None else past, position=position)
 
 
 def of_jobs(jobs: Iterable[Job], scheduler: Scheduler, cluster: Cluster,
-            expectations: Optional[Expectations] = None, now: float = 0.0, end: float = math.inf,
-            past: Optional[History] = None, speedups: Optional[Speedups] = None) -> Frozen:
+            expectations: Expectations | None = None, now: float = 0.0, end: float = math.inf,
+            past: History | None = None, speedups: Speedups | None = None) -> Frozen:
     """A queue of jobs, none of which has started. Infeasible for one that can never run."""
     state = State(scheduler.new_queue(), cluster)
     for job in jobs:

@@ -7,7 +7,8 @@ what is expected. How long jobs really take is known to the replay alone.
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, NamedTuple
+from typing import NamedTuple
+from collections.abc import Callable
 
 from vrm.ext.forecast.draws import OVERDUE
 from vrm.ext.forecast.frozen import Frozen
@@ -36,7 +37,7 @@ class _Plan(Recorder):
     """Notes when jobs end."""
 
     def __init__(self) -> None:
-        self.jobs: Dict[int, Planned] = {}
+        self.jobs: dict[int, Planned] = {}
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         self.jobs[booking.job.id] = Planned(booking.start, end, booking.placement, start.backfilled)
@@ -47,7 +48,7 @@ def limits(job: Job, ran: float) -> float:
     return max(job.walltime, ran + OVERDUE)
 
 
-def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
+def replay(frozen: Frozen, durations: Durations) -> dict[int, Planned]:
     """The jobs that run, and those that start in this allocation, by id."""
     run = frozen.run.copy()
     state, now = run.state, frozen.now

@@ -12,7 +12,8 @@ import math
 import os
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.forecast.calibration import NEEDED, Calibration
 from vrm.ext.forecast.forecast import Forecast, JobForecast
@@ -46,7 +47,7 @@ class Made(NamedTuple):
     end_p10: float
     end: float
     end_p90: float
-    drawn: Tuple[float, ...]
+    drawn: tuple[float, ...]
     calibrated: bool
 
     @classmethod
@@ -60,7 +61,7 @@ class Made(NamedTuple):
         return json.dumps({name: _finite(value) for name, value in self._asdict().items()}) + "\n"
 
     @classmethod
-    def read(cls, line: str) -> Optional[Made]:
+    def read(cls, line: str) -> Made | None:
         """The forecast of a line; None when it is none."""
         try:
             found = json.loads(line)
@@ -68,7 +69,7 @@ class Made(NamedTuple):
             return None
         if shapes.fault(found, _SHAPE, {}):
             return None
-        values: Dict[str, Any] = {name: math.inf if found[name] is None else found[name]
+        values: dict[str, Any] = {name: math.inf if found[name] is None else found[name]
                                   for name in cls._fields}
         values["drawn"] = tuple(math.inf if each is None else each for each in values["drawn"])
         return cls(**values)
@@ -87,7 +88,7 @@ _SHAPE: Mapping[str, shapes.Check] = {
     "drawn": shapes.list_of(_TIME, 4)}
 
 
-def read(path: Path) -> Tuple[List[Made], int]:
+def read(path: Path) -> tuple[list[Made], int]:
     """The forecasts of a file, and how many lines of it are none. OSError when it cannot be read."""
     found, wrong = [], 0
     for line in read_own(path).decode("utf-8", "replace").splitlines():
@@ -99,7 +100,7 @@ def read(path: Path) -> Tuple[List[Made], int]:
     return found, wrong
 
 
-Times = Callable[[int], Optional[float]]
+Times = Callable[[int], float | None]
 """When a job has started, or ended, in seconds; None: it has not."""
 
 
@@ -111,9 +112,9 @@ class Log:
         """Go on with a file. OSError when it cannot be read."""
         self._path = path
         self.calibration = Calibration()
-        self._starting: Dict[int, Made] = {}
-        self._ending: Dict[int, Made] = {}
-        self._known: Dict[int, None] = {}
+        self._starting: dict[int, Made] = {}
+        self._ending: dict[int, Made] = {}
+        self._known: dict[int, None] = {}
         try:
             made, _ = read(path)
         except FileNotFoundError:
@@ -174,10 +175,10 @@ class Known(NamedTuple):
         return self.truth - self.made.time
 
 
-def came_true(made: Iterable[Made], started: Times) -> List[Known]:
+def came_true(made: Iterable[Made], started: Times) -> list[Known]:
     """The first forecast of each job that has started, in the order in which they were made. Where
     clocks differ no start is before its forecast."""
-    first: Dict[int, Made] = {}
+    first: dict[int, Made] = {}
     for each in made:
         first.setdefault(each.id, each)
     return [Known(each, max(truth, each.time)) for each in first.values()
@@ -212,7 +213,7 @@ class Score(NamedTuple):
         """The mean error in mean waits."""
         return self.mean / self.wait if self.wait else math.nan
 
-    def lines(self) -> List[str]:
+    def lines(self) -> list[str]:
         """It for people."""
         bias = ("0s" if round(self.bias) == 0 else
                 f"{said(abs(self.bias))} {'before' if self.bias > 0 else 'after'} what was forecast")
@@ -228,7 +229,7 @@ class Score(NamedTuple):
                   f"none was calibrated: {NEEDED} forecasts must have come true before")]
         return [f"{name:26} {text}" for name, text in found]
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """It as JSON values."""
         return {name: None if isinstance(value, float) and math.isnan(value) else value
                 for name, value in self._asdict().items()}

@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
-from typing import Any, Callable, List, Tuple, TypeVar
+from typing import Any, TypeVar
+from collections.abc import Callable
 
 Found = TypeVar("Found")
 
-Part = Tuple[int, int]
+Part = tuple[int, int]
 """Which part of how many; the first is 0."""
 
 
@@ -31,7 +32,7 @@ def processes_for(replayed: int) -> int:
     return available() if replayed >= PAYS else 1
 
 
-def shared_out(work: Callable[[Part], List[Found]], processes: int) -> List[Found]:
+def shared_out(work: Callable[[Part], list[Found]], processes: int) -> list[Found]:
     """What `work` finds in each of as many parts as there are processes, the first of which is this
     one: the first of each part in turn, then the second of each, and so on.
 
@@ -41,7 +42,7 @@ def shared_out(work: Callable[[Part], List[Found]], processes: int) -> List[Foun
     if processes < 2:
         return work((0, 1))
     context = multiprocessing.get_context("fork")
-    others: List[Tuple[Any, Connection]] = []
+    others: list[tuple[Any, Connection]] = []
     try:
         for at in range(1, processes):
             receiver, sender = context.Pipe(duplex=False)
@@ -58,23 +59,23 @@ def shared_out(work: Callable[[Part], List[Found]], processes: int) -> List[Foun
     return [part[at] for at in range(max(map(len, parts))) for part in parts if at < len(part)]
 
 
-def _send(sender: Connection, work: Callable[[Part], List[Found]], part: Part) -> None:
+def _send(sender: Connection, work: Callable[[Part], list[Found]], part: Part) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        found: Tuple[bool, Any] = True, work(part)
+        found: tuple[bool, Any] = True, work(part)
     except Exception as error:  # whatever it is, the parent says it
         found = False, f"{type(error).__name__}: {error}"
     sender.send(found)
     sender.close()
 
 
-def _received(receiver: Connection) -> List[Any]:
+def _received(receiver: Connection) -> list[Any]:
     try:
         good, found = receiver.recv()
     except EOFError:
         raise RuntimeError("a process that shared the work was killed") from None
     if not good:
         raise RuntimeError(found)
-    result: List[Any] = found
+    result: list[Any] = found
     return result

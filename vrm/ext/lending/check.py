@@ -19,7 +19,8 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import Launcher, read_result, tail
 from vrm.live.lending.job import following
@@ -69,11 +70,11 @@ class Ran:
     seconds: float
     code: int
     output: str
-    verification: Optional[str]
+    verification: str | None
     last: str = ""
     changes: int = 0
     followed: int = 0
-    threads: FrozenSet[int] = frozenset()
+    threads: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class Verdict:
 
     kind: str
     reason: str
-    rigid: List[Ran] = field(default_factory=list)
-    changed: List[Ran] = field(default_factory=list)
+    rigid: list[Ran] = field(default_factory=list)
+    changed: list[Ran] = field(default_factory=list)
 
 
 def check(trial: Trial) -> Verdict:
@@ -96,7 +97,7 @@ def check(trial: Trial) -> Verdict:
             return Verdict("unchecked", f"it fails without any change: {fault}", rigid)
     why = following(trial.program, "check", 0, trial.variables).rigid
     draw = random.Random(trial.seed)
-    changed: List[Ran] = []
+    changed: list[Ran] = []
     made = 0
     while made < trial.changes and len(changed) < (RUNS if made else VAIN):
         whole = max(one.seconds for one in rigid)
@@ -169,11 +170,11 @@ def _close(word: str, other: str, tolerance: float) -> bool:
     return True
 
 
-def _run(trial: Trial, draw: Optional[random.Random], patience: float = 0.0) -> Ran:
+def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> Ran:
     """One run, with random changes where there is something to draw them from: as soon as the program has made
     a file, which it does in its first region, or after so many seconds."""
     run = f"check-{uuid.uuid4().hex[:12]}"
-    variables: Dict[str, str] = dict(trial.variables)
+    variables: dict[str, str] = dict(trial.variables)
     if draw is not None:
         variables.update(following(trial.program, run, 0, {**_environment(trial), **variables}).variables)
     with tempfile.TemporaryDirectory(prefix="vrm-check-") as folder:
@@ -219,7 +220,7 @@ def _environment(trial: Trial) -> Mapping[str, str]:
     return dict(found)
 
 
-def _wait(process: "subprocess.Popen[bytes]", until: float, changes: Optional["Changes"], wanted: int) -> int:
+def _wait(process: subprocess.Popen[bytes], until: float, changes: Changes | None, wanted: int) -> int:
     """The exit status of a run, -SIGALRM where it took too long."""
     while True:
         pause = until - time.monotonic()
@@ -259,11 +260,11 @@ class Changes:
             len(slot.cores) for slot in trial.slots))
         self.draw = draw
         self.made = self.followed = self.epoch = self.last = self.newest = 0
-        self.threads: Set[int] = set()
-        self.masks: Dict[int, FrozenSet[int]] = {}
+        self.threads: set[int] = set()
+        self.masks: dict[int, frozenset[int]] = {}
         self.begin = begin
         self.patient = 0.0
-        self.ranked: List[Tuple[Tuple[int, int], int]] = []
+        self.ranked: list[tuple[tuple[int, int], int]] = []
 
     def pause(self) -> float:
         """Seconds before the next change."""
@@ -320,9 +321,9 @@ class Changes:
         self.threads |= {one["threads"] for one in said if one["threads"]}
 
 
-def _mask(pid: int) -> FrozenSet[int]:
+def _mask(pid: int) -> frozenset[int]:
     """What all threads of a process may use: its runtime may have put each of them on a core."""
-    found: Set[int] = set()
+    found: set[int] = set()
     for thread in proc.threads(pid):
         try:
             found |= os.sched_getaffinity(thread)

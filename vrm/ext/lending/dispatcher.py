@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Optional
 
 from vrm.ext.lending.lending import Terms
 from vrm.ext.lending.slowdown import SlowdownDriven
@@ -12,7 +11,7 @@ from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.registry import above_0, reads, whole
 
 
-def _max_slowdown(text: str) -> Optional[float]:
+def _max_slowdown(text: str) -> float | None:
     if text == "dynamic":
         return None
     if not float(text) > 1:
@@ -46,7 +45,7 @@ def _reservations(text: str) -> str:
              "if so by more than its mates lose"),
     "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend puts off"),
 })
-def sd(max_slowdown: Optional[float] = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
+def sd(max_slowdown: float | None = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
        when: str = "earlier", reservations: str = "head") -> Dispatcher:
     """EASY, or conservative backfilling, in which jobs that would wait too long start on cores that running
     jobs lend."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster, Watcher
@@ -61,7 +62,7 @@ class Terms(Watcher):
     one job. `always`: also where the job would end later than by waiting; `gain`: only where it ends so
     much earlier that this is more than what its mates lose together."""
 
-    def __init__(self, max_slowdown: Optional[float] = 10.0, share: float = 0.5, most: int = MOST,
+    def __init__(self, max_slowdown: float | None = 10.0, share: float = 0.5, most: int = MOST,
                  always: bool = False, gain: bool = False) -> None:
         self.max_slowdown = max_slowdown
         self.share = share
@@ -71,14 +72,14 @@ class Terms(Watcher):
         # Who can lend only gets less but for jobs that start, or have their cores again (`_newer`): `_reach`
         # bounds what all together could carry, `_beside` what they could without putting off the head, as long
         # as its reservation (`_head`) is the same. They are made again when many more have gone than are left.
-        self._watched: Optional[Cluster] = None
-        self.by_nodes: Dict[int, Dict[int, Able]] = {}
-        self._nodes: Dict[int, int] = {}  # of those that could lend
-        self._newer: Set[int] = set()
-        self._reach: Optional[Reach] = None
-        self._beside: Optional[Reach] = None
-        self._head: Tuple[object, float, float] = None, 0.0, 0.0
-        self._added: List[Able] = []  # since `_beside` was asked for
+        self._watched: Cluster | None = None
+        self.by_nodes: dict[int, dict[int, Able]] = {}
+        self._nodes: dict[int, int] = {}  # of those that could lend
+        self._newer: set[int] = set()
+        self._reach: Reach | None = None
+        self._beside: Reach | None = None
+        self._head: tuple[object, float, float] = None, 0.0, 0.0
+        self._added: list[Able] = []  # since `_beside` was asked for
         self._gone = 0  # who can lend no more since `_reach` was made
 
     def copy(self) -> Terms:
@@ -207,7 +208,7 @@ class Lenders:
         """Whether a reservation would begin later if these lend to the job for so long."""
         raise NotImplementedError
 
-    def on_mates(self, job: Job, start: Optional[float]) -> Optional[Placement]:
+    def on_mates(self, job: Job, start: float | None) -> Placement | None:
         """The place of a malleable job on cores that mates lend. `start`: its static start; None where that is
         not known yet."""
         terms, nodes = self.terms, self.policy.nodes(job)
@@ -230,7 +231,7 @@ class Lenders:
                 placement = self._lent(job, [by_id[mate].able for mate in chosen], start)
         return placement
 
-    def _paying(self, job: Job, nodes: int, start: Optional[float]) -> Optional[float]:
+    def _paying(self, job: Job, nodes: int, start: float | None) -> float | None:
         """The static start of a job, less what others lose; None where it does not pay to start it before on
         lent cores."""
         terms = self.terms
@@ -242,7 +243,7 @@ class Lenders:
         start -= self.price(job, nodes)
         return start if pays(start, job.expected, self.now, terms.share) else None
 
-    def _mates(self, job: Job, nodes: int) -> Dict[int, Offered]:
+    def _mates(self, job: Job, nodes: int) -> dict[int, Offered]:
         """The running jobs of at most so many nodes that may lend to a job, by id."""
         limit, share, found = self._below(), self.terms.share, {}
         choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
@@ -260,7 +261,7 @@ class Lenders:
         """What the running jobs could carry, at most."""
         return self.terms.reach(self.now, self.view)
 
-    def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Placement]:
+    def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Placement | None:
         """The place of a job on what these mates lend; None where it does not fit, where it gets so little
         that it pays no more or a mate ends before it, or where a reservation would begin later."""
         if self.delays(job, mates, job.expected / self.terms.share):
@@ -280,7 +281,7 @@ class Lenders:
             return None
         return placement
 
-    def _place(self, job: Job, mates: Sequence[Able]) -> Optional[Placement]:
+    def _place(self, job: Job, mates: Sequence[Able]) -> Placement | None:
         """The place of a job on what these mates lend: whole sockets first, or as many cores of each socket
         where it has more of them so."""
         view, best = self.view, None

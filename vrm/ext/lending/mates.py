@@ -17,8 +17,8 @@ from __future__ import annotations
 import bisect
 import math
 from itertools import takewhile
-from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
-                    TypeVar)
+from typing import (NamedTuple, TypeVar)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MOST = 2
 """Mates of one job, at most. More have brought nothing (the thesis), and take longer to find."""
@@ -77,8 +77,8 @@ class Reach:
     `Carriers` make it exact where they are asked."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._by_number: List[Dict[int, float]] = [{} for _ in range(most)]
-        self.by_nodes: Dict[int, float] = {}
+        self._by_number: list[dict[int, float]] = [{} for _ in range(most)]
+        self.by_nodes: dict[int, float] = {}
 
     def copy(self) -> Reach:
         """An independent copy."""
@@ -93,7 +93,7 @@ class Reach:
                 self._raise(sets, nodes + some, longest if longest < other else other)
         self._raise(self._by_number[0], nodes, longest)
 
-    def _raise(self, sets: Dict[int, float], nodes: int, longest: float) -> None:
+    def _raise(self, sets: dict[int, float], nodes: int, longest: float) -> None:
         for known in (sets, self.by_nodes):
             if longest > known.get(nodes, -math.inf):
                 known[nodes] = longest
@@ -111,7 +111,7 @@ class Reach:
         return self.by_nodes.get(nodes, -math.inf)
 
 
-class Carriers(Dict[int, float]):
+class Carriers(dict[int, float]):
     """How long jobs may take, by their nodes, that at most `most` of some running jobs could carry; minus infinity
     where no set has as many nodes. `by_nodes`: the running jobs by their nodes and ids, `longest`: how long one alone
     could carry a job. It is looked at only as far as it is asked for, and `reach` knows it from then on."""
@@ -129,7 +129,7 @@ class Carriers(Dict[int, float]):
         return found
 
 
-class _Longest(Dict[int, List[float]]):
+class _Longest(dict[int, list[float]]):
     """The first ones of each size, the longest first."""
 
     def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
@@ -140,26 +140,26 @@ class _Longest(Dict[int, List[float]]):
     def __contains__(self, nodes: object) -> bool:
         return nodes in self._by_nodes
 
-    def __missing__(self, nodes: int) -> List[float]:
+    def __missing__(self, nodes: int) -> list[float]:
         found = self[nodes] = sorted(map(self._longest, self._by_nodes[nodes].values()), reverse=True)[:self._most]
         self._reach.alone(nodes, found[0])
         return found
 
 
-def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tuple[int, ...]]:
+def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> tuple[int, ...] | None:
     """The ids of the mates with the least sum of penalties, in rising order, or None where no set of at
     most `most` has just so many nodes.
 
     Of equal sums, the one with fewer mates, then that of the lower ids.
     """
-    sizes: Dict[int, List[Mate]] = {}
+    sizes: dict[int, list[Mate]] = {}
     for mate in mates:
         if mate.nodes <= nodes:
             best = sizes.setdefault(mate.nodes, [])
             if len(best) < most or mate < best[-1]:  # of one size, only the first `most` can be in
                 bisect.insort(best, mate)
                 del best[most:]
-    found: Optional[Tuple[float, int, Tuple[int, ...]]] = None
+    found: tuple[float, int, tuple[int, ...]] | None = None
     for chosen in _sets(sizes, sorted(sizes), nodes, most):
         value = (math.fsum(mate.penalty for mate in chosen), len(chosen),
                  tuple(sorted(mate.id for mate in chosen)))
@@ -168,8 +168,8 @@ def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tupl
     return None if found is None else found[2]
 
 
-def _sets(sizes: Mapping[int, List[_Any]], order: List[int], nodes: int, most: int,
-          first: int = 0) -> Iterator[List[_Any]]:
+def _sets(sizes: Mapping[int, list[_Any]], order: list[int], nodes: int, most: int,
+          first: int = 0) -> Iterator[list[_Any]]:
     """Sets of at most `most` mates with just so many nodes, whose sizes are in `order` from `first` on;
     of each size, the first ones."""
     if nodes in sizes:
@@ -192,7 +192,7 @@ def _sets(sizes: Mapping[int, List[_Any]], order: List[int], nodes: int, most: i
                     yield [*sizes[size][:number], *rest]
 
 
-def _pairs(sizes: Mapping[int, List[_Any]], order: Sequence[int], nodes: int) -> Iterator[List[_Any]]:
+def _pairs(sizes: Mapping[int, list[_Any]], order: Sequence[int], nodes: int) -> Iterator[list[_Any]]:
     """Sets of two mates: the size of the smaller one, which is in `order`, says that of the other."""
     for size in takewhile(lambda size: 2 * size <= nodes, order):
         if 2 * size == nodes:

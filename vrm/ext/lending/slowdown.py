@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Dict, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import NamedTuple
+from collections.abc import Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -52,16 +53,16 @@ class SlowdownDriven(Dispatcher):
     name = "sd"
     lends = True
 
-    def __init__(self, max_slowdown: Optional[float] = 10.0, share: float = 0.5, most: int = MOST,
+    def __init__(self, max_slowdown: float | None = 10.0, share: float = 0.5, most: int = MOST,
                  always: bool = False, gain: bool = False) -> None:
         super().__init__()
         self.terms = Terms(max_slowdown, share, most, always, gain)
-        self._seen: Optional[_Seen] = None  # by the last look, in which nobody could start
+        self._seen: _Seen | None = None  # by the last look, in which nobody could start
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now`: while any does, the next one from the front on."""
-        started: Set[int] = set()
+        started: set[int] = set()
         if self._seen is not None and self._seen.waiting != len(waiting) - len(waiting.fresh):
             self._seen = None  # jobs have left the queue: others have fewer ahead
         known = self._kept(now, waiting, view)
@@ -87,7 +88,7 @@ class SlowdownDriven(Dispatcher):
             known = seen = None
         self._left = view, view.generation
 
-    def _kept(self, now: float, waiting: Waiting, view: Cluster) -> Optional[Shadow]:
+    def _kept(self, now: float, waiting: Waiting, view: Cluster) -> Shadow | None:
         """The head's reservation where nothing but arrivals has happened since the last step: who could
         not start then cannot now."""
         head = self._seen.head if self._seen is not None else None
@@ -97,7 +98,7 @@ class SlowdownDriven(Dispatcher):
         return head
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """That of the head."""
         return start_of(waiting[0], now, view, policy)
 
@@ -114,14 +115,14 @@ class _Look(Lenders):
     it is not known yet."""
 
     def __init__(self, terms: Terms, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy, head: Union[Shadow, Job], started: Set[int]) -> None:
+                 policy: PlacementPolicy, head: Shadow | Job, started: set[int]) -> None:
         super().__init__(terms, now, view, policy)
         self.waiting, self.started = waiting, started
         self.complete = False  # nobody else starts
-        self._ahead: Optional[_Ahead] = None
+        self._ahead: _Ahead | None = None
         self.head = head if isinstance(head, Shadow) else self._future(head).head
 
-    def starts(self, arrivals: bool, seen: Optional[_Seen]) -> Starts:
+    def starts(self, arrivals: bool, seen: _Seen | None) -> Starts:
         """The jobs that start, with their places, until the head has. `seen`: by the last look, `arrivals`: since
         which jobs have come and nothing else has happened."""
         waiting, head = self.waiting, self.head.job
@@ -148,8 +149,8 @@ class _Look(Lenders):
             self._after(*found)
             short = self._short()
 
-    def _borrows(self, short: Sequence[Job], other: Optional[Tuple[Job, Placement]]
-                 ) -> Optional[Tuple[Job, Placement]]:
+    def _borrows(self, short: Sequence[Job], other: tuple[Job, Placement] | None
+                 ) -> tuple[Job, Placement] | None:
         """The first job that starts on mates, with its place, before another one starts."""
         key, head = self.waiting.key, self.head
         until = other and key(other[0])
@@ -278,7 +279,7 @@ class _Ahead:
         return time + 1e-9 * (time + self._now) if self.head.pool is None else math.inf
 
 
-class _Spare(Dict[int, float]):
+class _Spare(dict[int, float]):
     """In how many seconds jobs start behind the head, by their size, at the latest, whatever is expected of them;
     found where it is asked for."""
 

@@ -9,7 +9,7 @@ starts: no more is taken than was expected, so none of them is later.
 from __future__ import annotations
 
 import math
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
@@ -69,7 +69,7 @@ class SlowdownAll(Reserving):
             self._given_back = True  # what was reserved for it
 
     def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
-                 profile: CountProfile) -> Optional[Tuple[Job, Placement]]:
+                 profile: CountProfile) -> tuple[Job, Placement] | None:
         """The first job that starts on cores of others, with its place; its reservation is given back."""
         jobs, table = _Next(self.terms, now, view, policy, profile), self._table
         reach = jobs.reach
@@ -102,7 +102,7 @@ class _Next(Lenders):
 
     def delays(self, job: Job, mates: Sequence[Able], seconds: float) -> bool:
         """Whether a reservation counts on nodes of these mates."""
-        longer: List[Tuple[float, float, int]] = [
+        longer: list[tuple[float, float, int]] = [
             (mate.booking.gives, mate.end(seconds), self.view.returns(mate.booking.placement)) for mate in mates]
         for begin, end, size in longer:
             self._profile.change(begin, end, -size)

@@ -16,7 +16,8 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.launch.base import Launcher, LaunchError, read_result
@@ -60,8 +61,8 @@ class _Trial:
     app: str
     slots: Sequence[RankSlot]
     deadline: float
-    session: Optional[int] = None
-    ending: Optional[SessionEnd] = None
+    session: int | None = None
+    ending: SessionEnd | None = None
     fault: str = ""
 
 
@@ -78,11 +79,11 @@ class Bench:
         self._owner = owner
         folder = owner.directory / "measure"
         self.run = RunDirectory(folder, folder, folder / "state")
-        self._trials: Dict[int, _Trial] = {}
+        self._trials: dict[int, _Trial] = {}
         self._next = 0
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> "Bench":
+    def __enter__(self) -> Bench:
         with contextlib.ExitStack() as stack:
             self._owner.create()
             self.run.create()
@@ -139,7 +140,7 @@ class Bench:
             raise MeasureError(f"{app}: cannot be started: {error}") from error
         return number
 
-    def wait(self) -> List[BenchmarkRun]:
+    def wait(self) -> list[BenchmarkRun]:
         """Wait until something ends, and give all that has ended."""
         while True:
             now = time.monotonic()
@@ -151,11 +152,11 @@ class Bench:
             if ended:
                 return ended
 
-    def _look(self, now: float) -> List[BenchmarkRun]:
+    def _look(self, now: float) -> list[BenchmarkRun]:
         due = [trial.ending.deadline if trial.ending else trial.deadline
                for trial in self._trials.values()]
         self._selector.select(max(0.0, min(due, default=now) - now))
-        ended: List[BenchmarkRun] = []
+        ended: list[BenchmarkRun] = []
         for event in self._spawner.events():
             if isinstance(event, SpawnerLost):
                 raise MeasureError(f"{event.message}; start the measurement again: it "
@@ -264,7 +265,7 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def find_apps(directory: Path, patterns: Sequence[str]) -> List[str]:
+def find_apps(directory: Path, patterns: Sequence[str]) -> list[str]:
     """The executables of a directory that match (all without patterns), in alphabetical order.
 
     Raises MeasureError for a pattern that matches none.
@@ -279,7 +280,7 @@ def find_apps(directory: Path, patterns: Sequence[str]) -> List[str]:
     if not names:
         raise MeasureError(f"no programs in {directory} (Applications.Path); `vrm npb build` "
                            "makes some")
-    chosen: List[str] = []
+    chosen: list[str] = []
     for pattern in patterns or ["*"]:
         found = fnmatch.filter(names, pattern)
         if not found:
@@ -291,7 +292,7 @@ def find_apps(directory: Path, patterns: Sequence[str]) -> List[str]:
 
 def machine_text(site: Site) -> str:
     """The allocation and the launcher in words: what makes figures comparable."""
-    shapes: Dict[str, int] = {}
+    shapes: dict[str, int] = {}
     for node in site.cluster.nodes:
         shape = "+".join(map(str, node.sockets))
         shapes[shape] = shapes.get(shape, 0) + 1

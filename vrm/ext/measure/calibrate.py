@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.site.setup import Site
@@ -19,7 +19,7 @@ from vrm.workload.estimates import EstimateError, Estimate, read_estimates, tabl
 from vrm.workload.npb import allows, rank_counts, rule
 
 Tell = Callable[[str], None]
-Key = Tuple[str, int]
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class CalibrationPlan:
     """What to measure: programs, rank counts (none: all that fit), repetitions, seconds a run may
     take, and the table's file."""
 
-    apps: Tuple[str, ...]
-    ranks: Tuple[int, ...]
+    apps: tuple[str, ...]
+    ranks: tuple[int, ...]
     repetitions: int
     limit: float
     table: Path
@@ -46,7 +46,7 @@ def most_ranks(site: Site) -> int:
     return most
 
 
-def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> List[Key]:
+def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> list[Key]:
     """The programs with the rank counts they will be run on, those left out told with the reason.
 
     Raises MeasureError when nothing is left.
@@ -80,9 +80,9 @@ def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell,
     known = {} if fresh else _continued(plan.table, machine, tell)
     comments = ["measured by vrm calibrate; seconds = median of whole runs, with mpirun's start; "
                 "app_seconds = as the program says", f"machine: {machine}"]
-    failed: Dict[Key, str] = {}
+    failed: dict[Key, str] = {}
 
-    def missing(round_: int) -> List[Key]:
+    def missing(round_: int) -> list[Key]:
         return [key for key in keys if key not in failed and _count(known, key) <= round_]
 
     with Bench(settings, site) as bench:
@@ -112,11 +112,11 @@ def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell,
     return not failed
 
 
-def _count(known: Dict[Key, Estimate], key: Key) -> int:
+def _count(known: dict[Key, Estimate], key: Key) -> int:
     return len(known[key].times) if key in known else 0
 
 
-def _time_left(keys: Sequence[Key], known: Dict[Key, Estimate], failed: Dict[Key, str],
+def _time_left(keys: Sequence[Key], known: dict[Key, Estimate], failed: dict[Key, str],
                repetitions: int) -> float:
     """Seconds that the missing runs will take; a program not seen yet counts as the mean of the
     others, of which there is one at least."""
@@ -127,7 +127,7 @@ def _time_left(keys: Sequence[Key], known: Dict[Key, Estimate], failed: Dict[Key
                for key in keys if key not in failed)
 
 
-def _continued(table: Path, machine: str, tell: Tell) -> Dict[Key, Estimate]:
+def _continued(table: Path, machine: str, tell: Tell) -> dict[Key, Estimate]:
     """What the table holds already; MeasureError when it is from elsewhere."""
     if not table.exists():
         return {}
@@ -145,7 +145,7 @@ def _continued(table: Path, machine: str, tell: Tell) -> Dict[Key, Estimate]:
     return dict(estimates)
 
 
-def _write(table: Path, known: Dict[Key, Estimate], comments: Sequence[str]) -> None:
+def _write(table: Path, known: dict[Key, Estimate], comments: Sequence[str]) -> None:
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(table, table_text(known.values(), comments))

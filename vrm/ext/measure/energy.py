@@ -12,7 +12,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.live.nodes import power
 from vrm.ext.measure.bench import MeasureError
@@ -27,11 +27,11 @@ class Found:
     """A measurement, and what it stands on: words for people."""
 
     measured: Measured
-    sources: Tuple[str, ...]
+    sources: tuple[str, ...]
 
 
 def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0,
-            directory: Optional[Path] = None) -> Found:
+            directory: Path | None = None) -> Found:
     """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
     measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
     if not shutil.which(argv[0]):
@@ -63,7 +63,7 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
         said = of_perf(report.read_text()) if report.exists() else {}
     if code:
         raise MeasureError(f"{argv[0]} ended with {code}: nothing is written")
-    sources: List[str] = []
+    sources: list[str] = []
     if watts:
         sources.append("power as given")
     elif counters:
@@ -82,14 +82,14 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
     return Found(Measured(seconds, watts, cpi, tpi, frequency), tuple(sources))
 
 
-def _counters() -> Tuple[Dict[str, Tuple[int, int]], str]:
+def _counters() -> tuple[dict[str, tuple[int, int]], str]:
     try:
         return power.counters(), ""
     except power.PowerError as error:
         return {}, str(error)
 
 
-def usable_events(directory: Optional[Path] = None) -> Tuple[str, ...]:
+def usable_events(directory: Path | None = None) -> tuple[str, ...]:
     """The events that perf counts for this user here."""
     perf = shutil.which("perf")
     if perf is None:
@@ -107,7 +107,7 @@ def usable_events(directory: Optional[Path] = None) -> Tuple[str, ...]:
     return tuple(found)
 
 
-def of_perf(text: str) -> Dict[str, float]:
+def of_perf(text: str) -> dict[str, float]:
     """The counts of `perf stat -x,` by event, of those that were counted."""
     found = {}
     for line in text.splitlines():

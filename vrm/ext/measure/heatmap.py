@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.site.setup import Site
@@ -27,7 +27,7 @@ from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, Figure, against, 
 from vrm.workload.npb import allows, rule
 
 Tell = Callable[[str], None]
-Key = Tuple[str, str, str]
+Key = tuple[str, str, str]
 """Placement, application, partner (empty when alone)."""
 
 LOW_SHARE = 0.9
@@ -59,8 +59,8 @@ class Method:
 class _Times:
     """The complete runs of one application in a co-run."""
 
-    seconds: List[float]
-    whole: List[float]
+    seconds: list[float]
+    whole: list[float]
     cpu: float = 0.0
 
     def steady(self, method: Method) -> bool:
@@ -73,7 +73,7 @@ class _Times:
         return min(1.0, sum(self.seconds) / sum(self.whole)) if sum(self.whole) > 0 else 0.0
 
 
-def ranks_for(app: str, site: Site, most: Optional[int] = None) -> int:
+def ranks_for(app: str, site: Site, most: int | None = None) -> int:
     """The ranks an application is measured with: half of every socket's cores, or `most`, rounded
     down to what it allows. Raises MeasureError when it allows none."""
     half = sum(node.capacity(HALF, 0, 1) for node in site.cluster.nodes)
@@ -84,7 +84,7 @@ def ranks_for(app: str, site: Site, most: Optional[int] = None) -> int:
                        f"this allocation are {half}; leave it out with --apps")
 
 
-def pair_up(cluster: Cluster, large: int, small: int) -> List[Placement]:
+def pair_up(cluster: Cluster, large: int, small: int) -> list[Placement]:
     """Where two applications run side by side: the one with `large` ranks first, on the first half
     of its nodes' sockets, then as many copies of the one with `small` ranks as give every node of
     the large one a neighbour.
@@ -98,7 +98,7 @@ def pair_up(cluster: Cluster, large: int, small: int) -> List[Placement]:
         raise MeasureError("two applications cannot share a socket of one core; strip, and a "
                            "heatmap for it, want sockets of 2 cores or more")
 
-    def take(first: int, ranks: int, lane: int) -> Optional[Placement]:
+    def take(first: int, ranks: int, lane: int) -> Placement | None:
         nodes, index, left = 0, first, ranks
         while left > 0:
             if index == len(cluster.nodes):
@@ -127,8 +127,8 @@ class Measurement:
     """One heatmap being measured: what is known, what is missing, and the file it goes to."""
 
     def __init__(self, settings: Settings, site: Site, apps: Sequence[str], method: Method,
-                 out: Path, tell: Tell, most: Optional[int] = None, fresh: bool = False,
-                 redo: Optional[float] = None) -> None:
+                 out: Path, tell: Tell, most: int | None = None, fresh: bool = False,
+                 redo: float | None = None) -> None:
         self.settings = settings
         self.site = site
         self.method = method
@@ -136,12 +136,12 @@ class Measurement:
         self.tell = tell
         self.procs = {app: ranks_for(app, site, most) for app in apps}
         self.machine = machine_text(site)
-        self.known: Dict[Key, Figure] = {} if fresh else self._continued(redo)
-        self.failed: Dict[str, str] = {}
+        self.known: dict[Key, Figure] = {} if fresh else self._continued(redo)
+        self.failed: dict[str, str] = {}
         self._begun = 0.0
-        self._weights: List[float] = []  # of what was measured since then
+        self._weights: list[float] = []  # of what was measured since then
 
-    def _continued(self, redo: Optional[float]) -> Dict[Key, Figure]:
+    def _continued(self, redo: float | None) -> dict[Key, Figure]:
         """What the file holds already, without figures of these programs whose spread is above
         `redo`, if given; MeasureError when it is from elsewhere."""
         if not self.out.exists():
@@ -201,7 +201,7 @@ class Measurement:
 
     # Progress.
 
-    def _pairs(self) -> List[Tuple[str, str]]:
+    def _pairs(self) -> list[tuple[str, str]]:
         apps = list(self.procs)
         return [(one, other) for index, one in enumerate(apps) for other in apps[index:]]
 
@@ -209,7 +209,7 @@ class Measurement:
         """Report a step that is done, how many there are, and the time left: the steps that are
         missing take as long, for the run times of their programs, as those since the start."""
         alone = [(placement, app) for app in self.procs for placement in (COMPACT, SPARE)]
-        missing: List[Tuple[str, ...]] = [(app,) for placement, app in alone
+        missing: list[tuple[str, ...]] = [(app,) for placement, app in alone
                                           if (placement, app, "") not in self.known]
         missing += [pair for pair in self._pairs() if not self._has(*pair)]
         steps = len(alone) + len(self._pairs())
@@ -248,7 +248,7 @@ class Measurement:
     def _measure_alone(self, app: str) -> None:
         """The compact and the spare time of an application."""
         procs = self.procs[app]
-        slots: Dict[str, List[RankSlot]] = {}
+        slots: dict[str, list[RankSlot]] = {}
         for placement in (COMPACT, SPARE):
             try:
                 placed = make_policy(placement, self.site.cluster).place(
@@ -300,11 +300,11 @@ class Measurement:
         self._measured(" with ".join(told if one != other else told * 2), one, other)
 
     def _co_run(self, apps: Sequence[str], slots: Sequence[Sequence[RankSlot]]
-                ) -> Optional[List[_Times]]:
+                ) -> list[_Times] | None:
         """Run applications side by side until each has a steady figure; None when one failed."""
         method = self.method
         found = [_Times([], []) for _ in apps]
-        running: Dict[int, int] = {}
+        running: dict[int, int] = {}
         end = time.monotonic() + method.period
         for place, app in enumerate(apps):
             running[self.bench.start(app, slots[place], method.limit)] = place

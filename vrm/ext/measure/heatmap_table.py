@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.speedups import Speedups
@@ -28,9 +28,9 @@ class Grid:
     better ones, -1 for ranks. `note` says below what the values are.
     """
 
-    rows: Tuple[str, ...]
-    columns: Tuple[str, ...]
-    values: Tuple[Tuple[Optional[float], ...], ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
     title: str
     note: str
     neutral: float
@@ -38,7 +38,7 @@ class Grid:
     digits: int
 
 
-def grid_of(heatmap: Heatmap, speedups: Optional[Speedups], against: str = "compact") -> Grid:
+def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact") -> Grid:
     """The speed-ups (against compact or spare) as a grid, or the ranks where there are none.
 
     A row is the application whose speed is told, a column its partner; against compact, the
@@ -80,15 +80,15 @@ def _ranks(heatmap: Heatmap) -> Grid:
                 "row: an application, column: its partner; 1 is the best", (largest + 1) / 2, -1, 0)
 
 
-def _in_order(names: Mapping[str, object]) -> List[str]:
+def _in_order(names: Mapping[str, object]) -> list[str]:
     """By application and class, then by ranks as numbers: `cg.D.64` before `cg.D.256`."""
-    def key(name: str) -> Tuple[str, int, str]:
+    def key(name: str) -> tuple[str, int, str]:
         head, _, tail = name.rpartition(".")
         return (head, int(tail), "") if tail.isdigit() else (name, 0, tail)
     return sorted(names, key=key)
 
 
-def _short(names: Sequence[str]) -> Dict[str, str]:
+def _short(names: Sequence[str]) -> dict[str, str]:
     """The names, without the ranks where all have the same, and without the class, too."""
     words = {name: name.split(".") for name in names}
     width = max((len(part) for part in words.values()), default=1)
@@ -103,7 +103,7 @@ def _short(names: Sequence[str]) -> Dict[str, str]:
 
 def table(grid: Grid) -> str:
     """The grid as text."""
-    def word(value: Optional[float]) -> str:
+    def word(value: float | None) -> str:
         return "-" if value is None else f"{value:.{grid.digits}f}"
     lines = [["", *grid.columns]]
     lines += [[row, *map(word, values)] for row, values in zip(grid.rows, grid.values)]

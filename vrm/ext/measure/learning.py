@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Iterable, Sequence
 
 from vrm.ext.measure.bench import MeasureError
 from vrm.model.cluster import Cluster
@@ -19,7 +19,7 @@ from vrm.model.energy import Measured, Programs
 from vrm.results.jobs import JobRow
 from vrm.workload.npb import rank_counts
 
-ClassOf = Callable[[str], Optional[str]]
+ClassOf = Callable[[str], str | None]
 """The class of a node, by its name."""
 
 
@@ -28,15 +28,15 @@ class Learnt:
     """What jobs say, by program and class, from how many jobs of how many cores; why others say nothing, with
     their number."""
 
-    found: Dict[Tuple[str, str], Tuple[Measured, int, int]] = field(default_factory=dict)
-    left_out: "Counter[str]" = field(default_factory=Counter)
+    found: dict[tuple[str, str], tuple[Measured, int, int]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Learnt:
     """What these jobs say; `watts`: what a node draws with any of them, where nothing measures it."""
     learnt = Learnt()
-    jobs: Dict[Tuple[str, str], List[JobRow]] = {}
-    arguments: Dict[str, Set[str]] = {}
+    jobs: dict[tuple[str, str], list[JobRow]] = {}
+    arguments: dict[str, set[str]] = {}
     for row in rows:
         name = class_of(row.nodes) if row.nodes else None
         why = ("did not complete" if row.status != "completed" else
@@ -71,7 +71,7 @@ def feature(name: str) -> str:
 
 
 def calibration(apps: Sequence[str], cluster: Cluster, programs: Programs, seconds: float, only: str = ""
-                ) -> List[str]:
+                ) -> list[str]:
     """Queue lines of the runs that the database lacks: each program once on one node of each class (`only`: of
     this one, which all nodes are of where none has a class), with as many ranks as the node has cores, or as its
     rule allows. MeasureError where no node has a class."""

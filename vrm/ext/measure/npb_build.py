@@ -22,7 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Sequence
 
 import vrm
 
@@ -51,7 +52,7 @@ class Built:
     path: Path
     status: str
     message: str = ""
-    flags: Tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Remedy:
     `language` is Fortran or C, whose flags get it; linking uses the flags, too.
     """
 
-    complaint: "re.Pattern[str]"
+    complaint: re.Pattern[str]
     language: str
     flag: str
 
@@ -90,12 +91,12 @@ class Tools:
     """The compilers; `fortran` is None where there is none, `why` then says what is missing."""
 
     mpicc: str
-    fortran: Optional[str]
+    fortran: str | None
     make: str
     why: str = ""
 
 
-def find_tools(mpicc: Optional[str] = None, fortran: Optional[str] = None) -> Tools:
+def find_tools(mpicc: str | None = None, fortran: str | None = None) -> Tools:
     """The MPI compilers at hand: those named, else the ones on PATH. Raises BuildError without a
     C compiler or without make; without a Fortran compiler the programs in C can still be built."""
     make = shutil.which("make") or shutil.which("gmake")
@@ -142,14 +143,14 @@ class Source:
 
     directory: Path
     by_ranks: bool
-    others: Tuple[Path, ...] = ()
+    others: tuple[Path, ...] = ()
 
-    def apps(self) -> List[str]:
+    def apps(self) -> list[str]:
         """The programs that are there."""
         return [path.parent.name.lower() for path in _makefiles(self.directory)]
 
 
-def _makefiles(root: Path) -> List[Path]:
+def _makefiles(root: Path) -> list[Path]:
     """The makefiles of the programs, whose directories have names of two capitals."""
     return sorted(root.glob("[A-Z][A-Z]/Makefile"))
 
@@ -180,10 +181,10 @@ def open_source(path: Path, scratch: Path) -> Source:
     return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)), tuple(rest))
 
 
-def _find_mpi(top: Path) -> List[Path]:
+def _find_mpi(top: Path) -> list[Path]:
     """The directories that have an NPB's layout and use MPI, from the top down; of several on
     one level the newest version first."""
-    found: List[Path] = []
+    found: list[Path] = []
     for level in ([top], top.glob("*/"), top.glob("*/*/")):
         for place in sorted(level, key=_version, reverse=True):
             common = place / "sys" / "make.common"
@@ -193,7 +194,7 @@ def _find_mpi(top: Path) -> List[Path]:
     return found
 
 
-def _version(place: Path) -> Tuple[List[int], str]:
+def _version(place: Path) -> tuple[list[int], str]:
     """What sorts NPB3.4-MPI behind NPB3.3-MPI: the numbers of the name, then the name."""
     return [int(digits) for digits in re.findall(r"\d+", place.name)], place.name
 
@@ -264,11 +265,11 @@ def suite_def(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int] 
 class BuildRequest:
     """What is to be built: programs, classes, rank counts (for 3.3), flags and the target."""
 
-    apps: Tuple[str, ...]
-    classes: Tuple[str, ...]
+    apps: tuple[str, ...]
+    classes: tuple[str, ...]
     out: Path
-    ranks: Tuple[int, ...] = ()
-    flags: Tuple[str, ...] = ("-O3",)
+    ranks: tuple[int, ...] = ()
+    flags: tuple[str, ...] = ("-O3",)
     jobs: int = 1
 
 
@@ -276,8 +277,8 @@ Report = Callable[[Built], None]
 
 
 def build_official(path: Path, order: BuildRequest, tools: Tools, report: Report,
-                   work: Optional[Path] = None,
-                   note: Callable[[str], None] = lambda text: None) -> List[Built]:
+                   work: Path | None = None,
+                   note: Callable[[str], None] = lambda text: None) -> list[Built]:
     """Build an NPB-MPI and install what could be built in `order.out`. `note` is given what the
     user should know before: which of several suites is taken.
 
@@ -347,7 +348,7 @@ def _check(source: Source, order: BuildRequest, path: Path) -> None:
 
 
 def _build_app(app: str, source: Source, order: BuildRequest, tools: Tools, place: Path, report: Report,
-               halt: threading.Event) -> List[Built]:
+               halt: threading.Event) -> list[Built]:
     """Build a program in all its classes in a copy of the tree."""
     tree = place / app
     # Only what this program needs; old objects and executables of the user stay where they are.
@@ -360,8 +361,8 @@ def _build_app(app: str, source: Source, order: BuildRequest, tools: Tools, plac
         if script.name.startswith("print_"):
             script.chmod(0o755)  # archives made on other systems lose the bit
     (tree / "config" / "suite.def").write_text(suite_def([app], order.classes, order.ranks))
-    added: Dict[str, List[str]] = {"Fortran": [], "C": []}
-    results: List[Built] = []
+    added: dict[str, list[str]] = {"Fortran": [], "C": []}
+    results: list[Built] = []
     for problem_class in order.classes:
         for count in (order.ranks if source.by_ranks else (0,)):
             name = f"{app}.{problem_class}.{count or 'x'}"
@@ -378,7 +379,7 @@ def _build_app(app: str, source: Source, order: BuildRequest, tools: Tools, plac
 
 
 def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, ranks: int,
-               added: Dict[str, List[str]]) -> Built:
+               added: dict[str, list[str]]) -> Built:
     command = [tools.make, built.app, f"CLASS={built.problem_class}"]
     command += [f"NPROCS={ranks}"] if ranks else []
     log = tree / f"{built.path.name}.log"
@@ -415,7 +416,7 @@ def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, rank
     return replace(built, flags=tuple(flags))
 
 
-def _run(command: Sequence[str], directory: Path) -> "subprocess.CompletedProcess[str]":
+def _run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
     """Run to the end, in English, with all output in one text; cannot be started: status 127.
 
     In a session of its own: Ctrl-C, which vrm obeys after the program being built, is not to look
@@ -473,8 +474,8 @@ def bundled() -> ModuleType:
     return module
 
 
-def build_bundled(order: BuildRequest, mpicc: Optional[str], report: Report,
-                  extra_flags: Sequence[str] = ()) -> List[Built]:
+def build_bundled(order: BuildRequest, mpicc: str | None, report: Report,
+                  extra_flags: Sequence[str] = ()) -> list[Built]:
     """Build the bundled programs; raises BuildError when nothing can be built."""
     program = bundled()
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.ext.study.report.plotting import PictureError, picture
 
-Series = Tuple[str, Sequence[Tuple[float, float]]]
+Series = tuple[str, Sequence[tuple[float, float]]]
 """A name, and from which time (seconds) on so many watts; see `vrm.results.energy.power_over_time`."""
 
 
-def draw_power(path: Path, series: Sequence[Series], cap: Optional[Series] = None) -> None:
+def draw_power(path: Path, series: Sequence[Series], cap: Series | None = None) -> None:
     """Write a picture (PNG or SVG) of some runs, with a cap where there is one. Raises
     PictureError."""
     starts = [steps[0][0] for _, steps in series if steps]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Hashable, List
+from collections.abc import Hashable
 
 from vrm.model.job import Job
 from vrm.scheduling.estimators import Estimator, within
@@ -28,13 +28,13 @@ class AccaSim(Estimator):
     name = "accasim"
 
     def __init__(self) -> None:
-        self._last: Dict[Hashable, float] = {}
+        self._last: dict[Hashable, float] = {}
 
     @staticmethod
-    def _keys(job: Job) -> List[Hashable]:
+    def _keys(job: Job) -> list[Hashable]:
         user, name, short = job.user, job.app, prefix(job.app)
         kind = user, job.queue, job.walltime
-        keys: List[Hashable] = [(1, kind, name, job.request), (2, kind, short, job.request),
+        keys: list[Hashable] = [(1, kind, name, job.request), (2, kind, short, job.request),
                                 (3, kind, name), (4, kind, short), (5, user, name),
                                 (6, user, short)]
         return keys if short else keys[::2]

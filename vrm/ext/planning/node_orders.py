@@ -21,7 +21,7 @@ import copy
 import difflib
 import math
 from fractions import Fraction
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import GPU, MEMORY, unit
@@ -42,14 +42,14 @@ _TICKS = 1_000_000
 """Expected run times are counted in millionths of a second."""
 
 
-def _names(text: str) -> Tuple[str, ...]:
+def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(names):
         raise ValueError(text)
     return names
 
 
-def _span(text: str) -> Tuple[Fraction, Fraction]:
+def _span(text: str) -> tuple[Fraction, Fraction]:
     least, _, most = text.partition("-")
     found = above_0(least), above_0(most)
     if found[0] > found[1]:
@@ -79,22 +79,22 @@ class _Counting(Order):
                     f"they have {', '.join(names) or 'nothing but cores'}"))
         chosen = self._wanted or sorted((name for name in names if name != MEMORY),
                                         key=lambda name: (name != GPU, name))
-        self.critical: Tuple[int, ...] = tuple(1 + names.index(name) for name in chosen)
+        self.critical: tuple[int, ...] = tuple(1 + names.index(name) for name in chosen)
         units = [1, *map(unit, names)]  # base units of one of each
-        self._units: Tuple[int, ...] = tuple(units)
+        self._units: tuple[int, ...] = tuple(units)
         most = math.lcm(*units)
-        self._even: Tuple[int, ...] = tuple(most // each for each in units)
+        self._even: tuple[int, ...] = tuple(most // each for each in units)
 
 
 class BestFit(_Counting):
     """Least left first: free cores, GiB of memory and pieces of all else, added up."""
 
-    def __init__(self, heatmap: Optional[Heatmap] = None) -> None:
+    def __init__(self, heatmap: Heatmap | None = None) -> None:
         super().__init__()
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
         """The nodes by the sum of what is left."""
-        by_sum: Dict[int, int] = {}
+        by_sum: dict[int, int] = {}
         for left, members in self._stock.alike(view).items():
             here = members & eligible
             if here:
@@ -114,7 +114,7 @@ class Balanced(_Counting):
     finds room on it or not. Nodes of the scarcest resource come last.
     """
 
-    def __init__(self, heatmap: Optional[Heatmap] = None, *, critical: Sequence[str] = ()) -> None:
+    def __init__(self, heatmap: Heatmap | None = None, *, critical: Sequence[str] = ()) -> None:
         super().__init__(critical)
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
@@ -139,7 +139,7 @@ def _list_of(left: Left, critical: Sequence[int], even: Sequence[int]) -> int:
     return chosen
 
 
-def _longest_first(lists: List[List[int]]) -> Iterator[int]:
+def _longest_first(lists: list[list[int]]) -> Iterator[int]:
     """The heads of lists, each time of the one that is longest then, of equally long ones the
     first; a list is sets of nodes, best first."""
     lengths = [sum(map(bits.count, each)) for each in lists]
@@ -181,12 +181,12 @@ class Weighted(_Counting):
         self.window = window
         self.apart = apart
         self._step, self._least, self._most = step, least, most
-        self.follower: Optional[Follower] = self
-        self._totals: Dict[Request, Left] = {}
-        self._waiting: Optional[InOrder] = None
-        self._cluster: Optional[Cluster] = None
+        self.follower: Follower | None = self
+        self._totals: dict[Request, Left] = {}
+        self._waiting: InOrder | None = None
+        self._cluster: Cluster | None = None
         self._left_at = -1  # the cluster's generation after the last step
-        self._planned: Mapping[int, Tuple[Job, float]] = {}
+        self._planned: Mapping[int, tuple[Job, float]] = {}
         self._forget()
 
     def bind(self, nodes: Sequence[Node]) -> None:
@@ -220,13 +220,13 @@ class Weighted(_Counting):
     # What the scheduler tells.
 
     def follow(self, now: float, waiting: InOrder, cluster: Cluster,
-               decided: Iterator[Tuple[Job, Placement]], all_tried: bool
-               ) -> Iterator[Tuple[Job, Placement]]:
+               decided: Iterator[tuple[Job, Placement]], all_tried: bool
+               ) -> Iterator[tuple[Job, Placement]]:
         """See `vrm.model.policies.Follower`."""
         self._waiting, self._cluster, self._now = waiting, cluster, now
         self._forget()
         self._counted = 0
-        self._started: Set[int] = set()
+        self._started: set[int] = set()
         self._tries = self._step > 0 and (bool(waiting.fresh) or self._left_at != cluster.generation)
         try:
             for job, placement in decided:
@@ -245,20 +245,20 @@ class Weighted(_Counting):
             self._planned = {}
             self._forget()
 
-    def plans(self, starts: Mapping[int, Tuple[Job, float]]) -> None:
+    def plans(self, starts: Mapping[int, tuple[Job, float]]) -> None:
         """See `vrm.model.policies.Follower`."""
         self._planned = starts
 
     def _forget(self) -> None:
         """Forget the sums over the waiting jobs."""
-        self._place_of: Dict[int, int] = {}
-        self._times: List[int] = [0]
-        self._sums: List[Tuple[int, ...]] = []
+        self._place_of: dict[int, int] = {}
+        self._times: list[int] = [0]
+        self._sums: list[tuple[int, ...]] = []
 
     # Priorities.
 
     @property
-    def priorities(self) -> Dict[str, float]:
+    def priorities(self) -> dict[str, float]:
         """Those of the critical resources."""
         return {self._stock.names[at - 1]: self._priorities[at] / self._parts
                 for at in self.critical}
@@ -322,7 +322,7 @@ class Weighted(_Counting):
         self._sums.append(tuple(sum_ + time * each
                                 for sum_, each in zip(self._sums[-1], self._total(job))))
 
-    def _in_window(self, job: Job, first: int) -> Tuple[Sequence[int], int]:
+    def _in_window(self, job: Job, first: int) -> tuple[Sequence[int], int]:
         """What the jobs of the window want, times their run times, and the sum of these."""
         if first < 0:
             time = round(job.expected * _TICKS)
@@ -342,7 +342,7 @@ class Weighted(_Counting):
 
     # The order.
 
-    def _weights(self, job: Job, view: Pool) -> Tuple[List[int], int]:
+    def _weights(self, job: Job, view: Pool) -> tuple[list[int], int]:
         """The weight of a base unit of each resource, as whole numbers over one denominator."""
         first = self._place(job)
         if view is self._cluster and first >= 0:
@@ -353,7 +353,7 @@ class Weighted(_Counting):
                 in zip(wanted, used, self._factors, self._priorities)], (
                     times * self._whole * self._parts)
 
-    def weights(self, job: Job, view: Pool) -> Dict[str, Fraction]:
+    def weights(self, job: Job, view: Pool) -> dict[str, Fraction]:
         """The weight of one of each resource (GiB of memory), for this job now."""
         found, below = self._weights(job, view)
         return {name: Fraction(weight * each, below) for name, weight, each
@@ -376,14 +376,14 @@ class Weighted(_Counting):
         yield from _longest_first(lists[1:])
 
     def _keyed(self, job: Job, view: Pool, rooms: Rooms, weights: Sequence[int],
-               apart: bool) -> List[Dict[int, int]]:
+               apart: bool) -> list[dict[int, int]]:
         """The nodes by their keys, for each list."""
         request, tasks = job.request, job.procs
         names = self._stock.names
         alike = [(members, sum(map(int.__mul__, weights, left)),
                   _list_of(left, self.critical, self._even) if apart else 0)
                  for left, members in self._stock.alike(view).items()]
-        lists: List[Dict[int, int]] = [{} for _ in range(1 + len(self.critical) * apart)]
+        lists: list[dict[int, int]] = [{} for _ in range(1 + len(self.critical) * apart)]
         for nodes, room in rooms():
             here = min(room, tasks)
             taken = here * request.cores_per_task * weights[0]
@@ -402,7 +402,7 @@ class Weighted(_Counting):
 @reads({
     "window": (whole, "a number of jobs from 1 on, as window=100"),
 })
-def weighted(heatmap: Optional[Heatmap] = None, *, window: int = WINDOW) -> Weighted:
+def weighted(heatmap: Heatmap | None = None, *, window: int = WINDOW) -> Weighted:
     """Least left first, by weight."""
     return Weighted(window)
 
@@ -411,7 +411,7 @@ def weighted(heatmap: Optional[Heatmap] = None, *, window: int = WINDOW) -> Weig
     "critical": (_names, "names of resources, as critical=gpu,mic"),
     "window": (whole, "a number of jobs from 1 on, as window=100"),
 })
-def hybrid(heatmap: Optional[Heatmap] = None, *, critical: Sequence[str] = (),
+def hybrid(heatmap: Heatmap | None = None, *, critical: Sequence[str] = (),
            window: int = WINDOW) -> Weighted:
     """The lists of `Balanced`, each by weight."""
     return Weighted(window, critical, apart=True)
@@ -423,8 +423,8 @@ def hybrid(heatmap: Optional[Heatmap] = None, *, critical: Sequence[str] = (),
     "step": (above_0, "a number above 0, as step=1"),
     "range": (_span, "two numbers above 0, as range=1-10"),
 })
-def priority_weighted(heatmap: Optional[Heatmap] = None, *, critical: Sequence[str] = (),
+def priority_weighted(heatmap: Heatmap | None = None, *, critical: Sequence[str] = (),
                       window: int = WINDOW, step: Fraction = Fraction(1),
-                      range: Tuple[Fraction, Fraction] = (Fraction(1), Fraction(10))) -> Weighted:
+                      range: tuple[Fraction, Fraction] = (Fraction(1), Fraction(10))) -> Weighted:
     """By weight, with priorities."""
     return Weighted(window, critical, step=step, least=range[0], most=range[1])

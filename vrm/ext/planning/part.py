@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-from typing import Optional
 
 from vrm.ext.planning.planner import Planner
 from vrm.ext.planning.planning import Planning
@@ -16,7 +15,7 @@ class Plans(Part):
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self._dispatcher: Optional[Planning] = None
+        self._dispatcher: Planning | None = None
         self._planner = Planner()
 
     def begin(self, selector: selectors.BaseSelector) -> None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any
+from collections.abc import Iterable, Sequence
 
-Amounts = Tuple[int, ...]
+Amounts = tuple[int, ...]
 """Of each resource of a problem, in its order."""
 
 
@@ -35,8 +36,8 @@ class PlanningProblem:
     `tasks` the jobs in the order of the queue; all start within `horizon` seconds."""
 
     capacity: Amounts
-    running: Tuple[Tuple[int, Amounts], ...]
-    tasks: Tuple[PlanningTask, ...]
+    running: tuple[tuple[int, Amounts], ...]
+    tasks: tuple[PlanningTask, ...]
     horizon: int
 
     @property
@@ -50,7 +51,7 @@ class PlanningProblem:
         """The sum of the weighted starts of a plan."""
         return sum(task.weight * start for task, start in zip(self.tasks, starts))
 
-    def record(self) -> List[Any]:
+    def record(self) -> list[Any]:
         """As plain values, for another process."""
         return [self.capacity, self.running,
                 [(task.seconds, task.wants, task.weight) for task in self.tasks], self.horizon]
@@ -74,8 +75,8 @@ class _Profile:
     """What is free over time: from each of the moments on."""
 
     def __init__(self, problem: PlanningProblem) -> None:
-        self.moments: List[int] = [0]
-        self.free: List[List[int]] = [list(problem.free)]
+        self.moments: list[int] = [0]
+        self.free: list[list[int]] = [list(problem.free)]
         for seconds, wants in sorted(problem.running):
             at = self._cut(seconds)
             for later in self.free[at:]:
@@ -119,7 +120,7 @@ class _Profile:
                 free[name] -= amount
 
 
-def easy_plan(problem: PlanningProblem) -> List[int]:
+def easy_plan(problem: PlanningProblem) -> list[int]:
     """The starts that EASY backfilling gives the tasks, if all run as long as expected: a later one
     starts if it delays the first that waits by nothing."""
     profile = _Profile(problem)
@@ -130,7 +131,7 @@ def easy_plan(problem: PlanningProblem) -> List[int]:
         head = waiting[0]
         shadow = profile.earliest(problem.tasks[head], now)
         if shadow == now:
-            chosen: Optional[int] = head
+            chosen: int | None = head
         else:
             # What the head will take from the shadow time on is taken; who fits beside it starts.
             with_head = _copy(profile)
@@ -152,7 +153,7 @@ def _copy(profile: _Profile) -> _Profile:
     return twin
 
 
-def first_plan(problem: PlanningProblem) -> List[int]:
+def first_plan(problem: PlanningProblem) -> list[int]:
     """The best of a few quick plans: EASY's, and those that take one task after the other, each as
     early as it can be, by what its wait costs for each second that it runs (Smith's rule, 1956),
     and for each second and share of the machine."""
@@ -164,7 +165,7 @@ def first_plan(problem: PlanningProblem) -> List[int]:
     return min(plans, key=problem.cost)
 
 
-def shifted(problem: PlanningProblem, starts: Sequence[Union[int, Fraction]]) -> List[int]:
+def shifted(problem: PlanningProblem, starts: Sequence[int | Fraction]) -> list[int]:
     """The same plan with every task, in the order of their starts, as early as it can be."""
     profile = _Profile(problem)
     found = [0] * len(starts)
@@ -204,12 +205,12 @@ class Effort:
     warm: bool = True
     wall: float = 0.0
 
-    def record(self) -> List[Any]:
+    def record(self) -> list[Any]:
         """Its values, in their order."""
         return [self.budget, self.most, self.warm, self.wall]
 
 
-def solve(problem: PlanningProblem, effort: Effort) -> Optional[List[int]]:
+def solve(problem: PlanningProblem, effort: Effort) -> list[int] | None:
     """The starts of the best plan that is found; None where none is (never with EASY's to begin
     with)."""
     from ortools.sat.python import cp_model

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import List, Optional
 
 from vrm.ext.planning.plan import Effort, PlanningProblem, solve
 
@@ -27,7 +26,7 @@ class Planner:
     """Asks for one plan at a time; see `vrm.ext.planning.planning.BackgroundPlanner`. `process` makes it."""
 
     def __init__(self) -> None:
-        self.process: Optional[subprocess.Popen[bytes]] = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._read = b""
         self._since = 0.0
 
@@ -56,7 +55,7 @@ class Planner:
         except OSError:  # it has ended: there will be no answer
             self.close()
 
-    def answer(self, now: float) -> Optional[List[int]]:
+    def answer(self, now: float) -> list[int] | None:
         """The starts of the plan; None while it is looked for, [] where there will be none."""
         if self.process is None or now > self._since + PATIENCE:
             self.close()
@@ -67,7 +66,7 @@ class Planner:
         except BlockingIOError:
             pass
         if self._read.endswith(b"\n"):
-            found: List[int] = json.loads(self._read)
+            found: list[int] = json.loads(self._read)
             return found
         return [] if self.process.poll() is not None else None
 

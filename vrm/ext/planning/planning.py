@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
-from typing import Callable, Dict, List, Optional, Protocol, Sequence
+from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
@@ -34,7 +35,7 @@ _SOON = 0.05
 _LARGEST = 1 << 31
 """Of a capacity: products with times then stay within the solver's whole numbers."""
 
-Solver = Callable[[PlanningProblem], Optional[List[int]]]
+Solver = Callable[[PlanningProblem], list[int] | None]
 
 
 def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
@@ -46,7 +47,7 @@ def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
                     for name, _ in amounts})
     licences = sorted({name for job in jobs for name, _ in job.request.licences})
 
-    def wants(request: Request, size: int, nodes: int) -> List[int]:
+    def wants(request: Request, size: int, nodes: int) -> list[int]:
         per_task, per_node = dict(request.per_task), dict(request.per_node)
         of_run = dict(request.licences)
         return [size, *(request.tasks * per_task.get(name, 0) + nodes * per_node.get(name, 0)
@@ -92,7 +93,7 @@ def _weight(job: Job, queues: Queues, longest: float) -> int:
     return max(1, round(1000 * longest / queues.queue(job).expected_wait))
 
 
-def _scales(capacity: Sequence[int], wanted: Sequence[Sequence[int]]) -> List[int]:
+def _scales(capacity: Sequence[int], wanted: Sequence[Sequence[int]]) -> list[int]:
     """By how much amounts are divided so that all are small: without loss where that is enough."""
     found = []
     for name, most in enumerate(capacity):
@@ -107,7 +108,7 @@ class BackgroundPlanner(Protocol):
     def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
         """Begin to look for a plan, at `now` (seconds)."""
 
-    def answer(self, now: float) -> Optional[List[int]]:
+    def answer(self, now: float) -> list[int] | None:
         """The starts of that plan; None while it is looked for, [] where there will be none."""
 
 
@@ -128,19 +129,19 @@ class Planning(Dispatcher):
     plans_aside = True
 
     def __init__(self, jobs: int = JOBS, effort: Effort = EFFORT,
-                 solver: Optional[Solver] = None) -> None:
+                 solver: Solver | None = None) -> None:
         super().__init__()
         self.jobs = jobs
         self.effort = effort
         self.solver: Solver = solver or self._solve
-        self.aside: Optional[BackgroundPlanner] = None
-        self._asked: List[Job] = []  # of which an answer is awaited
+        self.aside: BackgroundPlanner | None = None
+        self._asked: list[Job] = []  # of which an answer is awaited
         self._meanwhile = False  # whether anything has changed since
         self._easy: Dispatcher = Easy()
         if solver is None and importlib.util.find_spec("ortools") is None:
             raise PolicyError("backfilling cp needs OR-tools: pip install 'ortools>=9.11,<10'")
 
-    def _solve(self, problem: PlanningProblem) -> Optional[List[int]]:
+    def _solve(self, problem: PlanningProblem) -> list[int] | None:
         return solve(problem, self.effort)
 
     def copy(self, view: Cluster) -> Dispatcher:
@@ -210,7 +211,7 @@ class Planning(Dispatcher):
         return now + _SOON if self._asked else math.inf
 
     @staticmethod
-    def starts_at_once(problem: PlanningProblem) -> Optional[List[int]]:
+    def starts_at_once(problem: PlanningProblem) -> list[int] | None:
         """When the tasks of a problem start, in seconds from now (-1: not now), where that needs no
         search; None where it does."""
         free = problem.free
@@ -223,6 +224,6 @@ class Planning(Dispatcher):
         return None
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> Dict[int, float]:
+                     policy: PlacementPolicy) -> dict[int, float]:
         """None: a plan promises nothing."""
         return {}

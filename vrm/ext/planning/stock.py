@@ -7,13 +7,13 @@ that of a walk over all nodes (tests/ext/planning/test_node_orders.py compares t
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
 from vrm.model.node import Node
 
-Left = Tuple[int, ...]
+Left = tuple[int, ...]
 """What is left on a node: free cores, then the amounts (base units) of the machine's resources by
 name."""
 
@@ -24,23 +24,23 @@ class Stock:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         whole = Pool(nodes)
-        self.names: Tuple[str, ...] = tuple(whole.left)
+        self.names: tuple[str, ...] = tuple(whole.left)
         self._count = len(nodes)
-        self._all: List[Left] = list(zip([node.cores for node in nodes], *whole.left.values()))
+        self._all: list[Left] = list(zip([node.cores for node in nodes], *whole.left.values()))
         self.capacity: Left = tuple(map(sum, zip(*self._all)))
         self.forget()
 
     def forget(self) -> None:
         """Begin again, with a view of which nothing is known."""
         # The last view that was asked about, and what was found.
-        self._lanes: Tuple[int, int, int] = (0, 0, 0)  # no node is up
+        self._lanes: tuple[int, int, int] = (0, 0, 0)  # no node is up
         self._cores = 0
-        self._amounts: List[List[int]] = [[-1] * self._count for _ in self.names]
-        self._here: List[Optional[Left]] = [None] * self._count
-        self._alike: Dict[Left, int] = {}
-        self._used: List[int] = [0] * len(self.capacity)
+        self._amounts: list[list[int]] = [[-1] * self._count for _ in self.names]
+        self._here: list[Left | None] = [None] * self._count
+        self._alike: dict[Left, int] = {}
+        self._used: list[int] = [0] * len(self.capacity)
 
-    def alike(self, view: Pool) -> Dict[Left, int]:
+    def alike(self, view: Pool) -> dict[Left, int]:
         """The nodes that are up by what is left on each; not to be changed."""
         self._follow(view)
         return self._alike
@@ -72,9 +72,9 @@ class Stock:
         for node in bits.members(changed):
             self._look(view, node, amounts)
 
-    def _look(self, view: Pool, node: int, amounts: Sequence[List[int]]) -> None:
+    def _look(self, view: Pool, node: int, amounts: Sequence[list[int]]) -> None:
         known = self._here[node]
-        left: Optional[Left] = None
+        left: Left | None = None
         if view.up >> node & 1:
             left = (view.free_on(node), *[there[node] for there in amounts])
         if left == known:

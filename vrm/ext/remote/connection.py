@@ -17,7 +17,8 @@ import sys
 import termios
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.errors import RunError
 from vrm.system.text import printable
@@ -84,7 +85,7 @@ def hops(connection: Any) -> Iterator[Any]:
         connection = connection.gateway
 
 
-def known_hosts(config: Any) -> List[Path]:
+def known_hosts(config: Any) -> list[Path]:
     """The files with the keys of known servers; new ones go to the first."""
     named = config.get("userknownhostsfile", "~/.ssh/known_hosts").split()
     return [*(Path(name).expanduser() for name in named), Path("/etc/ssh/ssh_known_hosts")]
@@ -204,23 +205,23 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
     """Who we are, as OpenSSH shows it: what the server allows, one after the other, until it is content; a server
     that wants two proofs says so after the first."""
 
-    def authenticate(self, transport: Any) -> List[str]:
+    def authenticate(self, transport: Any) -> list[str]:
         """[] when the server is content. AuthenticationException."""
         try:
             return self._prove(transport)
         finally:
             self.close()
 
-    def _prove(self, transport: Any) -> List[str]:
+    def _prove(self, transport: Any) -> list[str]:
         transport.auth_timeout = THINKING
-        tried: List[str] = []
+        tried: list[str] = []
         try:
             allowed = transport.auth_none(self.username)
         except BadAuthenticationType as error:
             allowed = error.allowed_types
-        ways: Tuple[Tuple[str, Callable[[Any], Optional[List[str]]]], ...] = (
+        ways: tuple[tuple[str, Callable[[Any], list[str] | None]], ...] = (
             ("publickey", self._keys), ("keyboard-interactive", self._answers), ("password", self._password))
-        done: List[str] = []
+        done: list[str] = []
         for _ in range(PROOFS):
             if not allowed:
                 return []
@@ -238,10 +239,10 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
                                               f"({', '.join(tried) or 'nothing'})")
         raise AuthenticationException(f"it wants more than {PROOFS} proofs")
 
-    def _keys(self, transport: Any) -> Optional[List[str]]:
+    def _keys(self, transport: Any) -> list[str] | None:
         for key in self._all_keys():
             try:
-                left: List[str] = transport.auth_publickey(self.username, key)
+                left: list[str] = transport.auth_publickey(self.username, key)
                 return left
             except BadAuthenticationType:
                 return None
@@ -275,8 +276,8 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
             except (ValueError, SSHException) as error:
                 print(f"vrm: {path} is not a key that can be used: {printable(str(error))}", file=sys.stderr)
 
-    def _answers(self, transport: Any) -> Optional[List[str]]:
-        def answers(title: str, text: str, prompts: Sequence[Tuple[str, bool]]) -> List[str]:
+    def _answers(self, transport: Any) -> list[str] | None:
+        def answers(title: str, text: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
             for line in (title, text):
                 if line.strip():
                     print(printable(line.strip()), file=sys.stderr)
@@ -285,12 +286,12 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
         with echo_kept():  # they are asked for in another thread, which may be left at a prompt
             return self._again(transport, lambda: transport.auth_interactive(self.username, answers))
 
-    def _password(self, transport: Any) -> Optional[List[str]]:
+    def _password(self, transport: Any) -> list[str] | None:
         return self._again(transport, lambda: transport.auth_password(
             self.username, ask(f"Password of {self.username}: "), fallback=False))
 
     @staticmethod
-    def _again(transport: Any, attempt: Callable[[], List[str]]) -> Optional[List[str]]:
+    def _again(transport: Any, attempt: Callable[[], list[str]]) -> list[str] | None:
         """Ask again after a mistake, as long as the server listens and somebody answers."""
         for left in reversed(range(QUESTIONS)):
             try:

@@ -9,7 +9,8 @@ import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any
+from collections.abc import Callable, Iterator
 
 from vrm.ext.remote.connection import SSHException
 from vrm.system.errors import RunError
@@ -32,14 +33,14 @@ class Fetched:
     files: int = 0
     bytes: int = 0
     same: int = 0
-    refused: List[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Remote:
     """A file there: its path below the directory, size in bytes and time of its last change."""
 
-    path: Tuple[str, ...]
+    path: tuple[str, ...]
     size: int
     changed: int
 
@@ -87,7 +88,7 @@ def fetch(files: Any, source: str, target: Path, now: float, progress: Callable[
 def listed(files: Any, source: str, done: Fetched) -> Iterator[Remote]:
     """The plain files below a directory there. Links are not followed; what has a name that could lead elsewhere is
     refused."""
-    waiting: List[Tuple[str, ...]] = [()]
+    waiting: list[tuple[str, ...]] = [()]
     while waiting:
         above = waiting.pop()
         for entry in sorted(files.listdir_attr("/".join((source, *above))), key=lambda entry: entry.filename):

@@ -12,7 +12,8 @@ import sys
 import termios
 import tty
 from contextlib import contextmanager, nullcontext
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.ext.remote.connection import SSHException, Trouble, connect
 from vrm.system.errors import RunError
@@ -27,7 +28,7 @@ MISSING = 127
 """The status of a shell that does not find vrm."""
 
 
-def target(text: str) -> Tuple[str, str]:
+def target(text: str) -> tuple[str, str]:
     """`HOST` or `HOST:DIRECTORY`, as scp has it, in its two parts. RunError."""
     found = re.fullmatch(r"((?:[\w.+-]+@)?(?:\w[\w.%-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(.*))?", text)
     if not found:
@@ -79,7 +80,7 @@ class Host:
             _pass_on(channel, sys.stdin.fileno() if terminal or (keys and not sys.stdin.isatty()) else None, resized)
             return self._status(channel)
 
-    def said(self, script: str) -> Tuple[int, str, str]:
+    def said(self, script: str) -> tuple[int, str, str]:
         """The status, output and errors of a script there."""
         with self._started(script, False) as channel:
             channel.shutdown_write()
@@ -118,7 +119,7 @@ class Host:
         return int(status)
 
 
-def _pass_on(channel: Any, keys: Optional[int], resized: Optional[int]) -> None:
+def _pass_on(channel: Any, keys: int | None, resized: int | None) -> None:
     """Until the command has ended: what it prints to our output, what is typed to it; a byte from `resized` means
     that the terminal has another size."""
     if keys is None:

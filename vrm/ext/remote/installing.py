@@ -14,7 +14,7 @@ import shlex
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 import vrm
 from vrm.ext.remote.host import HOME, Host
@@ -127,7 +127,7 @@ def look(host: Host, python: str) -> There:
     return There(lines[1], lines[2], lines[0])
 
 
-def house(folder: str) -> Dict[str, bytes]:
+def house(folder: str) -> dict[str, bytes]:
     """The wheels of a directory by name. RunError where there are none."""
     paths = sorted(Path(folder).glob("*.whl"))
     if not paths:
@@ -135,7 +135,7 @@ def house(folder: str) -> Dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
-def send(host: Host, folder: str, wheels: Dict[str, bytes], tell: Callable[[str], None]) -> None:
+def send(host: Host, folder: str, wheels: dict[str, bytes], tell: Callable[[str], None]) -> None:
     """Put the wheels into a directory there."""
     status, _, errors = host.said(f"umask 077; rm -rf {shlex.quote(folder)}; mkdir -p {shlex.quote(folder)}")
     if status:
@@ -147,7 +147,7 @@ def send(host: Host, folder: str, wheels: Dict[str, bytes], tell: Callable[[str]
         files.putfo(io.BytesIO(data), f"{folder}/{name}", len(data))
 
 
-def wheel() -> Tuple[str, bytes]:
+def wheel() -> tuple[str, bytes]:
     """This vrm as a wheel, whether it is installed or a checkout: its name and content. RunError."""
     package = Path(vrm.__file__).parent
     files = {f"vrm/{path.relative_to(package)}": path for path in sorted(package.rglob("*"))
@@ -159,7 +159,7 @@ def wheel() -> Tuple[str, bytes]:
     return pack("vrm", {name: path.read_bytes() for name, path in files.items()})
 
 
-def pack(project: str, files: Dict[str, bytes], tags: Sequence[str] = ("py3-none-any",)) -> Tuple[str, bytes]:
+def pack(project: str, files: dict[str, bytes], tags: Sequence[str] = ("py3-none-any",)) -> tuple[str, bytes]:
     """A wheel of a project that is installed here, with these files."""
     try:
         known = importlib.metadata.distribution(project)
@@ -172,7 +172,7 @@ def pack(project: str, files: Dict[str, bytes], tags: Sequence[str] = ("py3-none
              "WHEEL": "Wheel-Version: 1.0\nGenerator: vrm\nRoot-Is-Purelib: true\n"
                       + "".join(f"Tag: {tag}\n" for tag in tags)}
     whole = {**files, **{f"{about}/{name}": text.encode() for name, text in texts.items() if text}}
-    record: List[str] = []
+    record: list[str] = []
     for name, data in whole.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         record.append(f"{name},sha256={digest},{len(data)}\n")

@@ -6,7 +6,8 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, Iterator, List, Sequence
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import ON, CannotRun, tell
@@ -16,7 +17,7 @@ TEXT = ("vrm --on HOST COMMAND runs a command of vrm on another machine, such as
         "directory). Without COMMAND it reads commands, a line each, and runs all of them on one connection.")
 
 
-def on(words: List[str]) -> int:
+def on(words: list[str]) -> int:
     """Do on another machine what is said; the exit status of the command there."""
     name = words[0].partition("=")[2] if "=" in words[0] else (words[1:2] or [""])[0]
     rest = words[1:] if "=" in words[0] else words[2:]

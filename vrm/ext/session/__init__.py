@@ -23,8 +23,8 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, Mapping, NamedTuple, Optional,
-                    Sequence, Set, Union)
+from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 from vrm.config.schema import Settings, load
 from vrm.run import control
@@ -70,8 +70,8 @@ class Result(NamedTuple):
 
     id: int
     status: str
-    exit_code: Optional[int]
-    start: Optional[float]
+    exit_code: int | None
+    start: float | None
     end: float
     reason: str
     output: Path
@@ -104,8 +104,8 @@ class JobFuture(Future[Result]):
         self.app = app
         self._session = session
         self._known = threading.Event()
-        self._id: Optional[int] = None
-        self._started: Optional[float] = None
+        self._id: int | None = None
+        self._started: float | None = None
 
     @property
     def id(self) -> int:
@@ -150,18 +150,18 @@ class Session:
     can be started.
     """
 
-    def __init__(self, config: Union[str, Path, None] = None, *,
-                 directory: Union[str, Path] = "vrm-session", **keys: Any) -> None:
+    def __init__(self, config: str | Path | None = None, *,
+                 directory: str | Path = "vrm-session", **keys: Any) -> None:
         if config is not None and keys:
             raise TypeError(f"{', '.join(keys)}: give a configuration file or its keys, not both")
         self.config = Path(config) if config is not None else _written(Path(directory), keys)
         self.settings: Settings = load(str(self.config))
         self._run = RunDirectory(self.settings.directory, self.settings.log, self.settings.state)
-        self._jobs: Dict[int, JobFuture] = {}
-        self._sent: Dict[str, JobFuture] = {}
+        self._jobs: dict[int, JobFuture] = {}
+        self._sent: dict[str, JobFuture] = {}
         self._lock = threading.Lock()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
-        self._marker: Optional[WriterMarker] = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._marker: WriterMarker | None = None
         self._restarts = self._fruitless = 0  # all, and those since a job has come or ended
         self._beat = 0.0
         self._closing = False
@@ -201,16 +201,16 @@ class Session:
                 raise SessionError(f"no manager has begun: {said_last or 'it says nothing'}")
             time.sleep(POLL)
 
-    def ask(self, command: Dict[str, Any]) -> None:
+    def ask(self, command: dict[str, Any]) -> None:
         """Send the manager a command that it need not answer."""
         control.send(self._run, {**command, "unasked": True})
 
     # Jobs.
 
-    def submit(self, program: Union[str, Path], tasks: int = 1,
-               walltime: Union[str, float, None] = None, *, args: Sequence[object] = (),
-               after: Iterable[Union[JobFuture, int]] = (), exclusive: bool = False,
-               env: Optional[Mapping[str, str]] = None, **fields: object) -> JobFuture:
+    def submit(self, program: str | Path, tasks: int = 1,
+               walltime: str | float | None = None, *, args: Sequence[object] = (),
+               after: Iterable[JobFuture | int] = (), exclusive: bool = False,
+               env: Mapping[str, str] | None = None, **fields: object) -> JobFuture:
         """Give the manager a job: `tasks` ranks of a program, for at most `walltime` (seconds, or as
         "90m"; None: an hour). It starts after the jobs of `after` have completed. `fields` are those
         of a queue line: `cores=2`, `gpus_per_task=1`, `script=1`, `dir="work"`. ValueError, which
@@ -241,7 +241,7 @@ class Session:
         return job
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any], workers: int = 0, cores: int = 1,
-            walltime: Union[str, float] = "1h", chunksize: int = 0) -> Iterator[Any]:
+            walltime: str | float = "1h", chunksize: int = 0) -> Iterator[Any]:
         """Call a function on each item (of several iterables: on the first of each, and so on), by
         workers on the cores of the run; gives the results in the order of the items, and raises what
         a call raises when its turn comes.
@@ -359,7 +359,7 @@ class Session:
 
     def __exit__(self, kind: Any, *failure: object) -> None:
         if kind is not None:  # whatever went wrong: nobody will look at these any more
-            unfinished: Set[JobFuture] = {*self._jobs.values(), *self._sent.values()}
+            unfinished: set[JobFuture] = {*self._jobs.values(), *self._sent.values()}
             for job in unfinished:
                 with contextlib.suppress(SessionError):
                     job.cancel()

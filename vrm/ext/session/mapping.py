@@ -13,7 +13,8 @@ import sys
 import time
 from concurrent.futures import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.results import state
 from vrm.ext.session.worker import Outcome, write
@@ -55,8 +56,8 @@ def cores_of(session: Session) -> int:
                       for socket in node["sockets"]))
 
 
-def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple[Any, ...]], workers: int,
-           cores: int, walltime: Union[str, float], size: int) -> Iterator[Any]:
+def mapped(session: Session, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], workers: int,
+           cores: int, walltime: str | float, size: int) -> Iterator[Any]:
     """What the calls give, in their order; see `Session.map`."""
     workers = workers or cores_of(session) // cores or 1
     size = size or max(1, math.ceil(len(calls) / (workers * PARTS)))
@@ -65,7 +66,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
         (directory / name).mkdir(mode=0o700, parents=True)
     parts = [calls[at:at + size] for at in range(0, len(calls), size)]
     names = [f"{number:08d}" for number in range(len(parts))]
-    jobs: List[JobFuture] = []
+    jobs: list[JobFuture] = []
     try:
         write(directory / "function", pickled(function))
         for name, part in zip(names, parts):
@@ -78,7 +79,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
                                   cores=cores, dir=os.getcwd(), env={"PYTHONPATH": there})
 
         jobs += [worker() for _ in range(min(workers, len(parts)))]
-        lost: List[str] = []
+        lost: list[str] = []
         for name in names:
             yield from _results(_wait(directory, name, jobs, lost, worker))
     finally:
@@ -89,21 +90,21 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _results(outcomes: List[Outcome]) -> Iterator[Any]:
+def _results(outcomes: list[Outcome]) -> Iterator[Any]:
     for good, value, trace in outcomes:
         if not good:
             raise value from RuntimeError(f"in a worker:\n{trace}")
         yield value
 
 
-def _wait(directory: Path, name: str, jobs: List[JobFuture], lost: List[str], worker: Callable[[], JobFuture]
-          ) -> List[Outcome]:
+def _wait(directory: Path, name: str, jobs: list[JobFuture], lost: list[str], worker: Callable[[], JobFuture]
+          ) -> list[Outcome]:
     """The outcomes of a part, when they are there. What a lost worker had taken is done again, by
     another one in its place."""
     while True:
         ended = [job for job in jobs if job.done()]  # asked first: what they have done is there then
         try:
-            found: List[Outcome] = pickle.loads(read_own(directory / "done" / name))
+            found: list[Outcome] = pickle.loads(read_own(directory / "done" / name))
             return found
         except FileNotFoundError:
             pass

@@ -13,18 +13,18 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any
 
 from vrm.system.files import read_own
 
 PAUSE = 0.02
 """Seconds between two looks where there is nothing to do."""
 
-Outcome = Tuple[bool, Any, str]
+Outcome = tuple[bool, Any, str]
 """Whether a call gave a result; that, or its exception; the traceback."""
 
 
-def call(function: Any, arguments: Tuple[Any, ...]) -> Outcome:
+def call(function: Any, arguments: tuple[Any, ...]) -> Outcome:
     """What comes of one call."""
     try:
         return True, function(*arguments), ""
@@ -32,12 +32,12 @@ def call(function: Any, arguments: Tuple[Any, ...]) -> Outcome:
         return False, error, traceback.format_exc()
 
 
-def packed(outcomes: List[Outcome]) -> bytes:
+def packed(outcomes: list[Outcome]) -> bytes:
     """Outcomes as bytes; those that cannot be are exceptions that say so."""
     try:
         return _readable(outcomes)
     except Exception:  # whatever a user's object raises when it is pickled, or read again
-        sound: List[Outcome] = []
+        sound: list[Outcome] = []
         for each in outcomes:
             try:
                 _readable([each])
@@ -48,7 +48,7 @@ def packed(outcomes: List[Outcome]) -> bytes:
         return pickle.dumps(sound)
 
 
-def _readable(outcomes: List[Outcome]) -> bytes:
+def _readable(outcomes: list[Outcome]) -> bytes:
     """Outcomes as bytes. Exceptions with arguments of their own often cannot be read again."""
     data = pickle.dumps(outcomes)
     pickle.loads(pickle.dumps([value for good, value, _ in outcomes if not good]))

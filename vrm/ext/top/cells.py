@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
-Span = Tuple[str, str]
+Span = tuple[str, str]
 """Text and its style: plain, title, heading, dim, bold, good, warn, bad, ask, or job0 to job5; with
 `reverse ` before it for what is selected."""
-Line = List[Span]
+Line = list[Span]
 
 
 @dataclass(frozen=True)

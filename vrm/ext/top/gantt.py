@@ -4,13 +4,14 @@ to the right."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, List, Mapping, Protocol, Sequence, Tuple
+from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.moments import LATER, when
 from vrm.results.forecast import Record, moment
 from vrm.system.text import printable
 
-Line = List[Tuple[str, str]]
+Line = list[tuple[str, str]]
 """Texts with their styles, as `vrm.ext.top.top` has them."""
 
 TICK = 14
@@ -33,8 +34,8 @@ class Marks(Protocol):
     def divider(self) -> str: ...
 
 
-def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: Tuple[int, int],
-          glyphs: Marks, colour: Callable[[int], str], first: int = 0) -> List[Line]:
+def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: tuple[int, int],
+          glyphs: Marks, colour: Callable[[int], str], first: int = 0) -> list[Line]:
     """The jobs that have a forecast, from the `first` on, in at most `size[1]` lines of `size[0]`
     columns. A bar is drawn from the likely start to the likely end; before it dots from the earliest
     start of four in five, behind it a thin line to the latest end. `end` is that of the allocation."""
@@ -55,7 +56,7 @@ def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: Tuple
     if area < 8:
         return [[("the screen is too narrow for this picture", "dim")]]
     scale = area / (last - now)
-    lines: List[Line] = [_axis(now, last, area, ids + app + 3)]
+    lines: list[Line] = [_axis(now, last, area, ids + app + 3)]
     for job, each in zip(shown, found):
         name = printable(job["app"])[:app]
         lines.append([(f"{job['id']:>{ids}} {name:<{app}}  ", "plain"),

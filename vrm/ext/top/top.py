@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.report import holdings
 from vrm.ext.top.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
@@ -25,9 +26,9 @@ _FEWEST = 3
 """Lines of jobs below which a screen has no room for nodes."""
 
 
-def _partners(nodes: Sequence[Mapping[str, Any]]) -> Dict[int, List[int]]:
+def _partners(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
     """By job: the other jobs that have cores of its nodes."""
-    found: Dict[int, Set[Any]] = {}
+    found: dict[int, set[Any]] = {}
     for node in nodes:
         here = {job for slots in node["sockets"] for job in slots if job is not None}
         for job in here:
@@ -52,9 +53,9 @@ _HELP = (
 # -------------------------------------------------------------------------------------- drawing
 
 
-def render(snapshot: Optional[Snapshot], ends: Sequence[End], size: Tuple[int, int], now: float,
-           view: View = PLAIN, status: Span = ("", "plain"), alive: Optional[bool] = None,
-           glyphs: Glyphs = UNICODE, interactive: bool = True) -> List[Line]:
+def render(snapshot: Snapshot | None, ends: Sequence[End], size: tuple[int, int], now: float,
+           view: View = PLAIN, status: Span = ("", "plain"), alive: bool | None = None,
+           glyphs: Glyphs = UNICODE, interactive: bool = True) -> list[Line]:
     """The picture: at most `size[1]` lines of at most `size[0]` columns.
 
     `snapshot` is None as long as there is no state file; `ends` are the last jobs that ended, the
@@ -64,7 +65,7 @@ def render(snapshot: Optional[Snapshot], ends: Sequence[End], size: Tuple[int, i
     """
     width, height = max(1, size[0]), max(1, size[1])
     if snapshot is None:
-        top: List[Line] = [[("vrm top", "title")]]
+        top: list[Line] = [[("vrm top", "title")]]
         body = _help(width, glyphs) if view.mode == "help" else []
     else:
         snapshot = current(snapshot)
@@ -81,8 +82,8 @@ def render(snapshot: Optional[Snapshot], ends: Sequence[End], size: Tuple[int, i
     return [*lines, fit(_foot(snapshot, view, status, width - 1), width - 1, glyphs)]
 
 
-def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: Optional[bool],
-          glyphs: Glyphs) -> List[Line]:
+def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool | None,
+          glyphs: Glyphs) -> list[Line]:
     """Policy, counts, how much is in use, and what is wrong."""
     rules, ended, nodes = snapshot["scheduling"], snapshot["ended"], snapshot["nodes"]
     policies = f"{rules['policy']}, {rules['algorithm']}, backfilling {rules['backfilling']}"
@@ -97,7 +98,7 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: Option
                     (f" ({held} held)" if held else "", "plain"),
                     (f", {sum(ended.values())} ended", "bold"),
                     (f" ({shown(others)})" if others else "", "warn")]
-    reserved: List[Line] = [[(pad(shown(reservation_line(each)), width, glyphs).rstrip(), "plain")]
+    reserved: list[Line] = [[(pad(shown(reservation_line(each)), width, glyphs).rstrip(), "plain")]
                             for each in snapshot.get("reservations", ())[:max(1, height // 12)]]
     reserved += [[(pad(shown(lend_line(each)), width, glyphs).rstrip(), "plain")]
                  for each in snapshot.get("lends", ())[:max(1, height // 12)]]
@@ -126,12 +127,12 @@ def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:
 
 
 def _notices(snapshot: Snapshot, now: float, width: int, height: int,
-             alive: Optional[bool]) -> List[Line]:
+             alive: bool | None) -> list[Line]:
     """What one must know before one believes the picture; a line each on a low screen."""
     manager = snapshot["manager"]
     age = max(0.0, now - snapshot["time"])
     who = f"(pid {manager['pid']} on {manager['host']})"
-    found: List[Span] = []
+    found: list[Span] = []
     if snapshot["emulated"]:
         found.append((f"EMULATED: {geometry(snapshot['nodes'])} on this machine, ranks "
                       "oversubscribed and unbound", "warn"))
@@ -152,7 +153,7 @@ def _notices(snapshot: Snapshot, now: float, width: int, height: int,
 
 
 def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: float,
-          view: View, glyphs: Glyphs) -> List[Line]:
+          view: View, glyphs: Glyphs) -> list[Line]:
     """Nodes, then running, waiting and ended jobs, each as far as there is room."""
     running, waiting = jobs_in_view(snapshot, view, now)
     wanted = view.wanted.strip().lower()
@@ -180,7 +181,7 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     app = max(16 if width >= 60 else 14, min(max(map(columns, names), default=0), width // 4))
     calls = [*(name_of(job) for job in (*running, *waiting)), *(end.called for end in ends)]
 
-    def called(part: Sequence[Any]) -> List[Column]:
+    def called(part: Sequence[Any]) -> list[Column]:
         """The column of names, where any of these jobs has one."""
         def name(row: Any) -> str:
             return shown(row.called if isinstance(row, End) else name_of(row))
@@ -213,7 +214,7 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     return lines
 
 
-def _shares(room: int, wants: Sequence[int], first: int) -> List[int]:
+def _shares(room: int, wants: Sequence[int], first: int) -> list[int]:
     """Lines for running, waiting and ended jobs: a third for each, more where others need less;
     at least one for the list `first`, if there is any."""
     given = [0] * len(wants)
@@ -224,8 +225,8 @@ def _shares(room: int, wants: Sequence[int], first: int) -> List[int]:
     return given
 
 
-def _help(width: int, glyphs: Glyphs) -> List[Line]:
-    lines: List[Line] = [[], [("Keys", "heading")]]
+def _help(width: int, glyphs: Glyphs) -> list[Line]:
+    lines: list[Line] = [[], [("Keys", "heading")]]
     for key, text in _HELP:
         parts = textwrap.wrap(text, max(10, width - 18))
         lines += [[(f"  {key if not at else '':<15} ", "bold"), (part, "plain")]
@@ -238,7 +239,7 @@ def _help(width: int, glyphs: Glyphs) -> List[Line]:
     return lines
 
 
-def _foot(snapshot: Optional[Snapshot], view: View, status: Span, width: int) -> Line:
+def _foot(snapshot: Snapshot | None, view: View, status: Span, width: int) -> Line:
     """The last line: a question, the filter being typed, the last message, or the keys."""
     if view.mode == "cancel" and snapshot is not None:
         app = next((job["app"] for job in snapshot["jobs"] if job["id"] == view.selected), "")

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.ext.top.cells import Glyphs, Line, pad, columns
 from vrm.report.tables import follows, shown
@@ -32,7 +33,7 @@ _plain_name = re.compile(r"\w[\w.-]*", re.ASCII).fullmatch
 
 
 @lru_cache(maxsize=4096)
-def fold(nodes: Tuple[str, ...]) -> str:
+def fold(nodes: tuple[str, ...]) -> str:
     """Names of nodes as one short text."""
     if not nodes or not all(map(_plain_name, nodes)):  # ClusterShell reads more than names
         return shown(",".join(nodes))
@@ -47,13 +48,13 @@ class _Cell:
     """Nodes with the same jobs on the same cores, as they are drawn."""
 
     label: str
-    marks: List[List[Optional[int]]]  # by socket
+    marks: list[list[int | None]]  # by socket
     up: bool
-    gpus: List[Optional[int]]  # who has each
+    gpus: list[int | None]  # who has each
 
 
-def draw_nodes(nodes: Sequence[Mapping[str, Any]], width: int, rows: int, selected: Optional[int],
-           glyphs: Glyphs) -> List[Line]:
+def draw_nodes(nodes: Sequence[Mapping[str, Any]], width: int, rows: int, selected: int | None,
+           glyphs: Glyphs) -> list[Line]:
     """The nodes with the letter of a job on every core, in at most `rows` lines and a heading.
 
     What does not fit otherwise: neighbours with the same jobs are drawn once, then a mark
@@ -75,8 +76,8 @@ def draw_nodes(nodes: Sequence[Mapping[str, Any]], width: int, rows: int, select
     return _drawn(nodes, folded, folded[:rows * across], scales[-1], width, selected, glyphs)
 
 
-def _cells(nodes: Sequence[Mapping[str, Any]], fold: bool) -> List[_Cell]:
-    groups: List[List[Mapping[str, Any]]] = []
+def _cells(nodes: Sequence[Mapping[str, Any]], fold: bool) -> list[_Cell]:
+    groups: list[list[Mapping[str, Any]]] = []
     for node in nodes:
         before = groups[-1][-1] if groups else None
         if (fold and before is not None and node["up"] == before["up"]
@@ -89,7 +90,7 @@ def _cells(nodes: Sequence[Mapping[str, Any]], fold: bool) -> List[_Cell]:
                   group[0]["sockets"], group[0]["up"], group[0]["gpus"]) for group in groups]
 
 
-def _measures(cells: Sequence[_Cell], width: int, scale: int) -> Tuple[int, int, int]:
+def _measures(cells: Sequence[_Cell], width: int, scale: int) -> tuple[int, int, int]:
     """Columns of the longest label and of the widest node, and how many stand side by side."""
     label = min(max(columns(cell.label) for cell in cells), max(4, width // 2))
     marks = max(4, max(sum(math.ceil(len(slots) / scale) + 1 for slots in cell.marks) - 1
@@ -98,13 +99,13 @@ def _measures(cells: Sequence[_Cell], width: int, scale: int) -> Tuple[int, int,
 
 
 def _drawn(nodes: Sequence[Mapping[str, Any]], every: Sequence[_Cell], cells: Sequence[_Cell],
-           scale: int, width: int, selected: Optional[int], glyphs: Glyphs) -> List[Line]:
+           scale: int, width: int, selected: int | None, glyphs: Glyphs) -> list[Line]:
     label, marks, across = _measures(every, width, scale)
     title = f"Nodes ({len(nodes)})"
     notes = [f"a mark is {scale} cores"] if scale > 1 else []
     if len(cells) < len(every):
         notes.append(f"{len(every) - len(cells)} more are not shown (n shows all)")
-    lines: List[Line] = [[(pad(f"{title}  {', '.join(notes)}", width, glyphs), "heading")]]
+    lines: list[Line] = [[(pad(f"{title}  {', '.join(notes)}", width, glyphs), "heading")]]
     for start in range(0, len(cells), across):
         line: Line = []
         for cell in cells[start:start + across]:
@@ -116,7 +117,7 @@ def _drawn(nodes: Sequence[Mapping[str, Any]], every: Sequence[_Cell], cells: Se
     return lines
 
 
-def _marks(cell: _Cell, scale: int, width: int, selected: Optional[int],
+def _marks(cell: _Cell, scale: int, width: int, selected: int | None,
            glyphs: Glyphs) -> Line:
     if not cell.up:
         return [(pad("down", width, glyphs), "bad")]
@@ -138,7 +139,7 @@ def _marks(cell: _Cell, scale: int, width: int, selected: Optional[int],
     return [*line, (" " * max(0, width - used), "plain")]
 
 
-def _most(slots: Sequence[Optional[int]]) -> Optional[int]:
+def _most(slots: Sequence[int | None]) -> int | None:
     """The job that has most of these cores; free only if all are."""
     there = [job for job in slots if job is not None]
     return max(dict.fromkeys(there), key=there.count) if there else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.moments import brief
 from vrm.report.tables import (clock, duration, remaining,
@@ -27,13 +28,13 @@ class Column:
     right: bool = False
 
 
-def text_of(value: Callable[[Any], str], style: Union[str, Callable[[Any], str]] = "plain"
+def text_of(value: Callable[[Any], str], style: str | Callable[[Any], str] = "plain"
           ) -> Callable[[Any, int], Line]:
     return lambda row, width: [(value(row), style if isinstance(style, str) else style(row))]
 
 
 def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Mapping[int, str],
-                     glyphs: Glyphs) -> List[Column]:
+                     glyphs: Glyphs) -> list[Column]:
     def late(job: Job) -> bool:
         return remaining(job, now) < 0
 
@@ -69,7 +70,7 @@ def _progress(job: Job, now: float) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def waiting_columns(now: float, exclusive: bool = False) -> List[Column]:
+def waiting_columns(now: float, exclusive: bool = False) -> list[Column]:
     """Of jobs that wait; `exclusive`: some of them share no node."""
     def starts(job: Job, width: int) -> Line:
         if job.get("held"):
@@ -102,7 +103,7 @@ def _whole(moment: str, width: int) -> str:
     return moment if len(moment) <= width else moment.partition(" (")[0].partition(", in ")[0]
 
 
-def ended_columns() -> List[Column]:
+def ended_columns() -> list[Column]:
     def why(end: End) -> str:
         return shown(end.reason)
 
@@ -128,12 +129,12 @@ def _took(seconds: float) -> str:
 
 
 def table(heading: str, rows: Sequence[Any], shape: Sequence[Column], width: int, ids: int,
-           app: int, selected: Optional[int], glyphs: Glyphs) -> List[Line]:
+           app: int, selected: int | None, glyphs: Glyphs) -> list[Line]:
     """A heading and its rows: mark, id, application, then what of the columns has room."""
     start = 2 + ids + 1
     app = max(4, min(app, width - start))
     left = width - start - app
-    widths: Dict[Column, int] = {}
+    widths: dict[Column, int] = {}
     for column in sorted(shape, key=lambda column: column.rank):
         if left >= column.least + 1:
             widths[column] = column.least
@@ -146,7 +147,7 @@ def table(heading: str, rows: Sequence[Any], shape: Sequence[Column], width: int
     title = f"  {'Id':>{ids}} {pad(heading, app, glyphs)}" + "".join(
         " " + (f"{column.title:>{widths[column]}}" if column.right
                else pad(column.title, widths[column], glyphs)) for column in there)
-    lines: List[Line] = [[(pad(title, width, glyphs), "heading")]]
+    lines: list[Line] = [[(pad(title, width, glyphs), "heading")]]
     for row in rows:
         job_id, name = (row.id, row.app) if isinstance(row, End) else (row["id"], row["app"])
         running = not isinstance(row, End) and row["state"] == "running"

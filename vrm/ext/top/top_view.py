@@ -6,7 +6,8 @@ Pure functions, but for `read_ends`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.tables import remaining
 from vrm.ext.top.top_nodes import fold
@@ -15,7 +16,7 @@ from vrm.results.jobs import JobRow, rows_of
 from vrm.results.state import Snapshot, current, label
 
 Job = Mapping[str, Any]
-Command = Dict[str, Any]
+Command = dict[str, Any]
 ORDERS = ("queue", "id", "app", "time")
 """How the lists can be sorted: as they run and wait, or by id, application, or time left."""
 
@@ -27,7 +28,7 @@ class View:
     `mode` is list, help, filter (its text is being typed) or cancel (a question waits for y or n).
     """
 
-    selected: Optional[int] = None  # a job's id
+    selected: int | None = None  # a job's id
     row: int = 0                    # where that job stood among all, for when it is gone
     wanted: str = ""                # the filter
     order: str = ORDERS[0]
@@ -47,8 +48,8 @@ class End:
     id: int
     app: str
     status: str
-    end: Optional[float]
-    took: Optional[float]
+    end: float | None
+    took: float | None
     reason: str
     called: str = ""  # its name, its index in an array and its arguments
 
@@ -56,14 +57,14 @@ class End:
 # ---------------------------------------------------------------------------------------- facts
 
 
-def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> Tuple[List[Job], List[Job]]:
+def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> tuple[list[Job], list[Job]]:
     """The running and the waiting jobs that the filter lets pass, in the chosen order."""
     wanted = view.wanted.strip().lower()
     jobs = [job for job in current(snapshot)["jobs"] if not wanted or wanted in _searched(job)]
     running = sorted((job for job in jobs if job["state"] == "running"),
                      key=lambda job: (job["start"], job["id"]))
     waiting = [job for job in jobs if job["state"] != "running"]
-    key: Optional[Callable[[Job], Any]] = {
+    key: Callable[[Job], Any] | None = {
         "id": lambda job: job["id"], "app": lambda job: (job["app"], job["id"]),
         "time": lambda job: (remaining(job, now), job["id"])}.get(view.order)
     if key is not None:
@@ -83,7 +84,7 @@ def _searched(job: Job) -> str:
             f"{'held' if job.get('held') else ''}").lower()
 
 
-def chosen(jobs: Sequence[Job], view: View) -> Optional[int]:
+def chosen(jobs: Sequence[Job], view: View) -> int | None:
     """The place among the jobs of the selected one; when it is gone, that of its successor."""
     if not jobs or view.selected is None:
         return None
@@ -93,7 +94,7 @@ def chosen(jobs: Sequence[Job], view: View) -> Optional[int]:
     return max(0, min(view.row, len(jobs) - 1))
 
 
-def read_ends(path: PathLike, count: int = 100) -> List[End]:
+def read_ends(path: PathLike, count: int = 100) -> list[End]:
     """The last jobs of `jobs.csv`, the latest first; none when there is no such file.
 
     Only the file's end is read. What cannot be read as a job's line is passed over.
@@ -111,7 +112,7 @@ def _end(row: JobRow) -> End:
 
 
 def press(view: View, key: str, jobs: Sequence[Job], page: int = 10
-          ) -> Tuple[View, Optional[Command]]:
+          ) -> tuple[View, Command | None]:
     """What a key changes, and the command to send to the manager, if any.
 
     Keys are single characters and up, down, pageup, pagedown, home, end, enter, escape,

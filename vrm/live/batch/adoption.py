@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import os
 import subprocess
-from typing import Deque, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
 
 from vrm.live.batch.allocation import attach_command
 
@@ -36,12 +36,12 @@ class Adoption:
     session could not be added.
     """
 
-    def __init__(self, command: Tuple[str, ...], env: Optional[Mapping[str, str]] = None) -> None:
+    def __init__(self, command: tuple[str, ...], env: Mapping[str, str] | None = None) -> None:
         self.trouble = ""
         self._command = command
         self._env = dict(os.environ if env is None else env)
-        self._waiting: Deque[Tuple[float, int, int]] = collections.deque()
-        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._waiting: collections.deque[tuple[float, int, int]] = collections.deque()
+        self._process: subprocess.Popen[bytes] | None = None
         self._since = 0.0
 
     def add(self, job_id: int, session: int, now: float) -> None:
@@ -60,7 +60,7 @@ class Adoption:
             return now + 0.05
         return self._waiting[0][0] if self._waiting else float("inf")
 
-    def poll(self, now: float, sessions: Mapping[int, Optional[int]]) -> None:
+    def poll(self, now: float, sessions: Mapping[int, int | None]) -> None:
         """Go on; `sessions` are those of the jobs that run, by id."""
         if self._process is not None:
             if self._process.poll() is None:
@@ -85,7 +85,7 @@ class Adoption:
             self._since = now
             return
 
-    def _ended(self, process: "subprocess.Popen[bytes]") -> None:
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
         said = process.stderr.read(2000).decode(errors="replace").strip()
         process.stderr.close()
@@ -93,7 +93,7 @@ class Adoption:
             said or f"{self._command[0]} ended with {process.returncode}")
 
 
-def launch_agent(major: int, env: Mapping[str, str]) -> Dict[str, str]:
+def launch_agent(major: int, env: Mapping[str, str]) -> dict[str, str]:
     """The variables by which mpirun of Open MPI starts its daemons on other nodes inside the batch
     job; none where that is not necessary."""
     command = " ".join(attach_command(env))

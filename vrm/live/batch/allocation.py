@@ -17,7 +17,7 @@ import re
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.live.batch.base import Answer, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
@@ -37,22 +37,22 @@ class Allocation:
     """
 
     kind: str
-    hosts: Tuple[str, ...]
+    hosts: tuple[str, ...]
     cores: Mapping[str, int] = field(default_factory=dict)
     job: str = ""
-    end: Optional[float] = None
+    end: float | None = None
     runs: int = 0
     shares: Mapping[str, NodeShare] = field(default_factory=dict)
 
 
-def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None) -> Allocation:
+def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) -> Allocation:
     """The allocation that the environment tells of, or a file of hosts; else this machine.
 
     Asks the batch system's programs for what the environment does not say, each for at most
     `ANSWER_SECONDS`. Raises AllocationError when nodes are named in a way that makes no sense.
     """
     batch = around(env)
-    hosts: Dict[str, int]
+    hosts: dict[str, int]
     if hostfile is not None:
         hosts = parse_hostfile(read_text(hostfile, "Hosts.File", "correct the path"), str(hostfile))
     elif batch is None:
@@ -61,7 +61,7 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
         hosts = batch.hosts(env)
     said = ask(env)
     cores = {host: count for host, count in hosts.items() if count}
-    shares: Dict[str, NodeShare] = {}
+    shares: dict[str, NodeShare] = {}
     if batch is not None:
         def run(argv: Sequence[str]) -> str:
             return _output(argv, env, ANSWER_SECONDS)
@@ -75,7 +75,7 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
                       said.runs, shares)
 
 
-def end_of(allocation: Allocation, env: Mapping[str, str]) -> Optional[float]:
+def end_of(allocation: Allocation, env: Mapping[str, str]) -> float | None:
     """When the allocation ends, asked anew: administrators extend jobs.
 
     Waits for the answer, at most `ANSWER_SECONDS` for each program: call it in a thread.
@@ -114,7 +114,7 @@ def kill_delay(job: str) -> float:
     return min(known) if system is None or system.kill_delay is None else system.kill_delay
 
 
-def attach_command(env: Mapping[str, str]) -> Tuple[str, ...]:
+def attach_command(env: Mapping[str, str]) -> tuple[str, ...]:
     """What adds a session to the batch job of this environment, before `-p PID` or a command; none
     where there is no batch job, or that is not needed."""
     system = around(env)

@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model.hosts import HOST
 from vrm.system import plugins
@@ -37,10 +38,10 @@ class NodeShare:
     (None: not said)."""
 
     memory: int = 0
-    gpus: Optional[int] = None
-    indices: Optional[Tuple[int, ...]] = None
+    gpus: int | None = None
+    indices: tuple[int, ...] | None = None
 
-    def __add__(self, other: "NodeShare") -> "NodeShare":
+    def __add__(self, other: NodeShare) -> NodeShare:
         """Those of two parts of a node."""
         gpus = None if self.gpus is None and other.gpus is None else (
             (self.gpus or 0) + (other.gpus or 0))
@@ -55,13 +56,13 @@ class Answer:
     `cores` are those granted on the nodes as it names them, `runs` is how often the job was begun
     (0: not said). `shares` are what else is granted there."""
 
-    end: Optional[float] = None
+    end: float | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
     runs: int = 0
-    shares: Mapping[str, "NodeShare"] = field(default_factory=dict)
+    shares: Mapping[str, NodeShare] = field(default_factory=dict)
 
 
-Question = Tuple[Sequence[str], Callable[[str], Answer]]
+Question = tuple[Sequence[str], Callable[[str], Answer]]
 """A command, and what makes an answer of its output."""
 
 
@@ -76,20 +77,20 @@ class Wrapper:
     batch system.
     """
 
-    command: Tuple[str, ...]
+    command: tuple[str, ...]
     nodes: int
     walltime: int
     name: str = "vrm"
-    cores: Optional[int] = None
-    memory: Optional[int] = None
+    cores: int | None = None
+    memory: int | None = None
     exclusive: bool = False
     account: str = ""
     queue: str = ""
-    modules: Tuple[str, ...] = ()
-    warning: Optional[int] = None
+    modules: tuple[str, ...] = ()
+    warning: int | None = None
     chain: int = 1
     file: str = "FILE"
-    directives: Tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
 
 
 class BatchSystem:
@@ -116,15 +117,15 @@ class BatchSystem:
 
     name = ""
     title = ""
-    signs: Tuple[str, ...] = ()
-    ids: Tuple[str, ...] = ()
-    kill_delay: Optional[float] = None
-    openmpi_overlooks: Tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    signs: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    kill_delay: float | None = None
+    openmpi_overlooks: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     hydra_settings: Mapping[str, str] = {}
     step_wishes = ""
     submit = ""
     settings_variable = ""
-    settings_files: Tuple[str, ...] = ()
+    settings_files: tuple[str, ...] = ()
     directive = ""
     script_help = ""
     queue_word = "queue"
@@ -141,7 +142,7 @@ class BatchSystem:
         """The job's id; "" where it is not said."""
         return next((env[name] for name in self.ids if env.get(name)), "")
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         """The nodes in their order, with the cores granted on each (0: not said). Raises
         AllocationError."""
         raise NotImplementedError
@@ -150,17 +151,17 @@ class BatchSystem:
         """What to ask its programs about a job, one after the other, until one answers."""
         return ()
 
-    def own_end(self, env: Environment) -> Optional[float]:
+    def own_end(self, env: Environment) -> float | None:
         """When the job ends by its environment alone: seconds since the epoch, None: not said."""
         return None
 
     def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
-                ) -> Dict[str, int]:
+                ) -> dict[str, int]:
         """The cores of `answer` by the names of `hosts`; `run` gives the output of a command."""
         return {host: answer.cores[host] for host in hosts if answer.cores.get(host)}
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
+               run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Memory and GPUs that are granted, by the names of `hosts`; of those that are not there nothing
         is said. `run` gives the output of a command."""
         return {}
@@ -170,23 +171,23 @@ class BatchSystem:
         was begun, where its programs say it."""
         return max(0, runs - 1)
 
-    def attach_command(self, env: Environment) -> Tuple[str, ...]:
+    def attach_command(self, env: Environment) -> tuple[str, ...]:
         """What adds a session to the job, before `-p PID` or a command; none where that is not
         needed (see `vrm.live.batch.adoption`)."""
         return ()
 
     # Of the environment of vrm's jobs.
 
-    def job_environment(self, env: Environment, slots: Sequence[int]) -> Dict[str, str]:
+    def job_environment(self, env: Environment, slots: Sequence[int]) -> dict[str, str]:
         """Variables that every job needs inside; `slots` are the cores of every node in use."""
         return {}
 
-    def step_gpus(self, gpus: Sequence[int]) -> Dict[str, str]:
+    def step_gpus(self, gpus: Sequence[int]) -> dict[str, str]:
         """Variables by which what it starts on some nodes of a job has the job's GPUs there: `gpus` are
         their numbers."""
         return {}
 
-    def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
+    def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         """The slots that Open MPI finds by short host name; None where it finds all cores, or
         this is none of its jobs."""
         return None
@@ -196,24 +197,24 @@ class BatchSystem:
     def check_script(self, wrapper: Wrapper) -> None:
         """Raise WrapperError where it could not do as wished."""
 
-    def script_lines(self, wrapper: Wrapper) -> List[str]:
+    def script_lines(self, wrapper: Wrapper) -> list[str]:
         """What the script asks for: options, and comments that begin with `# `."""
         raise NotImplementedError
 
-    def script_start(self, wrapper: Wrapper) -> List[str]:
+    def script_start(self, wrapper: Wrapper) -> list[str]:
         """Lines that come before vrm's command."""
         return []
 
-    def chain(self, file: str, rest: str) -> List[str]:
+    def chain(self, file: str, rest: str) -> list[str]:
         """What to type to submit a script (quoted) several times, one job after the other; `rest`
         are the numbers from the second on."""
         return [f"{self.submit} {file}"]
 
 
-_REGISTERED: Dict[str, BatchSystem] = {}
+_REGISTERED: dict[str, BatchSystem] = {}
 
 
-def register(system: Type[BatchSystem]) -> Type[BatchSystem]:
+def register(system: type[BatchSystem]) -> type[BatchSystem]:
     """Class decorator that enters a batch system; a name that is taken is a ValueError."""
     if system.name in _REGISTERED:
         raise ValueError(f"batch system {system.name} is registered already")
@@ -222,18 +223,18 @@ def register(system: Type[BatchSystem]) -> Type[BatchSystem]:
 
 
 @functools.cache
-def systems() -> Dict[str, BatchSystem]:
+def systems() -> dict[str, BatchSystem]:
     """The known ones by name, in the order in which they are asked: vrm's, then those of installed packages."""
     plugins.use("vrm.batch_systems", frozenset(_REGISTERED), register)
     return _REGISTERED
 
 
-def around(env: Environment) -> Optional[BatchSystem]:
+def around(env: Environment) -> BatchSystem | None:
     """The batch system whose job this environment is of, None for none."""
     return next((system for system in systems().values() if system.is_around(env)), None)
 
 
-def with_scripts() -> List[BatchSystem]:
+def with_scripts() -> list[BatchSystem]:
     """Those for which vrm writes scripts."""
     return [system for system in systems().values() if system.submit]
 
@@ -245,7 +246,7 @@ MEND = ("start vrm inside the batch job's script, or name the nodes in a file of
 """What to do where a batch job does not say which nodes it has."""
 
 
-def counted(hosts: Iterable[str], place: str) -> Dict[str, int]:
+def counted(hosts: Iterable[str], place: str) -> dict[str, int]:
     """Hosts in their order with the times that each is named; their names are checked."""
     counts = Counter(hosts)
     for host in counts:
@@ -270,9 +271,9 @@ def whole(env: Environment, name: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,6}", text) else 0
 
 
-def indices_of(text: str, between: str = ",") -> Optional[Tuple[int, ...]]:
+def indices_of(text: str, between: str = ",") -> tuple[int, ...] | None:
     """The numbers in a list such as `0,2-3`, None if it is none."""
-    numbers: List[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(between):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
         if not match:
@@ -281,7 +282,7 @@ def indices_of(text: str, between: str = ",") -> Optional[Tuple[int, ...]]:
     return tuple(numbers)
 
 
-def epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> Optional[float]:
+def epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
     """Seconds since the epoch of a local time."""
     try:
         return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
@@ -294,10 +295,10 @@ def clock(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def slots_of_lines(env: Environment, variable: str) -> "Counter[str]":
+def slots_of_lines(env: Environment, variable: str) -> Counter[str]:
     """Slots by short host name in the file that a variable names: a line for each, or with their
     number behind."""
-    slots: "Counter[str]" = Counter()
+    slots: Counter[str] = Counter()
     try:
         text = Path(env.get(variable, "")).read_text()
     except OSError:  # then Open MPI finds nothing there either

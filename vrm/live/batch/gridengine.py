@@ -5,7 +5,7 @@ known. GPUs that it names on the script's host (`SGE_HGR_gpu`) are those of that
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, NodeShare, counted,
                                  indices_of, read_text, register, slots_of_lines)
@@ -23,27 +23,27 @@ class GridEngine(BatchSystem):
     openmpi_overlooks = ({"OMPI_MCA_ras": "^gridengine", "OMPI_MCA_plm_rsh_disable_qrsh": "1"},
                          {"PRTE_MCA_plm_ssh_disable_qrsh": "1"})
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         """With their slots."""
         return gridengine_hosts(env)
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
+               run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Of a resource map that is called gpu."""
         indices = indices_of(env.get("SGE_HGR_gpu") or env.get("SGE_HGR_GPU") or "", " ")
         own = next((host for host in hosts if host.partition(".")[0] == host_name()), "")
         return {own: NodeShare(gpus=len(indices), indices=indices)} if own and indices else {}
 
-    def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
+    def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         """Open MPI reads the same file."""
         return slots_of_lines(env, "PE_HOSTFILE") if "PE_HOSTFILE" in env else None
 
 
-def gridengine_hosts(env: Mapping[str, str]) -> Dict[str, int]:
+def gridengine_hosts(env: Mapping[str, str]) -> dict[str, int]:
     """The nodes of a Grid Engine job in a parallel environment: a line `host slots queue
     processors` for each host and queue."""
     path = env["PE_HOSTFILE"]
-    hosts: List[str] = []
+    hosts: list[str] = []
     for number, line in enumerate(read_text(path, "PE_HOSTFILE").splitlines(), 1):
         words = line.split()
         if not words:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Dict
 
 from vrm.live.batch.base import AllocationError
 from vrm.model.hosts import expand
 
 
-def parse_hostfile(text: str, place: str = "host file") -> Dict[str, int]:
+def parse_hostfile(text: str, place: str = "host file") -> dict[str, int]:
     """The hosts of a file, and the cores of each that it grants (0: not said).
 
     A line is a name or a folded list, alone or with `slots=N` (as for Open MPI) or `:N` (as for
     MPICH); `#` begins a comment. The cores of a host that is named again are added. Raises
     AllocationError with all lines that are none.
     """
-    hosts: Dict[str, int] = {}
+    hosts: dict[str, int] = {}
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()

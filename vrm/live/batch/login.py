@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Mapping, NamedTuple, Optional
+from typing import NamedTuple
+from collections.abc import Mapping
 
 from vrm.live.batch.base import BatchSystem, around, with_scripts
 
@@ -21,7 +22,7 @@ class LoginNode(NamedTuple):
     file: str
 
 
-def login_node(env: Mapping[str, str]) -> Optional[LoginNode]:
+def login_node(env: Mapping[str, str]) -> LoginNode | None:
     """The batch system of which this machine is a login node; None inside a job, of it or of vrm, and where none
     is configured."""
     if around(env) is not None or env.get("VRM_RUN") or env.get("VRM_DIRECTORY"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Dict, Mapping, Optional
+from collections.abc import Mapping
 
 from vrm.live.batch.base import (MEND, AllocationError, BatchSystem, Environment, counted, read_text,
                                  register)
@@ -23,22 +23,22 @@ class LSF(BatchSystem):
     openmpi_overlooks = ({"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
                          {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"})
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         """With their slots."""
         return lsf_hosts(env)
 
-    def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
+    def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         """Those of LSB_MCPU_HOSTS, such as `n0 4 n1 8`."""
         if "LSB_JOBID" not in env:
             return None
-        slots: "Counter[str]" = Counter()
+        slots: Counter[str] = Counter()
         words = env.get("LSB_MCPU_HOSTS", "").split()
         for host, number in zip(words[::2], words[1::2]):
             slots[host.partition(".")[0]] += int(number) if number.isdigit() else 0
         return slots
 
 
-def lsf_hosts(env: Mapping[str, str]) -> Dict[str, int]:
+def lsf_hosts(env: Mapping[str, str]) -> dict[str, int]:
     """The nodes of an LSF job with their slots."""
     path = env.get("LSB_DJOB_HOSTFILE")
     if path:

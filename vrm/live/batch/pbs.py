@@ -11,7 +11,7 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import psutil
 
@@ -40,7 +40,7 @@ class PBS(BatchSystem):
     ask_whole = "qsub -l select=N:ncpus={cores}"
     script_help = "for qsub (PBS Pro, OpenPBS)"
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         """Those of the file of nodes."""
         return pbs_hosts(env)
 
@@ -48,27 +48,27 @@ class PBS(BatchSystem):
         """qstat knows all."""
         return ((("qstat", "-f", job), parse_qstat),)
 
-    def own_end(self, env: Environment) -> Optional[float]:
+    def own_end(self, env: Environment) -> float | None:
         """From the start of the job's script on."""
         length = duration(env.get("PBS_WALLTIME", ""))
         begun = script_start()
         return begun + length if length and begun is not None else None
 
     def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
-                ) -> Dict[str, int]:
+                ) -> dict[str, int]:
         """qstat names vnodes."""
-        granted: Dict[str, int] = Counter()
+        granted: dict[str, int] = Counter()
         places = _places(answer.cores, hosts, run)
         for name, count in answer.cores.items():
             granted[places[name]] += count
         return {host: granted[host] for host in hosts if granted[host]}
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
+               run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Those of a host's vnodes together. Where one has GPUs, the others have as many as they say."""
         if not answer.shares:
             return _of_gpu_file(env, hosts)
-        granted: Dict[str, NodeShare] = {}
+        granted: dict[str, NodeShare] = {}
         places = _places(answer.shares, hosts, run)
         for name, share in answer.shares.items():
             granted[places[name]] = granted.get(places[name], NodeShare()) + share
@@ -76,7 +76,7 @@ class PBS(BatchSystem):
         return {host: NodeShare(share.memory, share.gpus or 0 if counted else None)
                 for host, share in granted.items() if host in hosts}
 
-    def attach_command(self, env: Environment) -> Tuple[str, ...]:
+    def attach_command(self, env: Environment) -> tuple[str, ...]:
         """pbs_attach; none where PBS has no such program, as Torque."""
         job = env.get("PBS_JOBID", "")
         # The id becomes a word of a command line: it must look like one.
@@ -94,7 +94,7 @@ class PBS(BatchSystem):
         found = shutil.which("pbs_attach", path=os.pathsep.join(places))
         return (os.path.abspath(found), "-j", job) if found else ()
 
-    def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
+    def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         """Open MPI counts a slot for each line of the file of nodes."""
         return slots_of_lines(env, "PBS_NODEFILE") if "PBS_JOBID" in env else None
 
@@ -105,7 +105,7 @@ class PBS(BatchSystem):
                                "--signal out, and set "
                                f"End: {{Margin: {wrapper.warning}}} in the configuration")
 
-    def script_lines(self, wrapper: Wrapper) -> List[str]:
+    def script_lines(self, wrapper: Wrapper) -> list[str]:
         """Options of qsub."""
         assert wrapper.cores is not None
         chunk = (f"select={wrapper.nodes}:ncpus={wrapper.cores}:mpiprocs={wrapper.cores}"
@@ -126,7 +126,7 @@ class PBS(BatchSystem):
             ask.append(f"-q {wrapper.queue}")
         return ask
 
-    def script_start(self, wrapper: Wrapper) -> List[str]:
+    def script_start(self, wrapper: Wrapper) -> list[str]:
         """PBS starts in the home directory and shows the output at the end."""
         return ['cd "$PBS_O_WORKDIR" || exit 2',
                 "# PBS keeps the output until the end; this file can be read while vrm runs.",
@@ -135,13 +135,13 @@ class PBS(BatchSystem):
                 "# PBS sends no warning: vrm asks qstat for the end, and takes this if it fails.",
                 f"export PBS_WALLTIME=${{PBS_WALLTIME:-{wrapper.walltime}}}"]
 
-    def chain(self, file: str, rest: str) -> List[str]:
+    def chain(self, file: str, rest: str) -> list[str]:
         """Each job waits for the end of the one before."""
         return [f"id=$(qsub {file})",
                 f"for i in {rest}; do id=$(qsub -W depend=afterany:$id {file}); done"]
 
 
-def pbs_hosts(env: Mapping[str, str]) -> Dict[str, int]:
+def pbs_hosts(env: Mapping[str, str]) -> dict[str, int]:
     """The nodes of a PBS job, with the cores that the environment lets suppose on each."""
     path = env.get("PBS_NODEFILE")
     if not path:
@@ -157,8 +157,8 @@ def parse_qstat(text: str) -> Answer:
     each vnode (Torque: host), the end, and how often the job was begun."""
     text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
     values = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", text, re.MULTILINE))
-    cores: Dict[str, int] = {}
-    shares: Dict[str, NodeShare] = {}
+    cores: dict[str, int] = {}
+    shares: dict[str, NodeShare] = {}
     # (n0:ncpus=8:mem=4gb)+(n1[0]:ncpus=4+n1[1]:ncpus=4): parts of a host are its vnodes.
     for chunk in re.split(r"[()+]+", values.get("exec_vnode", "")):
         vnode = re.match(r"([^:\[\]]+)(?:\[\d+\])?:(?:.*:)?ncpus=(\d+)", chunk)
@@ -188,14 +188,14 @@ def _bytes(number: str, unit: str, of: str) -> int:
     return (int(number) << 10 * " kmgt".index(unit or " ")) * (8 if of == "w" else 1)
 
 
-def _named(name: str, hosts: Iterable[str]) -> Optional[str]:
+def _named(name: str, hosts: Iterable[str]) -> str | None:
     """The host of that name; a short name and a long one are the same."""
     return next((host for host in hosts if name == host), None) or next(
         (host for host in hosts if name.partition(".")[0] == host.partition(".")[0]
          and "." not in (name if "." in host else host)), None)
 
 
-def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> Optional[Dict[str, str]]:
+def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> dict[str, str] | None:
     """On which host each vnode of a job is; None where that cannot be said.
 
     PBS lists vnodes, and hosts in the file of nodes, both in the order of the chunks. A vnode
@@ -211,9 +211,9 @@ def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> Optional[Dict[st
     return {**{name: host for name, host in found.items() if host}, **dict(zip(unknown, left))}
 
 
-def parse_pbsnodes(text: str) -> Dict[str, str]:
+def parse_pbsnodes(text: str) -> dict[str, str]:
     """The hosts of vnodes, as `pbsnodes -v VNODE ...` prints them."""
-    hosts: Dict[str, str] = {}
+    hosts: dict[str, str] = {}
     vnode = ""
     for line in text.splitlines():
         if line[:1].strip():
@@ -225,7 +225,7 @@ def parse_pbsnodes(text: str) -> Dict[str, str]:
 
 
 def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
-            ) -> Dict[str, str]:
+            ) -> dict[str, str]:
     """The host of each vnode ("": not known); pbsnodes says it, where it is not clear."""
     names = list(vnodes)
     places = vnode_hosts(names, hosts)
@@ -237,9 +237,9 @@ def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequ
     return places
 
 
-def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, NodeShare]:
+def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> dict[str, NodeShare]:
     """The GPUs in Torque's file, a line such as `n0-gpu1` for each."""
-    found: Dict[str, NodeShare] = {}
+    found: dict[str, NodeShare] = {}
     try:
         text = Path(env["PBS_GPUFILE"]).read_text()
     except (KeyError, OSError):  # no such job, or no such file: nothing is said
@@ -254,7 +254,7 @@ def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, NodeSh
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def parse_pbs_time(text: str) -> Optional[float]:
+def parse_pbs_time(text: str) -> float | None:
     """Seconds since the epoch of a local time such as `Sat Nov 21 15:33:13 2026`, else None."""
     match = re.fullmatch(r"\w{3} (\w{3}) +(\d+) (\d\d):(\d\d):(\d\d) (\d{4})", text.strip())
     if not match or match[1] not in _MONTHS:
@@ -262,7 +262,7 @@ def parse_pbs_time(text: str) -> Optional[float]:
     return epoch(int(match[6]), _MONTHS.index(match[1]) + 1, *map(int, match.group(2, 3, 4, 5)))
 
 
-def duration(text: str) -> Optional[float]:
+def duration(text: str) -> float | None:
     """Seconds of a time such as `36:00:00`, `30:00` or `3600`, else None."""
     try:
         return of_parts(text.strip())
@@ -270,7 +270,7 @@ def duration(text: str) -> Optional[float]:
         return None
 
 
-def script_start() -> Optional[float]:
+def script_start() -> float | None:
     """When the leader of this session started, in seconds since the epoch: a batch system gives
     every job's script a session. None where it is in another namespace of processes."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
@@ -45,7 +45,7 @@ class Slurm(BatchSystem):
     whole_nodes = True
     ask_whole = "sbatch --exclusive, salloc --exclusive"
 
-    def hosts(self, env: Environment) -> Dict[str, int]:
+    def hosts(self, env: Environment) -> dict[str, int]:
         """Those of the job, or of the step around."""
         return slurm_hosts(env)
 
@@ -55,13 +55,13 @@ class Slurm(BatchSystem):
                  lambda text: Answer(parse_squeue(text, job))),
                 (("scontrol", "show", "job", job), lambda text: Answer(parse_scontrol(text, job))))
 
-    def own_end(self, env: Environment) -> Optional[float]:
+    def own_end(self, env: Environment) -> float | None:
         """As it was when the job began: administrators extend jobs."""
         end = env.get("SLURM_JOB_END_TIME", "")
         return float(end) if re.fullmatch(r"\d{1,12}", end) else None
 
     def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
-               run: Callable[[Sequence[str]], str]) -> Dict[str, NodeShare]:
+               run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Where the job asked for no GPU, it has none on nodes of which Slurm gives out GPUs, and all
         on others."""
         memory = _memory(env, hosts)
@@ -86,7 +86,7 @@ class Slurm(BatchSystem):
         """Slurm counts them itself."""
         return whole(env, "SLURM_RESTART_COUNT")
 
-    def job_environment(self, env: Environment, slots: Sequence[int]) -> Dict[str, str]:
+    def job_environment(self, env: Environment, slots: Sequence[int]) -> dict[str, str]:
         """Without SLURM_OVERLAP the mpiruns of several jobs wait for each other; and Open MPI takes
         its slots from SLURM_TASKS_PER_NODE."""
         if "SLURM_JOB_ID" not in env:
@@ -96,7 +96,7 @@ class Slurm(BatchSystem):
             more["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
         return more
 
-    def step_gpus(self, gpus: Sequence[int]) -> Dict[str, str]:
+    def step_gpus(self, gpus: Sequence[int]) -> dict[str, str]:
         """How many they are together: without, srun gives a step of an `--exclusive` job none, and
         refuses one on some nodes of a job of `--gpus=N`; it does so, too, where `--gpus-per-node` is
         more than the job has on its poorest node (all seen in 22.05)."""
@@ -112,7 +112,7 @@ class Slurm(BatchSystem):
             raise WrapperError(f"the warning is due {warning} s before the end of "
                                f"{wrapper.walltime} s: give a smaller --signal or a larger -t")
 
-    def script_lines(self, wrapper: Wrapper) -> List[str]:
+    def script_lines(self, wrapper: Wrapper) -> list[str]:
         """Options of sbatch."""
         ask = [f"--job-name={wrapper.name}", f"--nodes={wrapper.nodes}"]
         if wrapper.cores is not None:
@@ -142,12 +142,12 @@ class Slurm(BatchSystem):
                 "--open-mode=append"]
         return ask
 
-    def chain(self, file: str, rest: str) -> List[str]:
+    def chain(self, file: str, rest: str) -> list[str]:
         """`singleton`, in the script, lets one run at a time."""
         return [f"for i in 1 {rest}; do sbatch {file}; done"]
 
 
-def slurm_hosts(env: Mapping[str, str]) -> Dict[str, int]:
+def slurm_hosts(env: Mapping[str, str]) -> dict[str, int]:
     """The nodes of a Slurm job or step, with the CPUs granted on each (0: not said)."""
     name = next((name for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST") if env.get(name)), "")
     if not name:
@@ -164,20 +164,20 @@ def slurm_hosts(env: Mapping[str, str]) -> Dict[str, int]:
     return granted
 
 
-def _expanded(env: Mapping[str, str], name: str) -> List[str]:
+def _expanded(env: Mapping[str, str], name: str) -> list[str]:
     try:
         return list(dict.fromkeys(expand(env[name].strip())))
     except ValueError as error:
         raise AllocationError(f"{name}: {error}; {MEND}") from error
 
 
-def slurm_counts(env: Mapping[str, str], name: str, hosts: int) -> List[int]:
+def slurm_counts(env: Mapping[str, str], name: str, hosts: int) -> list[int]:
     """Slurm's counts for each node, such as `8(x3),4`; none when the variable is not set.
 
     Raises AllocationError when they are no counts, or not for so many hosts.
     """
     text = env.get(name, "").strip()
-    counts: List[int] = []
+    counts: list[int] = []
     for part in text.split(",") if text else ():
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
         if not match or len(counts) > MOST_HOSTS:
@@ -195,7 +195,7 @@ _GPUS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"
 """One of them at least is set in a job that asked for GPUs."""
 
 
-def _memory(env: Environment, hosts: Mapping[str, int]) -> Dict[str, int]:
+def _memory(env: Environment, hosts: Mapping[str, int]) -> dict[str, int]:
     """Bytes of memory that the environment says are granted; 0 in it stands for all of a node."""
     each = _mebibytes(env.get("SLURM_MEM_PER_NODE", ""))
     if each:
@@ -215,14 +215,14 @@ def _mebibytes(text: str) -> int:
     return int(match[1]) * 1024 ** ["", "G", "T"].index(match[2].strip("M")) if match else 0
 
 
-def parse_shares(text: str) -> Dict[str, NodeShare]:
+def parse_shares(text: str) -> dict[str, NodeShare]:
     """Memory and GPUs on each node in what `scontrol show job -d JOB` prints, in lines such as
     `Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:2(IDX:0,3)`."""
-    found: Dict[str, NodeShare] = {}
+    found: dict[str, NodeShare] = {}
     for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=(\d+) ?(?:GRES=(\S*))?", text,
                              re.MULTILINE):
         gpus, sure = 0, True
-        indices: List[int] = []
+        indices: list[int] = []
         for number, listed in re.findall(
                 r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?:\(IDX:([\d,-]+)\))?", match[3] or ""):
             gpus += int(number)
@@ -238,23 +238,23 @@ def parse_shares(text: str) -> Dict[str, NodeShare]:
     return found
 
 
-def parse_gres(text: str) -> Dict[str, bool]:
+def parse_gres(text: str) -> dict[str, bool]:
     """Whether Slurm gives out GPUs of each node, by what `sinfo -h -N -o "%N %G"` prints."""
-    found: Dict[str, bool] = {}
+    found: dict[str, bool] = {}
     for line in text.splitlines():
         node, _, gres = line.strip().partition(" ")
         found[node] = found.get(node, False) or bool(re.search(r"(^|,)gpu[:(]", gres.strip()))
     return found
 
 
-def parse_slurm_time(text: str) -> Optional[float]:
+def parse_slurm_time(text: str) -> float | None:
     """Seconds since the epoch of a local time as Slurm prints it (2026-11-21T16:00:00); None
     for `N/A`, `Unknown` and the like."""
     match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text.strip())
     return epoch(*map(int, match.groups())) if match else None
 
 
-def parse_squeue(text: str, job: str) -> Optional[float]:
+def parse_squeue(text: str, job: str) -> float | None:
     """The end of `job` in what `squeue -h -j JOB -o "%A %e"` prints: an array's first job shares
     its number with the array, so there may be other lines."""
     for line in text.splitlines():
@@ -264,7 +264,7 @@ def parse_squeue(text: str, job: str) -> Optional[float]:
     return None
 
 
-def parse_scontrol(text: str, job: str) -> Optional[float]:
+def parse_scontrol(text: str, job: str) -> float | None:
     """The end of `job` in what `scontrol show job JOB` prints."""
     for record in re.split(r"(?=\bJobId=)", text):
         if re.match(rf"JobId={re.escape(job)}\b", record):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import Callable, Optional, Union
+from collections.abc import Callable
 
-Ask = Callable[[], Optional[float]]
+Ask = Callable[[], float | None]
 """Asks when the allocation ends: epoch seconds of the wall clock, or None when it never does."""
 
 ASK_EVERY = 60.0
@@ -29,8 +29,8 @@ class AllocationEnd:
     methods are of one clock that does not jump.
     """
 
-    def __init__(self, at: Union[str, float], margin: float, grace: float, start: float,
-                 ask: Optional[Ask] = None) -> None:
+    def __init__(self, at: str | float, margin: float, grace: float, start: float,
+                 ask: Ask | None = None) -> None:
         self.margin = margin
         self.grace = grace
         self.end = start + at if isinstance(at, (int, float)) else math.inf
@@ -38,9 +38,9 @@ class AllocationEnd:
         """Why the last question was not answered; empty when it was."""
         self._ask = ask if at == "auto" else None
         self._asked = -math.inf
-        self._answer: Optional[float] = None  # seconds that are left, and when that was known
+        self._answer: float | None = None  # seconds that are left, and when that was known
         self._answered = 0.0
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     @property
     def closing(self) -> float:
@@ -57,7 +57,7 @@ class AllocationEnd:
         self.end = min(self.end, now + self.margin) if self.end == math.inf else self.end
         self._ask = None
 
-    def poll(self, now: float, wait: Optional[float] = None) -> bool:
+    def poll(self, now: float, wait: float | None = None) -> bool:
         """Ask again if it is time, and take an answer; whether the end has changed.
 
         `wait`: seconds to wait for the answer, at the start of a run.

@@ -5,12 +5,11 @@ beside it; the facts behind them are tested in tests/live/batch/test_wrapper.py.
 from __future__ import annotations
 
 import shlex
-from typing import List
 
 from vrm.live.batch.base import Wrapper, WrapperError, clock, systems
 
 
-def submit_commands(system: str, wrapper: Wrapper) -> List[str]:
+def submit_commands(system: str, wrapper: Wrapper) -> list[str]:
     """What to type to submit the script, a chain of them too.
 
     The allocations of a chain are submitted at once, by the user: a script that submits itself

@@ -12,8 +12,8 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
-                    Union)
+from typing import (Any, Protocol, Union)
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, TopologyError, read_topology
@@ -46,12 +46,12 @@ class Launch:
     the lines are known in which the launcher's program reports bindings on standard error, one for
     each rank: a beginning, and two texts behind it. They are kept out of the job's output."""
 
-    argv: Tuple[str, ...]
+    argv: tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[Path, str]
-    affinity: Optional[Tuple[int, ...]] = None
+    affinity: tuple[int, ...] | None = None
     host: str = ""
-    reports: Tuple[Tuple[bytes, bytes, bytes], ...] = ()
+    reports: tuple[tuple[bytes, bytes, bytes], ...] = ()
 
 
 class Settings(Protocol):
@@ -66,7 +66,7 @@ class Settings(Protocol):
     @property
     def transport(self) -> str: ...
     @property
-    def options(self) -> Tuple[str, ...]: ...
+    def options(self) -> tuple[str, ...]: ...
     @property
     def environment(self) -> Mapping[str, str]: ...
     @property
@@ -91,7 +91,7 @@ class Launcher:
 
     kind = ""
     automatic = False
-    rank_variables: Tuple[str, ...] = ()
+    rank_variables: tuple[str, ...] = ()
     several_nodes = True
     relayed = False
     complaints = ""
@@ -102,7 +102,7 @@ class Launcher:
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "Launcher":
+               base: Mapping[str, str]) -> Launcher:
         """Find the programs of this launcher; LaunchError when it cannot start jobs here.
 
         `emulated`: ranks outnumber the cores of this one machine and are not bound.
@@ -112,7 +112,7 @@ class Launcher:
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         """What starts the application on its slots; LaunchError when that cannot be expressed.
 
         `variables` are the job's own, which all of its ranks get.
@@ -129,7 +129,7 @@ class Launcher:
         that killed it), from what the launcher's program returned and said in a job's files."""
         return code
 
-    def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None) -> Tuple[str, ...]:
+    def lost_nodes(self, errors: PathLike, output: PathLike | None = None) -> tuple[str, ...]:
         """The nodes that a job has lost: its supervisor says so at the end of the file of errors, where the
         connection to the job's node was lost. A launcher's program may say it, too."""
         match = _DISCONNECTED.search(tail(errors, 512))
@@ -151,8 +151,8 @@ def _complete(launcher: Any) -> Launcher:
 
 
 def make_launcher(settings: Settings, emulated: bool = False,
-                  topologies: Optional[Mapping[str, Topology]] = None,
-                  base: Optional[Mapping[str, str]] = None) -> Launcher:
+                  topologies: Mapping[str, Topology] | None = None,
+                  base: Mapping[str, str] | None = None) -> Launcher:
     """The launcher that the settings name: a registered one, a class by dotted path, or with
     `auto` the first of those that are `automatic` whose program is here.
 
@@ -168,7 +168,7 @@ def make_launcher(settings: Settings, emulated: bool = False,
             topologies = {machine.host: machine}
     except (PolicyError, TopologyError) as error:
         raise LaunchError(str(error)) from error
-    complaints: List[NoProgram] = []
+    complaints: list[NoProgram] = []
     for found in kinds:
         try:
             return _complete(found.detect(settings, emulated, topologies,
@@ -223,7 +223,7 @@ def ask_version(program: str, env: Mapping[str, str], mend: str,
     return done.stdout.decode(errors="replace")
 
 
-def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> List[int]:
+def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> list[int]:
     """The CPU numbers of a slot's cores on its node, all hardware threads of each core.
 
     Raises LaunchError when they are not known: a wrong number is another job's core.
@@ -240,12 +240,12 @@ def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) ->
 
 
 def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
-                ) -> Optional[Sequence[Sequence[int]]]:
+                ) -> Sequence[Sequence[int]] | None:
     """The CPUs of each rank of a node, if one list is right for all nodes; else None.
 
     `hosts` and `cpus` are those of the ranks; a node with fewer ranks has the list's beginning.
     """
-    lists: Dict[str, List[Sequence[int]]] = {}
+    lists: dict[str, list[Sequence[int]]] = {}
     for host, of_rank in zip(hosts, cpus):
         lists.setdefault(host, []).append(of_rank)
     longest = max(lists.values(), key=len)
@@ -267,7 +267,7 @@ def head(path: PathLike, ranks: int) -> str:
         return ""
 
 
-def compare_cpus(found: Mapping[int, FrozenSet[int]], slots: Sequence[RankSlot],
+def compare_cpus(found: Mapping[int, frozenset[int]], slots: Sequence[RankSlot],
                  nodes: Sequence[Node], topologies: Mapping[str, Topology], unreported: str
                  ) -> BindingCheck:
     """The check of bindings where CPU numbers of ranks were `found`; `unreported` says why
@@ -307,8 +307,8 @@ class Result:
     """The end of a NAS Parallel Benchmark's output: its own seconds, and the word after
     `Verification` (SUCCESSFUL, UNSUCCESSFUL, NOT PERFORMED); None for what is not there."""
 
-    seconds: Optional[float] = None
-    verification: Optional[str] = None
+    seconds: float | None = None
+    verification: str | None = None
 
 
 _NO_RESULT = Result()

@@ -7,7 +7,7 @@ its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight co
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
                                   synthetic)
@@ -38,11 +38,11 @@ class Direct(Launcher):
         self.topologies = dict(topologies)
         self.emulated = emulated
         self.run_id = ""
-        self._hosts: Dict[str, str] = {}  # by the node: where its programs start, "" for here
+        self._hosts: dict[str, str] = {}  # by the node: where its programs start, "" for here
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "Direct":
+               base: Mapping[str, str]) -> Direct:
         """Nothing is to be found; LaunchError for options that nobody would read."""
         if settings.options:
             raise LaunchError("Launcher.Options are arguments for mpirun, and Launcher.Kind: "
@@ -52,7 +52,7 @@ class Direct(Launcher):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         """The application itself, bound to the cores of all slots, with a thread for each.
 
         On another node than this one the relay starts it. Raises LaunchError for a job on several
@@ -63,7 +63,7 @@ class Direct(Launcher):
             raise LaunchError(f"job {job_id} would span {len(names)} nodes ({', '.join(names)}), "
                               "and Launcher.Kind: direct starts one process on one node; write "
                               "nodes=1 in its line, ask for fewer ranks, or set the Kind of an MPI")
-        cpus: List[int] = []
+        cpus: list[int] = []
         if not self.emulated and not synthetic(self.topologies, slots, nodes):
             cpus = sorted(cpu for slot in slots
                           for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))

@@ -41,7 +41,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.live.batch.base import around, systems
 from vrm.live.launch.base import LaunchError
@@ -76,9 +76,9 @@ _FABRICS = ("sys/class/infiniband/*", "dev/hfi1_*", "sys/class/cxi/*", "dev/kgni
 _TRANSPORT_PARAMETERS = ("pml", "btl", "mtl")
 
 
-def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = None,
-                settings: Optional[Mapping[str, str]] = None, slots: Sequence[int] = (),
-                allow_root: bool = False) -> Dict[str, str]:
+def environment(base: Mapping[str, str], user: Mapping[str, str] | None = None,
+                settings: Mapping[str, str] | None = None, slots: Sequence[int] = (),
+                allow_root: bool = False) -> dict[str, str]:
     """The environment of all jobs of a run, by the table above; `tagged` adds the last row.
 
     `base` is vrm's environment, `user` are the variables of `Launcher.Environment`, `settings`
@@ -111,13 +111,13 @@ def with_own_mpi(path: str) -> str:
     return os.pathsep.join(filter(None, (path, own_programs())))
 
 
-def tagged(env: Mapping[str, str], run: str, job_id: int) -> Dict[str, str]:
+def tagged(env: Mapping[str, str], run: str, job_id: int) -> dict[str, str]:
     """The environment of one job: with the marks by which its processes are found."""
     return {**env, "VRM_RUN": run, "VRM_JOB_ID": str(job_id)}
 
 
-def with_threads(env: Mapping[str, str], variables: Optional[Mapping[str, str]],
-                 slots: Sequence[RankSlot], options: Sequence[str] = ()) -> Dict[str, str]:
+def with_threads(env: Mapping[str, str], variables: Mapping[str, str] | None,
+                 slots: Sequence[RankSlot], options: Sequence[str] = ()) -> dict[str, str]:
     """The environment of one job of an MPI: with its own `variables`, and a thread for each core of
     a rank where the user has not said otherwise (in `env`, `variables` or the launcher's
     `options`)."""
@@ -128,7 +128,7 @@ def with_threads(env: Mapping[str, str], variables: Optional[Mapping[str, str]],
 
 
 def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emulated: bool,
-                      several: bool = False, tcp: bool = False) -> Dict[str, str]:
+                      several: bool = False, tcp: bool = False) -> dict[str, str]:
     """The variables that Open MPI of this major version runs best with here.
 
     `chosen` are the names that the user has set; `one_machine` tells that jobs stay on
@@ -156,14 +156,14 @@ def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emul
     return settings
 
 
-def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
+def hydra_settings(base: Mapping[str, str]) -> dict[str, str]:
     """The variables that Hydra wants inside a batch job: in Slurm's its proxies must not be
     bound."""
     system = around(base)
     return dict(system.hydra_settings) if system else {}
 
 
-def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
+def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
     """The environment for srun: without wishes for the whole job that it would take for the
     step's. `user` are the variables of `Launcher.Environment`, which stay."""
     wishes = [re.compile(system.step_wishes) for system in systems().values() if system.step_wishes]
@@ -175,7 +175,7 @@ _THREAD_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFIN
 
 
 def thread_settings(env: Mapping[str, str], user: Mapping[str, str], threads: int,
-                    bound: bool) -> Dict[str, str]:
+                    bound: bool) -> dict[str, str]:
     """The variables for the threads of one job: `threads` of them, each kept on its core if the
     job is `bound`. `env` is the job's environment, `user` what `Launcher.Environment` says."""
     settings = {"OMP_NUM_THREADS": user.get("OMP_NUM_THREADS", str(threads))}
@@ -185,7 +185,7 @@ def thread_settings(env: Mapping[str, str], user: Mapping[str, str], threads: in
 
 
 def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
-                   ) -> Dict[str, str]:
+                   ) -> dict[str, str]:
     """The variables for Open MPI inside batch systems: none where it finds a slot for each of the
     `cores` of every host there, else those that make it overlook them."""
     for system in systems().values():
@@ -197,7 +197,7 @@ def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
 
 
 def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
-                     options: Sequence[str]) -> Dict[str, str]:
+                     options: Sequence[str]) -> dict[str, str]:
     """What the user has set, by variable name: in the environment, in the configuration, as
     `--mca NAME VALUE` among the launcher's options, or in `~/.openmpi/mca-params.conf`."""
     chosen = environment(base, user)
@@ -215,20 +215,20 @@ def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
     return chosen
 
 
-def fabric(root: Union[str, "os.PathLike[str]"] = "/") -> str:
+def fabric(root: str | os.PathLike[str] = "/") -> str:
     """The network fabric or GPU of this machine, as the path that shows it; "" for none."""
     return next((str(path) for pattern in _FABRICS for path in sorted(Path(root).glob(pattern))),
                 "")
 
 
-def root_allowed(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> bool:
+def root_allowed(env: Mapping[str, str], configured: bool, user: int | None = None) -> bool:
     """Whether mpirun will run as this user: not root, or allowed by the configuration
     (`Launcher.AllowRoot`) or by Open MPI's two variables in `env`."""
     user = os.geteuid() if user is None else user
     return user != 0 or configured or all(env.get(name) == "1" for name in ROOT_VARIABLES)
 
 
-def check_root(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> None:
+def check_root(env: Mapping[str, str], configured: bool, user: int | None = None) -> None:
     """Raise LaunchError once, at the start, instead of failing job by job."""
     if not root_allowed(env, configured, user):
         raise LaunchError(

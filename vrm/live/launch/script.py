@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
@@ -61,7 +61,7 @@ class Scripts(Direct):
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "Scripts":
+               base: Mapping[str, str]) -> Scripts:
         """Nothing is to be found."""
         made = cls(environment(base, settings.environment), settings.environment, topologies, emulated)
         made.site = {name: value for name, value in base.items()
@@ -74,13 +74,13 @@ class Scripts(Direct):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None, alone: bool = False, unsaid: bool = False) -> Launch:
+                variables: Mapping[str, str] | None = None, alone: bool = False, unsaid: bool = False) -> Launch:
         """The script, bound to the cores of those slots that are on the first node; `alone`: to all cores of
         the node, as nobody else has any. `unsaid`: see `cores_unsaid`."""
-        on: Dict[str, List[RankSlot]] = {}
+        on: dict[str, list[RankSlot]] = {}
         for slot in slots:
             on.setdefault(nodes[slot.node].name, []).append(slot)
-        idle: Dict[str, List[RankSlot]] = {}
+        idle: dict[str, list[RankSlot]] = {}
         for slot in _idle(slots, nodes) if alone else ():
             idle.setdefault(nodes[slot.node].name, []).append(slot)
         names = list(on)
@@ -124,7 +124,7 @@ class Scripts(Direct):
         return {name: value for name, value in theirs.items()
                 if self.launcher.in_steps == "srun" and OF_OTHERS.fullmatch(name)}
 
-    def finding(self, env: Mapping[str, str]) -> Dict[str, str]:
+    def finding(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables by which programs of a job find the commands first, not those for programs outside of jobs,
         and an mpirun."""
         ours = (str(self.commands), str(self.outside))
@@ -132,7 +132,7 @@ class Scripts(Direct):
         return {"PATH": os.pathsep.join([ours[0], with_own_mpi(os.pathsep.join(others))]),
                 **profile.variables(self.commands, env, [self.outside])}
 
-    def _of_launcher(self) -> Dict[str, str]:
+    def _of_launcher(self) -> dict[str, str]:
         """What the run's launcher sets for its mpirun, for those in scripts."""
         theirs: Mapping[str, str] = getattr(self.launcher, "env", {})
         return {name: value for name, value in theirs.items()

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
-from typing import Dict, FrozenSet, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, Settings, ask_version, compare_cpus, head, shared_list, slot_cpus,
@@ -46,7 +46,7 @@ class Srun(Launcher):
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> "Srun":
+               base: Mapping[str, str]) -> Srun:
         """Find srun; LaunchError when there is none, or no Slurm job around."""
         srun = find_srun(settings.mpirun, base)
         if emulated:
@@ -60,7 +60,7 @@ class Srun(Launcher):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
+                variables: Mapping[str, str] | None = None) -> Launch:
         """srun with a task on each slot; LaunchError when its CPU numbers are not known.
 
         `rankfile` becomes the host file.
@@ -133,12 +133,12 @@ _MASK = re.compile(r"cpu[-_]bind\S*=(?:MAP|MASK) +- +\S+, task +(\d+) +\d+ \[\d+
                    r"mask 0x([0-9A-Fa-f]+)( set)?\s*?\n")
 
 
-def parse_masks(text: str) -> Dict[int, FrozenSet[int]]:
+def parse_masks(text: str) -> dict[int, frozenset[int]]:
     """The CPUs of each rank by what slurmd reports under `--cpu-bind=verbose`:
 
     `cpu-bind=MAP  - n1, task  0  0 [6242]: mask 0x2 set`
     """
-    found: Dict[int, FrozenSet[int]] = {}
+    found: dict[int, frozenset[int]] = {}
     for match in _MASK.finditer(text):
         mask = int(match[2], 16)
         found.setdefault(int(match[1]), frozenset(

@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import Launcher, synthetic
 from vrm.live.nodes.topology import Topology, fold
@@ -39,7 +39,7 @@ RANK = "vrm-rank"
 NODES, CORES = "nodes", "cores"
 """The files next to the job's, which say how the agent gets to its nodes, and which CPUs it has there."""
 
-Ways = Mapping[str, Tuple[Sequence[str], bool]]
+Ways = Mapping[str, tuple[Sequence[str], bool]]
 """What starts a program on another node, by its name (see `vrm.live.nodes.connecting.way_to`)."""
 
 _AGENT = f"""#!/bin/sh
@@ -90,7 +90,7 @@ used=used.${step:-batch}.$host.$$
 
 
 def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]]
-                    ) -> Dict[str, str]:
+                    ) -> dict[str, str]:
     """What Slurm sets for the batch script of such a job; `on` are its tasks by their nodes, `idle` its other
     cores."""
     counts = [len(slots) for slots in on.values()]
@@ -118,7 +118,7 @@ def cores_unsaid(job: Job) -> bool:
 
 
 def pbs_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], listed: Path, said: Mapping[str, str]
-                  ) -> Dict[str, str]:
+                  ) -> dict[str, str]:
     """What PBS sets for the script of such a job; `listed` is the file with its nodes, `said` what Slurm says of it."""
     index = said.get("SLURM_ARRAY_TASK_ID")
     first = next(iter(on.values()))
@@ -130,7 +130,7 @@ def pbs_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], listed: Pat
     return found
 
 
-def of_submission(job: Job, details: Details, directory: str, start: float) -> Dict[str, str]:
+def of_submission(job: Job, details: Details, directory: str, start: float) -> dict[str, str]:
     """What Slurm says to a batch script of how its job was submitted. `start`: epoch seconds."""
     found = {"SLURM_JOB_NAME": details.name or job.app, "SLURM_SUBMIT_DIR": directory,
              "SLURM_JOB_START_TIME": str(int(start)), "SLURM_JOB_END_TIME": str(int(start + job.walltime))}
@@ -143,7 +143,7 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> D
 
 def counted(numbers: Sequence[int]) -> str:
     """As Slurm writes a number for each node: `4(x2),2`."""
-    found: List[List[int]] = []
+    found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][0] == number:
             found[-1][1] += 1
@@ -154,7 +154,7 @@ def counted(numbers: Sequence[int]) -> str:
 
 def folded_names(names: Sequence[str]) -> str:
     """Node names as Slurm folds them, `n[0-3],m7`, in their order."""
-    found: List[Tuple[str, int, List[List[int]]]] = []
+    found: list[tuple[str, int, list[list[int]]]] = []
     for name in names:
         stem = name.rstrip("0123456789")
         digits = name[len(stem):]
@@ -180,12 +180,12 @@ def folded_names(names: Sequence[str]) -> str:
 
 def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]],
               topologies: Mapping[str, Topology], bound: bool, launcher: Launcher, records: Path, run: str,
-              site: Mapping[str, str], threads: str, measure: Path) -> Dict[str, List[str]]:
+              site: Mapping[str, str], threads: str, measure: Path) -> dict[str, list[str]]:
     """What the file of a job says (see `vrm.steps.jobfile`); `idle` are cores that no task has."""
     nodes = []
     for host, slots in on.items():
-        cores: List[List[int]] = []
-        sockets: List[int] = []
+        cores: list[list[int]] = []
+        sockets: list[int] = []
         for slot in (*slots, *idle.get(host, ())):
             for core in slot.cores:
                 cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
@@ -248,7 +248,7 @@ def _without_ours(site: Mapping[str, str]) -> str:
                            in WAYS["srun"].environment(site).items() if name.isidentifier())
 
 
-def confined(commands: Path, emulated: bool) -> Dict[str, str]:
+def confined(commands: Path, emulated: bool) -> dict[str, str]:
     """The variables by which mpiruns in a script stay on the job's nodes and cores."""
     agent = commands / AGENT
     found = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(agent), "PRTE_MCA_plm": "ssh",
@@ -263,7 +263,7 @@ def confined(commands: Path, emulated: bool) -> Dict[str, str]:
             "PRTE_MCA_odls_base_exec_agent": str(commands / RANK)}
 
 
-def commands() -> Dict[str, str]:
+def commands() -> dict[str, str]:
     """The programs for mpiruns in scripts, by their names."""
     return {AGENT: _AGENT, RANK: _RANK}
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import MappingProxyType
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.launch.base import PathLike
 from vrm.live.nodes.devices import VARIABLES
@@ -48,21 +48,21 @@ class Visible:
 
     def __init__(self, gpus: Mapping[str, Sequence[Gpu]], chosen: Sequence[str] = (),
                  whole: bool = False, granted: Mapping[str, int] = NONE,
-                 steps: Callable[[Sequence[int]], Dict[str, str]] = lambda gpus: {}) -> None:
+                 steps: Callable[[Sequence[int]], dict[str, str]] = lambda gpus: {}) -> None:
         self._gpus = {host: {gpu.index: gpu for gpu in own} for host, own in gpus.items() if own}
         self._chosen = frozenset(chosen)
         self._whole = whole
         self._granted = granted
         self._steps = steps
 
-    def variables(self, booking: Booking, nodes: Sequence[Node]) -> Dict[str, str]:
+    def variables(self, booking: Booking, nodes: Sequence[Node]) -> dict[str, str]:
         """What the batch system's own launcher wants to hear for a job, also below mpirun."""
         return self._steps([self._granted.get(nodes[node].name, 0)
                             for node in booking.placement.nodes]) if self._granted else {}
 
     def wrapped(self, booking: Booking, nodes: Sequence[Node], program: PathLike,
                 arguments: Sequence[str], variables: Mapping[str, str], table: PathLike,
-                whole: bool = False) -> Tuple[PathLike, Tuple[str, ...], Dict[Path, str]]:
+                whole: bool = False) -> tuple[PathLike, tuple[str, ...], dict[Path, str]]:
         """The program and the arguments with which a job is started, and the files which that needs: the
         program itself and none, where nothing is to be set. `whole`: the job is one process, on its
         first node."""
@@ -71,13 +71,13 @@ class Visible:
             return program, tuple(arguments), {}
         return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {Path(table): text}
 
-    def of_steps(self, booking: Booking, nodes: Sequence[Node]) -> List[str]:
+    def of_steps(self, booking: Booking, nodes: Sequence[Node]) -> list[str]:
         """The GPUs of a script job, as `vrm.steps.jobfile` has them: its steps share them out."""
         return [f"{nodes[node].name} {index} {gpu.socket} {VARIABLES[gpu.kind]} {gpu.word}"
                 for node, by_name in booking.placement.devices.items() for index in by_name.get(GPU, ())
                 for gpu in [self._gpus[nodes[node].name][index]]]
 
-    def _table(self, booking: Booking, nodes: Sequence[Node], chosen: "frozenset[str] | set[str]",
+    def _table(self, booking: Booking, nodes: Sequence[Node], chosen: frozenset[str] | set[str],
                one_process: bool) -> str:
         """The table for a job; empty where nothing is to be set."""
         placement, request = booking.placement, booking.job.request
@@ -87,8 +87,8 @@ class Visible:
         if not any(name == GPU for name, _ in (*request.per_task, *request.per_node)):
             alone = request.exclusive or placement.alone
             return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
-        lines: List[str] = []
-        whole: Dict[str, List[Gpu]] = {}
+        lines: list[str] = []
+        whole: dict[str, list[Gpu]] = {}
         task = 0
         for node, tasks in placement.ranks_by_node(nodes):
             host = nodes[node].name
@@ -103,7 +103,7 @@ class Visible:
             return _line("*", self._settings(*next(iter(whole.items()))))
         return "".join(lines)
 
-    def _settings(self, host: str, gpus: Sequence[Gpu]) -> Dict[str, str]:
+    def _settings(self, host: str, gpus: Sequence[Gpu]) -> dict[str, str]:
         """What shows these GPUs of a node and no others."""
         settings = self._hidden([host])
         for kind, variable in VARIABLES.items():
@@ -112,7 +112,7 @@ class Visible:
                 settings[variable] = ",".join(words)
         return settings
 
-    def _hidden(self, hosts: Sequence[str]) -> Dict[str, str]:
+    def _hidden(self, hosts: Sequence[str]) -> dict[str, str]:
         """What shows no GPU of these nodes."""
         kinds = {gpu.kind for host in hosts for gpu in self._gpus.get(host, {}).values()}
         return {variable: NOTHING.get(variable, "") for kind, variable in VARIABLES.items()

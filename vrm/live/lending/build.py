@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Mapping, Optional
+from collections.abc import Mapping
 
 from vrm.system.compiling import CompileError, Recipe
 
@@ -15,7 +15,7 @@ class BuildError(RuntimeError):
     """There is no shim, and why; jobs lend by affinity alone then."""
 
 
-def shim(env: Optional[Mapping[str, str]] = None) -> Path:
+def shim(env: Mapping[str, str] | None = None) -> Path:
     """The shim for this machine, built when there is none yet. BuildError when that cannot be done."""
     try:
         return SHIM.made(env)

@@ -6,7 +6,8 @@ import os
 import stat
 import struct
 from pathlib import Path
-from typing import Dict, Mapping, NamedTuple, Union
+from typing import NamedTuple
+from collections.abc import Mapping
 
 from vrm.live.lending.build import BuildError, shim
 from vrm.live.nodes.lending import folder
@@ -22,11 +23,11 @@ _INTERPRETER = 3  # PT_INTERP of the ELF format
 class Following(NamedTuple):
     """The variables of a malleable job, and why the number of its threads cannot follow ("": it can)."""
 
-    variables: Dict[str, str]
+    variables: dict[str, str]
     rigid: str = ""
 
 
-def following(program: Union[str, Path], run: str, job: int, env: Mapping[str, str]) -> Following:
+def following(program: str | Path, run: str, job: int, env: Mapping[str, str]) -> Following:
     """How the processes of a job of this program follow. `env` is what they would have without: a library
     that is preloaded there stays. Whatever is missing, cores are lent by affinity all the same."""
     place = folder(run, job)
@@ -42,7 +43,7 @@ def following(program: Union[str, Path], run: str, job: int, env: Mapping[str, s
     return Following(variables, reason)
 
 
-def rigid(program: Union[str, Path]) -> str:
+def rigid(program: str | Path) -> str:
     """Why no library can be preloaded into a program, "" when one can, or it is not known (a script)."""
     try:
         with open(program, "rb") as file:

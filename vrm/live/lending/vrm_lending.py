@@ -16,7 +16,7 @@ import mmap
 import os
 import stat
 import struct
-from typing import FrozenSet, NamedTuple, Optional
+from typing import NamedTuple
 
 SIZE, CPUS, MAGIC, PROGRAM = 4096, 4096, b"VRMLEND1", 1
 _HEAD = struct.Struct("=8sIIIIQQB")
@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
     epoch: int
     cores: int
     of: int
-    cpus: FrozenSet[int]
+    cpus: frozenset[int]
 
     def threads(self, at_start: int) -> int:
         """How many threads or workers to use where the program began with so many: never more, at least
@@ -83,7 +83,7 @@ class Lending:
             os.close(handle)
         os.rename(aside, self._path)
 
-    def take(self) -> Optional[Wanted]:
+    def take(self) -> Wanted | None:
         """The order that has come since the last one was taken, None for none."""
         if not self.active or self._file[_INDEX] == self._taken:
             return None

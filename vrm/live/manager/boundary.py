@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from pathlib import Path
-from typing import Iterator
+from collections.abc import Iterator
 
 from vrm.run.journal import Journal
 

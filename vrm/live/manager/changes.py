@@ -9,7 +9,8 @@ with it, unless its configuration says other rules than it did then.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Mapping
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.config.policies import load_all
 from vrm.live.manager.liverun import LiveRun

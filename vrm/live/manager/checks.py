@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Dict
 
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.lending import Lending
@@ -84,7 +83,7 @@ class Checks(Part):
         else:
             live.tell("warning", f"#{job.id} {job.app}: {why}")
 
-    def _limits(self, placement: Placement, request: Request) -> Dict[str, int]:
+    def _limits(self, placement: Placement, request: Request) -> dict[str, int]:
         """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
         each, once = (dict(amounts).get(MEMORY, 0) for amounts in (request.per_task,
                                                                       request.per_node))

@@ -6,7 +6,8 @@ import math
 import os
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.live.manager import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
@@ -46,9 +47,9 @@ class Continuing(Part):
         self.ends = ends
         self.lending = lending
         self.site = site
-        self._borrowers: Dict[int, Placement] = {}  # as they started
+        self._borrowers: dict[int, Placement] = {}  # as they started
         self.run_id = uuid.uuid4().hex[:12]
-        self._run_of: Dict[int, Record] = {}  # the manager under which a job was started
+        self._run_of: dict[int, Record] = {}  # the manager under which a job was started
 
     def take_up(self, past: Past, failed: bool = False) -> None:
         """Continue the past of this run's state: what was stopped runs again, and with `failed` what did not
@@ -125,9 +126,9 @@ class Continuing(Part):
         also those that did not complete."""
         live, state = self.live, self.live.state
         wanted = unsuccessful if failed else stopped
-        ids: List[int] = []
-        refused: List[str] = []
-        dropped: List[Dropped] = []
+        ids: list[int] = []
+        refused: list[str] = []
+        dropped: list[Dropped] = []
         for job_id in with_dependents(state.book.entries, wanted):
             entry = state.entry(job_id)
             try:
@@ -218,7 +219,7 @@ class Continuing(Part):
             running.why = f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} restarted"
         return bool(names)
 
-    def _now(self, start: Mapping[str, Any], under: Mapping[str, Any], job_id: int) -> Optional[Placement]:
+    def _now(self, start: Mapping[str, Any], under: Mapping[str, Any], job_id: int) -> Placement | None:
         """The cores of a start that an earlier manager has recorded, on the nodes there are now; None
         where they are not there, or whoever lends them is not."""
         cluster = self.live.cluster
@@ -230,7 +231,7 @@ class Continuing(Part):
         settled = self.live.state.lends.settled(placement, job_id)
         return settled if all(lender in cluster.bookings for lender, _ in settled.lent) else None
 
-    def _missing(self, placement: Placement, before: Cluster) -> List[str]:
+    def _missing(self, placement: Placement, before: Cluster) -> list[str]:
         """The nodes of a placement, in the cluster of an earlier manager, on which nothing can run now: they did
         not answer, or have other cores."""
         cluster = self.live.cluster
@@ -238,7 +239,7 @@ class Continuing(Part):
         return [node.name for node in (before.nodes[number] for number in sorted(placement.nodes))
                 if there.get(node.name) != node.sockets]
 
-    def _bequeath(self, rooms: Mapping[Tuple[int, int], Room]) -> None:
+    def _bequeath(self, rooms: Mapping[tuple[int, int], Room]) -> None:
         """Jobs that run have what lenders have left to them."""
         cluster = self.live.cluster
         for (start, under), loans in self.live.state.lends.left(cluster, self._borrowers, rooms):

@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import traceback
-from typing import Callable, Dict, Optional
+from collections.abc import Callable
 
 FEW = 1000
 """Jobs of a run up to which the manager itself answers questions and writes its state: it takes some hundredths of
@@ -35,9 +35,9 @@ class Copies:
 
     def __init__(self, most: int = AT_A_TIME) -> None:
         self._most = most
-        self._working: Dict[int, Optional[Then]] = {}
+        self._working: dict[int, Then | None] = {}
 
-    def begin(self, work: Callable[[], None], keep: int = -1, then: Optional[Then] = None) -> bool:
+    def begin(self, work: Callable[[], None], keep: int = -1, then: Then | None = None) -> bool:
         """Whether a copy does this work, which may use the open file `keep`; not where there are too many, and
         another time will do. `then` is called by `look` or `wait`."""
         self.look()

@@ -6,7 +6,8 @@ import collections
 import math
 import os
 import socket
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.front import jobs as front
 from vrm.front.answers import Refused
@@ -47,10 +48,10 @@ class LiveCounter(Part):
         self._intake = intake
         self._ends = ends
         self._control = control
-        self.known: Dict[str, List[int]] = {}
+        self.known: dict[str, list[int]] = {}
         self._site_at = -math.inf
         self._site: front.Site
-        self._steps: Dict[int, List[Step]] = {}
+        self._steps: dict[int, list[Step]] = {}
         self._steps_of = (0, 0)
         self._sizes = {node.name: node.cores for node in live.cluster.nodes}
 
@@ -79,25 +80,25 @@ class LiveCounter(Part):
 
     # Jobs.
 
-    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.JobView]:
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> list[front.JobView]:
         """The jobs of these ids that there are, or without ids all."""
         entries = self.live.state.book.entries
         chosen = [entries[job_id] for job_id in sorted(set(ids)) if job_id in entries] if ids else list(entries.values())
         head = self._head()
         return [self._job(entry, head) for entry in chosen if ended or not entry.state.ended]
 
-    def ids(self) -> List[int]:
+    def ids(self) -> list[int]:
         """Those of all jobs."""
         return list(self.live.state.book.entries)
 
-    def array(self, first: int) -> List[front.JobView]:
+    def array(self, first: int) -> list[front.JobView]:
         """The jobs of the array whose first one this is."""
         entries, last = self.live.state.book.entries, first
         while last + 1 in entries and entries[last + 1].details.more.get("array_id") == first:
             last += 1
         return self.jobs(range(first, last + 1))
 
-    def steps(self, job: front.JobView) -> List[Step]:
+    def steps(self, job: front.JobView) -> list[Step]:
         """The steps of a job that have ended."""
         path = self.live.run_directory.steps
         try:
@@ -109,13 +110,13 @@ class LiveCounter(Part):
             self._steps_of = about.st_mtime_ns, about.st_size
         return self._steps.get(job.id, [])
 
-    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], Optional[List[List[front.StepUsage]]]]:
+    def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], list[list[front.StepUsage]] | None]:
         """What the scripts of running jobs, and their steps, use now on all their nodes."""
         asked = [self.live.watch.ask_usage(job.id, job.nodes) for job in jobs]
         return lambda: ([put_together(each.found) for each in asked]
                         if all(each.done() for each in asked) else None)
 
-    def files(self, job: front.JobView) -> Tuple[str, str, str]:
+    def files(self, job: front.JobView) -> tuple[str, str, str]:
         """The paths of a job's output, errors and input."""
         return files_of(self.live.run_directory, job.job, job.details, job.nodes[0] if job.nodes else "",
                         str(self.live.settings.workplace))
@@ -125,7 +126,7 @@ class LiveCounter(Part):
         copy = self.live.state.entry(job_id).job.payload.copy
         return read_own(self.live.run_directory.scripts / copy)
 
-    def _head(self) -> Optional[int]:
+    def _head(self) -> int | None:
         """The job whose turn it is."""
         queue = self.live.state.queue
         if not len(queue):
@@ -133,11 +134,11 @@ class LiveCounter(Part):
         order = queue.in_order(self.live.now)
         return order[0].id if len(order) else None
 
-    def _job(self, entry: Entry, head: Optional[int]) -> front.JobView:
+    def _job(self, entry: Entry, head: int | None) -> front.JobView:
         job, details, state = entry.job, entry.details, entry.state
         running = self.live.running.get(job.id)
         held = self._ends.held.get(job.id)
-        more: Dict[str, Any] = {"requeued": entry.tries + entry.losses, "begun": entry.begun < math.inf}
+        more: dict[str, Any] = {"requeued": entry.tries + entry.losses, "begun": entry.begun < math.inf}
         if details.index is not None:
             more["array"] = details.more.get("array_id")
         if running is not None:
@@ -166,7 +167,7 @@ class LiveCounter(Part):
                 more["start"] = promise
         return front.JobView(job.id, job, details, state, **more)
 
-    def _why(self, entry: Entry, head: Optional[int]) -> Tuple[str, str]:
+    def _why(self, entry: Entry, head: int | None) -> tuple[str, str]:
         """Why a job waits: the kind, and more for people."""
         job = entry.job
         if entry.held:
@@ -191,7 +192,7 @@ class LiveCounter(Part):
             for ids in to_ranges([job_id for job_id in each.ids if entries[job_id].open_for(each)]):
                 yield each._replace(ids=ids)
 
-    def _ended(self, job: Job) -> Dict[str, Any]:
+    def _ended(self, job: Job) -> dict[str, Any]:
         """When, where and how a job ended."""
         records = self.live.records
         for outcome in records.pending:
@@ -211,7 +212,7 @@ class LiveCounter(Part):
         """The cores of these nodes, as far as they are there still."""
         return sum(self._sizes.get(name, 0) for name in names)
 
-    def _of_outcome(self, outcome: EndedJob) -> Dict[str, Any]:
+    def _of_outcome(self, outcome: EndedJob) -> dict[str, Any]:
         nodes = self.live.cluster.nodes if outcome.cluster is None else outcome.cluster.nodes
         return {**_place(outcome.booking, nodes), "end": outcome.end, "code": outcome.exit_code,
                 "reason": outcome.reason, "cause": outcome.cause,
@@ -219,7 +220,7 @@ class LiveCounter(Part):
 
     # Nodes.
 
-    def nodes(self) -> List[front.NodeView]:
+    def nodes(self) -> list[front.NodeView]:
         """The nodes, and what of them jobs have."""
         cluster, found = self.live.cluster, []
         whole = {number for booking in cluster.bookings.values() if booking.job.exclusive
@@ -237,13 +238,13 @@ class LiveCounter(Part):
 
     # What is asked for.
 
-    def _values(self, asked: Asked) -> Dict[str, Any]:
+    def _values(self, asked: Asked) -> dict[str, Any]:
         """The values of a job of a call; Refused where no more jobs are taken."""
         if self.live.phase != "running":
             raise Refused("the manager of vrm is stopping and takes no more jobs")
         return {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}
 
-    def submit(self, asked: Asked) -> List[int]:
+    def submit(self, asked: Asked) -> list[int]:
         """New jobs; their ids."""
         live, values = self.live, self._values(asked)
         if asked.command in self.known:
@@ -265,7 +266,7 @@ class LiveCounter(Part):
             values["variables"] = {**values.get("variables", {}), **_of_array(asked.indices)}
             if 0 < asked.width < len(asked.indices):
                 values["throttle"] = asked.width
-        origin: Dict[str, Any] = {"command": asked.command} if asked.command else {}
+        origin: dict[str, Any] = {"command": asked.command} if asked.command else {}
         ids, refused = self._intake.take(values, asked.indices, keep=False, own=_own(asked, first), **origin)
         if refused:
             raise Refused(refused)
@@ -308,7 +309,7 @@ class LiveCounter(Part):
         if running is None or not signals.send(running, signal, None):
             raise Refused("it does not run")
 
-    def entering(self, job_id: int, env: Mapping[str, str]) -> Dict[str, str]:
+    def entering(self, job_id: int, env: Mapping[str, str]) -> dict[str, str]:
         """The variables with which a client, which has these, runs a step in a running job."""
         live, running = self.live, self.live.running.get(job_id)
         if running is None or running.intent:
@@ -370,7 +371,7 @@ ANEW = ("begin", "after", "singleton", "nodes", "throttle")
 """What changes of a job that waits, by a job that takes its id."""
 
 
-def _of_array(indices: Sequence[int]) -> Dict[str, str]:
+def _of_array(indices: Sequence[int]) -> dict[str, str]:
     """What the jobs of an array are told of it."""
     step = indices[1] - indices[0] if len(indices) > 1 else 1
     values = {"COUNT": len(indices), "MIN": min(indices), "MAX": max(indices), "STEP": step}
@@ -387,18 +388,18 @@ def _own(asked: Asked, first: int) -> Own:
             for at, index in enumerate(asked.indices)]
 
 
-def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:
+def _place(booking: Booking | None, nodes: Sequence[Node]) -> dict[str, Any]:
     """The nodes of a booking, and the cores that it has there."""
     if booking is None:
         return {}
-    on: Dict[int, int] = {}
+    on: dict[int, int] = {}
     for slot in booking.placement.slots(nodes):
         on[slot.node] = on.get(slot.node, 0) + len(slot.cores)
     return {"nodes": tuple(nodes[number].name for number in on), "cores": tuple(on.values()),
             "held": sum(nodes[number].cores for number in on) if booking.job.exclusive else 0}
 
 
-def _counted(node: Node, left: Callable[[str], int], name: str) -> Tuple[int, int]:
+def _counted(node: Node, left: Callable[[str], int], name: str) -> tuple[int, int]:
     """How much a node has of a resource, and how much of it is taken, in its base units."""
     if name not in node.resources:
         return 0, 0

@@ -13,7 +13,8 @@ import socket
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.front import names, wire
 from vrm.front.answers import Answer, InParts, Joins, Locally, Needs, Refused, Reply, LaterAnswer
@@ -44,14 +45,14 @@ class Client:
 
     connection: socket.socket
     got: bytes = b""
-    size: Optional[int] = None
-    call: Optional[Call] = None
-    needs: Optional[str] = None         # the file that it is to send
-    waiting: Optional[LaterAnswer] = None
-    to_send: Deque[memoryview] = field(default_factory=deque)
+    size: int | None = None
+    call: Call | None = None
+    needs: str | None = None         # the file that it is to send
+    waiting: LaterAnswer | None = None
+    to_send: deque[memoryview] = field(default_factory=deque)
     events: int = 0                     # what the loop waits for
     last: bool = False                  # nothing follows what is to be sent
-    parts: List[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
 
 
 SILENCE = 60.0
@@ -79,12 +80,12 @@ class Door(Part):
         self.copies = copies
         self.trouble = ""
         self._path = live.run_directory.directory / wire.SOCKET
-        self._listening: Optional[socket.socket] = None
-        self._selector: Optional[selectors.BaseSelector] = None
-        self._clients: Dict[int, Client] = {}
+        self._listening: socket.socket | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._clients: dict[int, Client] = {}
         self.next_call = -math.inf          # by when another one is likely to come
-        self.calls: List[Client] = []       # whose call is complete
-        self.replies: Dict[Client, Reply] = {}
+        self.calls: list[Client] = []       # whose call is complete
+        self.replies: dict[Client, Reply] = {}
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Make the socket; the loop's selector calls what reads it."""
@@ -328,9 +329,9 @@ class Afar:
     def __init__(self, live: LiveRun, counter: Counter) -> None:
         self.live = live
         self.counter = counter
-        self._waiting: Dict[str, Tuple[LaterAnswer, float]] = {}  # with the time at which each client has asked last
+        self._waiting: dict[str, tuple[LaterAnswer, float]] = {}  # with the time at which each client has asked last
 
-    def answer(self, command: Mapping[str, Any], name: str, now: float) -> Dict[str, object]:
+    def answer(self, command: Mapping[str, Any], name: str, now: float) -> dict[str, object]:
         """The answer to a command of this name. It is called where anything may be raised (`vrm.live.manager.boundary`)."""
         if "of" in command:
             return self._go_on(command["of"], [wire.signal_of(b"%d" % number) for number in command["signals"]], now)
@@ -357,7 +358,7 @@ class Afar:
         """Whether the answer to a command may take long."""
         return command["do"] == "front" and "of" not in command and takes_long(call_of_record(command["call"]), self.live)
 
-    def _go_on(self, name: str, signals: List[int], now: float) -> Dict[str, object]:
+    def _go_on(self, name: str, signals: list[int], now: float) -> dict[str, object]:
         if name not in self._waiting:
             return {"ok": False, "lost": True, "text": "error: the manager of vrm was started again, or has heard "
                     f"nothing for {SILENCE:g} s"}
@@ -409,7 +410,7 @@ def reply_to(call: Call, counter: Counter, live: LiveRun) -> Reply:
         return Answer(err=f"{call.name}: error: vrm failed at it: {error}\n", code=1)
 
 
-def polled(waiting: LaterAnswer, live: LiveRun) -> Tuple[Optional[Answer], bytes, bytes]:
+def polled(waiting: LaterAnswer, live: LiveRun) -> tuple[Answer | None, bytes, bytes]:
     """What one that waits has: its answer, once there is one, and what is to be printed now."""
     try:
         with reading(live.journal):

@@ -7,7 +7,8 @@ one, which compares again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Sequence, Tuple
+from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from vrm.live.manager.ends import Ends
 from vrm.model import JobState
@@ -143,7 +144,7 @@ class Edits:
         if self.lines.digests or reached:
             self._live.journal.append("input", position=self._input.position, ended=False)
 
-    def _change(self, changed: Sequence[Tuple[int, Line]]) -> List[int]:
+    def _change(self, changed: Sequence[tuple[int, Line]]) -> list[int]:
         """Let jobs be what their lines say now; the ids of those that had ended."""
         state, ended = self._live.state, []
         for line, now in changed:
@@ -152,7 +153,7 @@ class Edits:
             self._intake.take_line(now, at=line, old=ids)
         return ended
 
-    def _take_out(self, gone: Sequence[int], moved: Sequence[Tuple[int, int]]) -> None:
+    def _take_out(self, gone: Sequence[int], moved: Sequence[tuple[int, int]]) -> None:
         """Lines are not in the file any more, and their waiting jobs do not run; others are in another place."""
         if not gone and not moved:
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Dict, Iterable, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
 
 from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
@@ -34,13 +34,13 @@ class Ends(Part):
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.held: Dict[int, Held] = {}
+        self.held: dict[int, Held] = {}
         self.leftovers = False
         self.lingers = 0.0
 
     # The manager ends a job.
 
-    def end_job(self, running: Running, intent: str, grace: Optional[float] = None,
+    def end_job(self, running: Running, intent: str, grace: float | None = None,
                 **origin: object) -> None:
         """End a running job because of `intent`, which is recorded first."""
         if not running.intent:
@@ -52,7 +52,7 @@ class Ends(Part):
         else:
             self.end_session(running, grace)
 
-    def end_session(self, running: Running, grace: Optional[float] = None) -> None:
+    def end_session(self, running: Running, grace: float | None = None) -> None:
         """SIGTERM now and SIGKILL after the grace time (seconds) to all processes of the job."""
         if running.session is None:
             return  # its supervisor has not answered yet; its answer comes back to this
@@ -130,14 +130,14 @@ class Ends(Part):
 
     # A job has ended.
 
-    def judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
+    def judged(self, running: Running, status: ExitStatus) -> tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
         lost = () if running.intent else self.lost_nodes(running)
         if lost:
             return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
         return verdict(running.intent, status, running.why, running.told)
 
-    def lost_nodes(self, running: Running) -> Tuple[str, ...]:
+    def lost_nodes(self, running: Running) -> tuple[str, ...]:
         """The nodes that a job has lost, by what was written to its files."""
         job, run = running.job, self.live.run_directory
         if not running.former and not self.beyond(running):
@@ -148,7 +148,7 @@ class Ends(Part):
         """Whether a job has other nodes of this cluster than this machine."""
         return not running.former and self.live.watch.beyond(running.booking.placement)
 
-    def ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
+    def ended(self, running: Running, status: ExitStatus | None, state: JobState,
               reason: str = "", clean: bool = False) -> None:
         """A job is over: free its cores at once; its record is written after the next step.
 
@@ -183,7 +183,7 @@ class Ends(Part):
         else:
             self._conclude(outcome, running.intent)
 
-    def _end_of(self, running: Running, status: Optional[ExitStatus]) -> float:
+    def _end_of(self, running: Running, status: ExitStatus | None) -> float:
         """When a job ended: now, or before this manager began, as its supervisor says. What was lent until now counts
         until now."""
         if status is None or status.end >= self.live.start_time or shares.shared(running.booking):
@@ -218,7 +218,7 @@ class Ends(Part):
             self.close_job(outcome)
         self.live.changed = True
 
-    def _exit_code(self, job: Job, status: Optional[ExitStatus]) -> Optional[int]:
+    def _exit_code(self, job: Job, status: ExitStatus | None) -> int | None:
         """What a shell would show for the rank that failed; None without a status."""
         code, run = shell_code(status), self.live.run_directory
         if status is None or not status.code:
@@ -236,7 +236,7 @@ class Ends(Part):
         self.live.changes()
         self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
 
-    def _left_by(self, job_id: int) -> Tuple[Path, Path]:
+    def _left_by(self, job_id: int) -> tuple[Path, Path]:
         run = self.live.run_directory
         return run.status(job_id), run.marker(job_id)
 

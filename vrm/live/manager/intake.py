@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.config.policies import job_of, one_node_remedy
 from vrm.live.manager.liverun import LiveRun
@@ -52,14 +53,14 @@ class Intake(Part):
         self._feeder = feeder
         self._ended = False        # the file has its `end` line
         self.follower = QueueFollower(live.settings.applications.queue)
-        self._bad: Set[int] = set()  # first ids of the wrong lines that this manager has read
+        self._bad: set[int] = set()  # first ids of the wrong lines that this manager has read
         self._bad_without_ids = 0
         self._doubted = -math.inf  # when the file was last without an edit that is in doubt
         self._bad_lines_have_ids = True
-        self._known_kinds: Set[str] = set()  # applications looked up in the heatmap
-        self._faults: Dict[WantedProgram, str] = {}  # of programs and scripts, as found in this turn
+        self._known_kinds: set[str] = set()  # applications looked up in the heatmap
+        self._faults: dict[WantedProgram, str] = {}  # of programs and scripts, as found in this turn
         self._said_waiting = ""
-        self._of_file: List[int] = []  # the jobs of the queue file
+        self._of_file: list[int] = []  # the jobs of the queue file
 
     def commands(self) -> Mapping[str, Obey]:
         """To enter a line as in the queue file."""
@@ -193,7 +194,7 @@ class Intake(Part):
             live.tell("note", waits)
         self._said_waiting = waits
 
-    def take_line(self, line: Line, at: Optional[int] = None, old: Sequence[int] = ()) -> None:
+    def take_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
         """Enter the jobs of a line of the queue file. `at` is its place among the lines taken, if it is not the
         last one; its jobs take the ids `old` of others, if there are any."""
         wanted, fault = line.parsed, ""
@@ -206,7 +207,7 @@ class Intake(Part):
             # Its ids are taken, or all jobs after it would have others than their lines say.
             wanted = QueueLine(wanted.app or "?", 1, 1.0, fields={
                 "array": range(wanted.jobs)} if wanted.jobs > 1 else {})
-        place: Dict[str, Any] = {"position": line.position} if at is None else {"at": at}
+        place: dict[str, Any] = {"position": line.position} if at is None else {"at": at}
         ids, _ = self.enter(wanted, fault, old, line=f"{line.digest:x}", **place)
         (self._bad.add if fault else self._bad.discard)(ids[0])
         if old:
@@ -216,7 +217,7 @@ class Intake(Part):
             self._of_file += ids
 
     def enter(self, wanted: QueueLine, fault: str = "", old: Sequence[int] = (), **origin: Any
-              ) -> Tuple[List[int], str]:
+              ) -> tuple[list[int], str]:
         """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
         refused, the reason: `fault` if there is one. `origin` goes into the journal."""
         base = self.live.settings.applications.queue.parent
@@ -247,7 +248,7 @@ class Intake(Part):
                 yield each._replace(ids=ids)
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
-             keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> Tuple[List[int], str]:
+             keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> tuple[list[int], str]:
         """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it, each
         job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
         is refused."""
@@ -285,7 +286,7 @@ class Intake(Part):
         entry = self.live.state.entry(old[0]) if old else None
         return entry.job.submit if entry is not None and entry.state is JobState.QUEUED else self.live.now
 
-    def _resolved(self, values: Mapping[str, Any], fault: str, before: float) -> Tuple[Mapping[str, Any], str]:
+    def _resolved(self, values: Mapping[str, Any], fault: str, before: float) -> tuple[Mapping[str, Any], str]:
         """The values with ids for the names of jobs before an id; what is wrong with the line, if anything."""
         names = self.live.state.names
         if before < math.inf:
@@ -295,7 +296,7 @@ class Intake(Part):
         except ValueError as unknown:
             return {**values, "after": ()}, fault or str(unknown)
 
-    def _judged(self, job: Job, details: Details, fault: str = "") -> Tuple[Job, str]:
+    def _judged(self, job: Job, details: Details, fault: str = "") -> tuple[Job, str]:
         """The job, with a copy of its script, and why it is refused ("": it is not)."""
         reason = fault or self._fault(job, details)
         if job.payload.script and not job.payload.copy and not reason:
@@ -346,13 +347,13 @@ class Intake(Part):
         self._ends.drop(self.live.state.revise([job], details, [details.index] if details.index is not None else ()))
         self._entered([job], "")
 
-    def judged(self, values: Mapping[str, Any], job_id: int) -> Tuple[Job, Details, str]:
+    def judged(self, values: Mapping[str, Any], job_id: int) -> tuple[Job, Details, str]:
         """The job of these values, as `take` would enter it, and why it would be refused ("": it would not)."""
         values, fault = self._resolved(values, "", math.inf)
         job, details = self._made(values, job_id, self.live.now)
         return job, details, fault or self._fault(job, details)
 
-    def _made(self, values: Mapping[str, Any], job_id: int, submit: float) -> Tuple[Job, Details]:
+    def _made(self, values: Mapping[str, Any], job_id: int, submit: float) -> tuple[Job, Details]:
         job, details = job_of(self.live.settings, values, job_id, submit)
         return (job if self.live.expectations is None else self.live.expectations.of(job)), details
 
@@ -386,7 +387,7 @@ class Intake(Part):
             reason += one_node_remedy(settings, job, self.live.room.never) if reason else ""
         return reason
 
-    def _kept(self, job: Job) -> Tuple[Job, str]:
+    def _kept(self, job: Job) -> tuple[Job, str]:
         """The job with a copy of its script as it is now, or why there is none."""
         path = self.live.settings.applications.program(job.app, job.payload.file)
         text, fault = read_script(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Tuple
+from collections.abc import Iterable, Mapping
 
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
@@ -29,11 +29,11 @@ class JobControl(Part):
         self.lending = lending
         self.acts = {"cancel": self._cancel, "hold": self._hold, "release": self._release, "requeue": self._requeue}
 
-    def do(self, what: str, job_ids: Iterable[int], command: str = "") -> Tuple[Dict[str, List[Job]], Dict[int, str]]:
+    def do(self, what: str, job_ids: Iterable[int], command: str = "") -> tuple[dict[str, list[Job]], dict[int, str]]:
         """Cancel, hold, release or requeue jobs. What was done (the end of a sentence about a job) with the jobs, which
         may be thousands; and why nothing was done, by job. `command` names who asks, for the journal."""
-        done: Dict[str, List[Job]] = {}
-        wrong: Dict[int, str] = {}
+        done: dict[str, list[Job]] = {}
+        wrong: dict[int, str] = {}
         for job_id in job_ids:
             self.ends.settle(job_id)
             self.lending.settle(job_id)
@@ -104,7 +104,7 @@ class JobControl(Part):
         return AGAIN
 
 
-def _sentence(jobs: List[Job], what: str) -> str:
+def _sentence(jobs: list[Job], what: str) -> str:
     """What was done to these jobs; `what` is as of one."""
     apps = list(dict.fromkeys(job.app for job in jobs))
     if len(jobs) == 1:

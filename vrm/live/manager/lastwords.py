@@ -6,7 +6,6 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import List
 
 from vrm.live.launch.base import LAUNCHERS, tail
 from vrm.workload.grammar import show
@@ -33,7 +32,7 @@ _STATUS = re.compile(r"Primary job +terminated normally, but|\w+ detected that o
 
 
 @cache
-def _says() -> "re.Pattern[str]":
+def _says() -> re.Pattern[str]:
     """What launchers add, in frames or lines of their own, when a rank has failed. All of them: an
     mpirun may have started its daemons by srun."""
     known = [LAUNCHERS.get(name).complaints for name in LAUNCHERS.names]
@@ -44,9 +43,9 @@ def last_line(path: Path) -> str:
     """The last line of a program's output, without what its launcher has added; "" for none. When
     the launcher alone has said something, the first line of that."""
     text, says = tail(path, SIZE).replace("\0", ""), _says()  # Open MPI 5 ends an MPI_Abort with a NUL
-    own: List[str] = []
-    others: List[str] = []
-    noise: List[str] = []
+    own: list[str] = []
+    others: list[str] = []
+    noise: list[str] = []
     for number, part in enumerate(_RULE.split(text)):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
         if lines and _STATUS.match(lines[0]):

@@ -7,7 +7,7 @@ import selectors
 import shutil
 from functools import cache
 from pathlib import Path
-from typing import Dict, List, Mapping, Set, Union
+from collections.abc import Mapping
 
 from vrm.front import build
 from vrm.live.launch.base import LaunchError
@@ -57,13 +57,13 @@ class Launches(Part):
         self.nodes = nodes
         self.adoption, self.visible = site.adoption, site.visible
         self.programs = programs
-        self.prepared: List[Start] = []
-        self._untold: List[Start] = []       # launched, to be told of
+        self.prepared: list[Start] = []
+        self._untold: list[Start] = []       # launched, to be told of
         self._workplace = str(live.settings.workplace)  # of jobs that say nothing of it
         self._around = dict(os.environ)
-        self._written: Dict[str, Path] = {}  # rankfiles by their content
+        self._written: dict[str, Path] = {}  # rankfiles by their content
         self._program = cache(live.settings.applications.program)  # the file of one that a job names
-        self._rigid: Set[str] = set()        # malleable programs whose threads cannot follow
+        self._rigid: set[str] = set()        # malleable programs whose threads cannot follow
 
     def recall(self, past: Past) -> None:
         """Learn where jobs run: of a run that vrm 0.1.0 began where it was started, to their end."""
@@ -136,7 +136,7 @@ class Launches(Part):
                 running.bindings_due = running.memory_due
             self._untold.append(start)
 
-    def _readied(self, start: Start) -> Union[LaunchRequest, Exception]:
+    def _readied(self, start: Start) -> LaunchRequest | Exception:
         """What the spawner has to start, or why there is none."""
         try:
             return self._request(start.booking)
@@ -207,7 +207,7 @@ class Launches(Part):
                              if launch.reports else None, append=payload.append, stdin=given,
                              **patience(payload, live.now - job.submit))
 
-    def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
+    def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> dict[str, str]:
         """The variables by which the processes of a malleable job follow their cores; says once of each
         program why its threads cannot."""
         job, launcher = booking.job, self.live.launcher

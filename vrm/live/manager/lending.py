@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Set
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
@@ -49,12 +50,12 @@ class _Order:
     counts only when all of its `ranks` are there, by host."""
 
     epoch: int
-    hosts: Set[str] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
     until: float = math.inf
     sent: bool = False
     after: float = 0.0
     early: bool = False
-    ranks: Dict[str, Set[int]] = field(default_factory=dict)
+    ranks: dict[str, set[int]] = field(default_factory=dict)
 
 
 class Lending(Part):
@@ -64,8 +65,8 @@ class Lending(Part):
         self.live = live
         self.ends = ends
         self.launches = launches
-        self.coming: Dict[int, Start] = {}
-        self._orders: Dict[int, _Order] = {}
+        self.coming: dict[int, Start] = {}
+        self._orders: dict[int, _Order] = {}
         self._late = ""
 
     def deadline(self, now: float) -> float:
@@ -108,7 +109,7 @@ class Lending(Part):
 
     # What people ask.
 
-    def ask(self, lender: int, cores: int, to: Optional[int], **origin: Any) -> str:
+    def ask(self, lender: int, cores: int, to: int | None, **origin: Any) -> str:
         """A running job is to lend so many cores on each of its nodes (0: half) to a waiting one, or
         (None) to the node. A sentence that says what is done; LifeError where it cannot be."""
         live, running = self.live, self._lender(lender)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
@@ -29,7 +30,7 @@ from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.system.errors import RunError
 
-StartOf = Callable[..., Optional[Booking]]
+StartOf = Callable[..., Booking | None]
 """When a job would start that joined the run: the job, its details, the run, now, when nothing may start any more, and
 whether walltimes and ends of allocations are kept. None where it would not start; Infeasible, LifeError."""
 
@@ -117,9 +118,9 @@ class LiveRun:
             raise RunError(f"Scheduling.History: {error}") from error
         self.ids = Ids(run.directory / "ids")
         self.begin(self.new_state())
-        self.running: Dict[int, Running] = {}
+        self.running: dict[int, Running] = {}
         self.parts: Sequence[Part] = ()
-        self.start_of: Optional[StartOf] = None
+        self.start_of: StartOf | None = None
         self.clock = Clock()
         self.start_time = self.now = self.clock()
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace, self.start_time, site.end)

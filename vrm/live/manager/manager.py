@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import selectors
 import time
-from typing import Sequence
+from collections.abc import Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.manager import changes, takeup

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import selectors
-from typing import Dict
 
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.liverun import LiveRun
@@ -18,7 +17,7 @@ class Nodes(Part):
     def __init__(self, live: LiveRun, ends: Ends) -> None:
         self.live = live
         self.ends = ends
-        self.closed: Dict[int, float] = {}
+        self.closed: dict[int, float] = {}
         self._unset = False        # it was said that frequencies cannot be set
 
     def begin(self, selector: selectors.BaseSelector) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 from functools import partial
-from typing import Dict, List, Mapping, Set, Tuple
+from collections.abc import Mapping
 
 from vrm.live.manager import changes, door
 from vrm.live.manager.boundary import NotUnderstood, reading
@@ -40,10 +40,10 @@ class Orders(Part):
         self.counter = counter
         self.copies = copies
         self.gone = False
-        self._unanswered: Dict[str, control.Command] = {}
-        self._done: Set[str] = set()   # commands that earlier managers have carried out
-        self._deaf: Set[str] = set()   # files among the commands that stay there
-        self._asked: Set[str] = set()  # questions that copies of the manager answer now
+        self._unanswered: dict[str, control.Command] = {}
+        self._done: set[str] = set()   # commands that earlier managers have carried out
+        self._deaf: set[str] = set()   # files among the commands that stay there
+        self._asked: set[str] = set()  # questions that copies of the manager answer now
         self._afar = door.Afar(live, counter)
 
     def recall(self, past: Past) -> None:
@@ -66,7 +66,7 @@ class Orders(Part):
         return {"ok": True, "text": f"{text}taken before the manager was restarted",
                 **({"id": ids[0], "ids": ids} if ids else {}), **({"code": 0} if command["do"] == "front" else {})}
 
-    def waiting(self) -> List[Tuple[str, control.Command]]:
+    def waiting(self) -> list[tuple[str, control.Command]]:
         """The commands that wait. Without the directory of the run no job can be followed."""
         run = self.live.run_directory
         try:

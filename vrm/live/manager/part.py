@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import selectors
 from dataclasses import dataclass
-from typing import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from vrm.run.control import Command
 from vrm.run.past import Past

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any
+from collections.abc import Callable
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
@@ -12,9 +13,9 @@ HOOKS = tuple(name for name in vars(Part) if not name.startswith("_"))
 """What the manager calls of a part."""
 
 
-def of_packages(live: LiveRun) -> List[Part]:
+def of_packages(live: LiveRun) -> list[Part]:
     """The parts that extensions add, made for a run."""
-    found: List[Part] = []
+    found: list[Part] = []
 
     def enter(make: Callable[[LiveRun], Part]) -> None:
         part = make(live)

@@ -12,7 +12,8 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any
+from collections.abc import Callable, Collection
 
 from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.launch.script import Scripts
@@ -51,21 +52,21 @@ class EndedJob:
     job: Job
     state: JobState
     reason: str = ""
-    booking: Optional[Booking] = None
+    booking: Booking | None = None
     backfilled: bool = False
-    exit_code: Optional[int] = None      # as a shell would show it
+    exit_code: int | None = None      # as a shell would show it
     end: float = 0.0
-    session: Optional[int] = None
-    leader: Optional[int] = None         # start time of the session's leader, where it is known
-    ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
-    cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
+    session: int | None = None
+    leader: int | None = None         # start time of the session's leader, where it is known
+    ran: tuple[float, float] | None = None  # start and end of mpirun, as its supervisor saw them
+    cluster: Cluster | None = None    # on which it ran, where that is not the present one
     details: Details = PLAIN
-    mates: Tuple[int, ...] = ()          # with which it shared its cores
+    mates: tuple[int, ...] = ()          # with which it shared its cores
     memory: int = 0                      # the most bytes on a node, of one that was followed
-    joules: Optional[float] = None       # that its nodes used, where they could be read
+    joules: float | None = None       # that its nodes used, where they could be read
     frequency: float = 0.0               # in GHz, where it was set
     cause: str = ""                      # why the manager ended it, see `verdict`
-    used: Tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
+    used: tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
 
 
 def called(job: Job, details: Details) -> str:
@@ -88,17 +89,17 @@ class Records:
         self.check = check
         self.tell = tell
         self.recorded = recorded
-        self.rows: Dict[int, JobRow] = {}
-        self.pending: Deque[EndedJob] = collections.deque()
+        self.rows: dict[int, JobRow] = {}
+        self.pending: collections.deque[EndedJob] = collections.deque()
         self.sweep_at = math.inf             # when processes of written jobs are to be looked for
-        self._unswept: List[EndedJob] = []
+        self._unswept: list[EndedJob] = []
         self._swept = 0.0
         self._strays = Strays()
         self.text = PlacementText(cluster.nodes)
-        self._mismatched: Set[int] = set()
-        self._found: Dict[int, str] = {}  # what the nodes said of where ranks are, by job
-        self._writer: Optional[JobWriter] = None
-        self._shares: Set[str] = set()  # lines of jobs that jobs.csv lacks
+        self._mismatched: set[int] = set()
+        self._found: dict[int, str] = {}  # what the nodes said of where ranks are, by job
+        self._writer: JobWriter | None = None
+        self._shares: set[str] = set()  # lines of jobs that jobs.csv lacks
 
     def open(self, past: Past) -> None:
         """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
@@ -186,7 +187,7 @@ class Records:
                       f"{called(job, outcome.details)}  {outcome.state.value}{ran}{verified}"
                       + (f": {outcome.reason}" if outcome.reason else ""))
 
-    def _write_shares(self, outcome: EndedJob) -> Set[str]:
+    def _write_shares(self, outcome: EndedJob) -> set[str]:
         """Write the lines of a job that lent or borrowed, but those that are there; all of them."""
         job, booking, path = outcome.job, outcome.booking, self.run.shares
         if booking is None or not shares.shared(booking):
@@ -200,7 +201,7 @@ class Records:
         self._shares |= found
         return found
 
-    def _row(self, outcome: EndedJob, binding: str, app_time: Optional[float]) -> JobRow:
+    def _row(self, outcome: EndedJob, binding: str, app_time: float | None) -> JobRow:
         job, booking = outcome.job, outcome.booking
         placed = booking.placement.at_start if booking else None
         text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
@@ -217,7 +218,7 @@ class Records:
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
                **self._shared(outcome), **self._drawn(outcome)})
 
-    def _drawn(self, outcome: EndedJob) -> Dict[str, Any]:
+    def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
         """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
         booking = outcome.booking
         if booking is None:
@@ -230,7 +231,7 @@ class Records:
                     "metered": True}
         return columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
 
-    def _shared(self, outcome: EndedJob) -> Dict[str, Any]:
+    def _shared(self, outcome: EndedJob) -> dict[str, Any]:
         """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""
         booking = outcome.booking
         if booking is None or not shares.shared(booking):
@@ -309,7 +310,7 @@ class Records:
                 self.tell("warning", f"#{job.id} {job.app}: {len(left)} process(es) outlived it "
                                      "and were killed")
 
-    def check_bindings(self, booking: Booking, cluster: Optional[Cluster] = None) -> str:
+    def check_bindings(self, booking: Booking, cluster: Cluster | None = None) -> str:
         """Compare what mpirun reported with the rankfile, and add what the nodes said.
 
         `cluster`: on which the job ran, where that is not the present one.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any
 
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.run.journal_check import Record
@@ -34,7 +34,7 @@ class Place:
         """This place, in a batch job such as `slurm 4711`."""
         return cls(socket.gethostname(), boot_id(), allocation)
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """As journal values."""
         return {"host": self.host, "boot": self.boot, "allocation": self.allocation}
 
@@ -45,8 +45,8 @@ class Found:
     the batch job in which it was started is over."""
 
     what: str
-    marker: Optional[Marker] = None
-    status: Optional[ExitStatus] = None
+    marker: Marker | None = None
+    status: ExitStatus | None = None
     trouble: str = ""
     gone: bool = False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
 
 from vrm.live.manager.records import EndedJob
 from vrm.live.spawn.records import Marker
@@ -18,14 +17,14 @@ class Running:
     """A job that was started and has not ended."""
 
     start: Start
-    session: Optional[int] = None
+    session: int | None = None
     taken_over: bool = False             # started by an earlier manager: its files tell the end
     away: bool = False                   # on another host: its processes are out of reach
-    marker: Optional[Marker] = None
+    marker: Marker | None = None
     intent: str = ""                     # why the manager ends it, see `verdict`
     told: float = math.inf               # when it was told to end, by the wall clock
     lost: bool = False                   # its supervisor was killed
-    ending: Optional[SessionEnd] = None
+    ending: SessionEnd | None = None
     gone_since: float = math.inf         # its files are not there
     warned: bool = False
     signal_due: float = math.inf         # when its user wants it to be sent a signal
@@ -35,7 +34,7 @@ class Running:
     binding: str = "unchecked"           # whether its ranks are where they should be
     memory_due: float = 0.0              # when to begin to follow its memory
     memory: int = 0                      # the most bytes that it had on a node, as far as was seen
-    former: Optional[Cluster] = None     # on which it runs, where its nodes are not all here now
+    former: Cluster | None = None     # on which it runs, where its nodes are not all here now
 
     @property
     def booking(self) -> Booking:

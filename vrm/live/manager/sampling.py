@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.front.jobs import StepUsage
 from vrm.live.nodes.usage import BATCH
 
 
-def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> List[StepUsage]:
+def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[StepUsage]:
     """What the script of a job (`batch`) and its steps use; `found` by nodes (see `vrm.live.nodes.usage`)."""
-    steps: Dict[str, Dict[str, Mapping[str, Any]]] = {}
+    steps: dict[str, dict[str, Mapping[str, Any]]] = {}
     for node, here in found.items():
         for step, used in here.items():
             steps.setdefault(step, {})[node] = used

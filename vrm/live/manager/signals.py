@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from vrm.live.manager.running import Running
 from vrm.model.job import Details
@@ -20,7 +20,7 @@ class Warning(NamedTuple):
     seconds: float
 
 
-def warning_of(details: Details) -> Optional[Warning]:
+def warning_of(details: Details) -> Warning | None:
     """What a job was submitted with, if anything: `B:10@60`."""
     text: str = details.more.get("warning", "")
     if not text:
@@ -29,12 +29,12 @@ def warning_of(details: Details) -> Optional[Warning]:
     return Warning(text.startswith("B:"), int(number), float(seconds))
 
 
-def due(running: Running, warning: Optional[Warning]) -> float:
+def due(running: Running, warning: Warning | None) -> float:
     """When it is to come."""
     return running.due - warning.seconds if warning is not None else math.inf
 
 
-def send(running: Running, number: int, batch: Optional[bool]) -> bool:
+def send(running: Running, number: int, batch: bool | None) -> bool:
     """Send a signal to the script of a job (`batch`), to what it has started, or to both (None); whether
     any process got it. The oldest process of a session behind its leader is the script."""
     if running.session is None:

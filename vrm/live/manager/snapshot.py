@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from operator import attrgetter
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.model import Cluster, Job, JobState
@@ -24,7 +24,7 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
 
-def snapshot(live: LiveRun, pid: int, emulated: bool) -> Dict[str, Any]:
+def snapshot(live: LiveRun, pid: int, emulated: bool) -> dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
     `pid` is the manager's process. All times are in epoch seconds; `ahead`: by how much this machine's clock is ahead
@@ -53,11 +53,11 @@ def snapshot(live: LiveRun, pid: int, emulated: bool) -> Dict[str, Any]:
     }
 
 
-def _more(cluster: Cluster, number: int) -> Dict[str, Any]:
+def _more(cluster: Cluster, number: int) -> dict[str, Any]:
     """What a node has besides cores: of each resource what is left and what there is, in pieces (of
     memory GiB); the indices of its devices; features."""
     node = cluster.nodes[number]
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if node.resources:
         found["resources"] = {name: [people(name, cluster.left[name][number]), amount]
                               for name, amount in node.resources.items()}
@@ -69,7 +69,7 @@ def _more(cluster: Cluster, number: int) -> Dict[str, Any]:
     return found
 
 
-def _lends(state: State) -> List[Dict[str, Any]]:
+def _lends(state: State) -> list[dict[str, Any]]:
     """Who lends which cores to whom (None: the node), and how far that is: lend (the lender has not left
     them yet), lent or regain (it does not have them yet)."""
     cluster = state.cluster
@@ -80,7 +80,7 @@ def _lends(state: State) -> List[Dict[str, Any]]:
             for _, each in sorted(state.lends.all.items()) if each.lender in cluster.bookings]
 
 
-def _shares(job_id: int, lends: List[Dict[str, Any]]) -> str:
+def _shares(job_id: int, lends: list[dict[str, Any]]) -> str:
     """What a running job lends or borrows, in a few words."""
     words = []
     for each in lends:
@@ -94,7 +94,7 @@ def _shares(job_id: int, lends: List[Dict[str, Any]]) -> str:
     return ", ".join(words)
 
 
-def _running(live: LiveRun, lends: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _running(live: LiveRun, lends: list[dict[str, Any]]) -> list[dict[str, Any]]:
     book, now = live.state.book, live.cluster.bookings
     running = [(each.booking if each.former else now.get(each.job.id, each.booking), each.binding,
                 each.former or live.cluster) for each in live.running.values()]
@@ -111,9 +111,9 @@ def _running(live: LiveRun, lends: List[Dict[str, Any]]) -> List[Dict[str, Any]]
                                                                           each[0].job.id))]
 
 
-def _reservations(now: float, state: State) -> List[Dict[str, Any]]:
+def _reservations(now: float, state: State) -> list[dict[str, Any]]:
     """The advance reservations, earliest first, with the jobs that are bound to them."""
-    bound: Dict[int, List[int]] = {}
+    bound: dict[int, list[int]] = {}
     for job_id, reservation in state.queue.bound.items():
         if not state.book.entries[job_id].state.ended:
             bound.setdefault(reservation, []).append(job_id)
@@ -122,7 +122,7 @@ def _reservations(now: float, state: State) -> List[Dict[str, Any]]:
             for each, _ in state.cluster.calendar.spans]
 
 
-def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> List[Dict[str, Any]]:
+def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> list[dict[str, Any]]:
     """The waiting jobs, neighbours of which only ids and indices differ as one."""
     cluster, book = state.cluster, state.book
     reserved = scheduler.reservations(now, book.queue, cluster)
@@ -155,12 +155,12 @@ class _Groups:
 
     def __init__(self, book: JobBook) -> None:
         self.book = book
-        self.made: List[Dict[str, Any]] = []
+        self.made: list[dict[str, Any]] = []
         self._key: Any = None
-        self._ids: List[int] = []
-        self._indices: List[int] = []
+        self._ids: list[int] = []
+        self._indices: list[int] = []
 
-    def add(self, job: Job, why: str, start: Optional[float] = None) -> None:
+    def add(self, job: Job, why: str, start: float | None = None) -> None:
         """The next waiting job in order."""
         entry = self.book.entries[job.id]
         details = entry.details
@@ -195,11 +195,11 @@ _details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and 
                                     and each.kept in OF_DETAILS and each.at in Details.__slots__))
 
 
-def _facts(job: Job, details: Details) -> Dict[str, Any]:
+def _facts(job: Job, details: Details) -> dict[str, Any]:
     """What is shown of a job; in the texts of an array's job `%i` is the index, and its item is in them."""
     if job.payload.each:
         job = job.but(payload=job.payload.own(details.index))
-    facts: Dict[str, Any] = {"id": job.id, "submit": job.submit}
+    facts: dict[str, Any] = {"id": job.id, "submit": job.submit}
     of: Any = job
     for fields in (_OF_JOB, _OF_DETAILS):
         for key, get, always, default, plain in fields:

@@ -8,7 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from typing import Callable, Iterator, Mapping, Optional
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.live.batch import allocation
 from vrm.live.manager.liverun import LiveRun
@@ -130,7 +130,7 @@ class Stopping(Part):
                   + ("; the time of its jobs is extended by that" if inside and live.running
                      else ""))
 
-    def ask_end(self, now: float, wait: Optional[float] = None) -> None:
+    def ask_end(self, now: float, wait: float | None = None) -> None:
         """Learn when the allocation ends; it may have been extended."""
         live, end = self.live, self.live.end
         if end.poll(now, wait):

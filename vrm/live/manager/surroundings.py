@@ -7,7 +7,8 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.live.launch.stepping import OF_OTHERS
 from vrm.model import Job
@@ -26,7 +27,7 @@ def packed(variables: Mapping[str, str]) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _packed(variables: Tuple[Tuple[str, str], ...]) -> bytes:
+def _packed(variables: tuple[tuple[str, str], ...]) -> bytes:
     return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in sorted(variables)
                     if not OF_OTHERS.fullmatch(name))
 
@@ -34,7 +35,7 @@ def _packed(variables: Tuple[Tuple[str, str], ...]) -> bytes:
 @lru_cache(maxsize=64)
 def unpacked(path: Path) -> Mapping[str, str]:
     """The variables that a file keeps, whose content never changes. OSError when it cannot be read."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for text in read_own(path).split(b"\0"):
         name, equals, value = os.fsdecode(text).partition("=")
         if equals:
@@ -60,7 +61,7 @@ def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> st
     if "%" not in pattern:
         return pattern
 
-    def value(found: "re.Match[str]") -> str:
+    def value(found: re.Match[str]) -> str:
         said = found[1]
         if said == "%":
             return "%"
@@ -74,7 +75,7 @@ def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> st
     return _PLACEHOLDER.sub(value, pattern)
 
 
-def files_of(run: RunDirectory, job: Job, details: Details, host: str, directory: str = "") -> Tuple[str, str, str]:
+def files_of(run: RunDirectory, job: Job, details: Details, host: str, directory: str = "") -> tuple[str, str, str]:
     """The files of a job's output, errors and input, as paths: those that its user has named (errors go where the output
     goes if only that has a name), or those of the run. `directory`: where jobs run that say nothing of it."""
     if not job.payload.output:
@@ -88,7 +89,7 @@ def files_of(run: RunDirectory, job: Job, details: Details, host: str, directory
     return output, errors or output, given
 
 
-def patience(payload: Program, age: float) -> Dict[str, Any]:
+def patience(payload: Program, age: float) -> dict[str, Any]:
     """How a job waits for the directories of its outputs that its user has named (see `LaunchRequest`), `age` seconds
     after it was submitted: clients make them when they know its id."""
     if not payload.output:
@@ -97,14 +98,14 @@ def patience(payload: Program, age: float) -> Dict[str, Any]:
     return {"patience": max(0.0, YOUNG - age), "make": any(_OWN_PLACE.search(each) for each in folders)}
 
 
-def printed(run: RunDirectory, job: Job, details: Details, host: str) -> Tuple[Path, Path]:
+def printed(run: RunDirectory, job: Job, details: Details, host: str) -> tuple[Path, Path]:
     """The files of a job's output and errors, wherever its user wants them."""
     output, errors, _ = files_of(run, job, details, host)
     return Path(output), Path(errors)
 
 
 def environment(variables: Mapping[str, str], kept: Mapping[str, str], own: Mapping[str, str],
-                around: Mapping[str, str]) -> Dict[str, str]:
+                around: Mapping[str, str]) -> dict[str, str]:
     """A job's variables: those of its launch, without what is `around` the manager alone. `kept` is what
     its user had, `own` what was said of this job. What a launch says in a batch system's words is of this job."""
     return {name: value for name, value in variables.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import Callable, Dict, List, Optional
+from collections.abc import Callable
 
 from vrm.live.manager.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
@@ -135,9 +135,9 @@ def _of_a_copy(run: RunDirectory, past: Past, original: str, tell: Tell) -> Past
     return past
 
 
-def markers(run: RunDirectory) -> Dict[str, Optional[Marker]]:
+def markers(run: RunDirectory) -> dict[str, Marker | None]:
     """The markers of jobs by their names; None for one that is damaged."""
-    found: Dict[str, Optional[Marker]] = {}
+    found: dict[str, Marker | None] = {}
     for name in sorted(os.listdir(run.pids)):
         if not name.startswith("."):
             try:
@@ -147,7 +147,7 @@ def markers(run: RunDirectory) -> Dict[str, Optional[Marker]]:
     return found
 
 
-def _perhaps_alive(found: Dict[str, Optional[Marker]]) -> List[str]:
+def _perhaps_alive(found: dict[str, Marker | None]) -> list[str]:
     """The jobs whose supervisors live, or may live on another host, for people."""
     return [f"{name} (process {marker.pid} on {marker.host})" if marker else f"{name} (unreadable)"
             for name, marker in found.items() if marker is None or marker.alive() is not False]

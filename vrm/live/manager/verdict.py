@@ -18,7 +18,6 @@ and ends well has not done its work.
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
 
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
@@ -28,8 +27,8 @@ HOLD = 1.0
 and tells vrm in the same moment, in any order."""
 
 
-def verdict(intent: str, status: Optional[ExitStatus], why: str = "",
-            told: float = math.inf) -> Tuple[JobState, str]:
+def verdict(intent: str, status: ExitStatus | None, why: str = "",
+            told: float = math.inf) -> tuple[JobState, str]:
     """How a job ended, and the reason for people.
 
     `intent` is why the manager ended it ("": it did not), `why` says more, and `told` when it was
@@ -53,7 +52,7 @@ def verdict(intent: str, status: Optional[ExitStatus], why: str = "",
     }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
 
 
-def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
+def shell_code(status: ExitStatus | None) -> int | None:
     """What a shell would show: the exit code, or 128 + signal; None without a status."""
     if status is None:
         return None

@@ -31,7 +31,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.nodes import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
@@ -83,12 +84,12 @@ class Agents:
     """
 
     def __init__(self, hosts: Iterable[str], reach: str = "auto",
-                 env: Optional[Mapping[str, str]] = None, timeout: float = 10.0,
-                 command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
-                 pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
+                 env: Mapping[str, str] | None = None, timeout: float = 10.0,
+                 command: Sequence[str] = (), run: str = "", ping: float | None = None,
+                 pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
                  fan_out: int = FAN_OUT, attach: Sequence[str] = (),
-                 granted: Optional[Mapping[str, int]] = None,
-                 wanted: Optional[Mapping[str, Mapping[str, Any]]] = None) -> None:
+                 granted: Mapping[str, int] | None = None,
+                 wanted: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         env = dict(os.environ if env is None else env)
         self.run = run
         self.reach = "ssh" if command else choose(reach, env)
@@ -101,11 +102,11 @@ class Agents:
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
-        self._ready: List[AgentEvent] = []
-        self._dying: List["subprocess.Popen[bytes]"] = []
+        self._ready: list[AgentEvent] = []
+        self._dying: list[subprocess.Popen[bytes]] = []
         self._numbers = count(1)
         self._poll = select.epoll()
-        self._by_fd: Dict[int, AgentNode] = {}
+        self._by_fd: dict[int, AgentNode] = {}
 
     # For the event loop.
 
@@ -117,7 +118,7 @@ class Agents:
         """Readable when `events` has something to read."""
         return self._poll.fileno()
 
-    def events(self) -> List[AgentEvent]:
+    def events(self) -> list[AgentEvent]:
         """What has happened since the last call."""
         self._read(time.monotonic())
         ready, self._ready = self._ready, []
@@ -188,7 +189,7 @@ class Agents:
                                  "patience": patience})
 
     def set_masks(self, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
-                  variables: Sequence[str], own: Optional[Mapping[str, Mapping[int, Collection[int]]]] = None,
+                  variables: Sequence[str], own: Mapping[str, Mapping[int, Collection[int]]] | None = None,
                   patience: float = MASKS_PATIENCE) -> None:
         """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host. `own` are those
         that they have where the job neither lends nor borrows: a process that comes later cannot see them.
@@ -249,7 +250,7 @@ class Agents:
             if node.state == ANSWERS:
                 self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
 
-    def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None, patience: float = 0.0) -> None:
+    def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0) -> None:
         """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
         by themselves within `patience` seconds.
 
@@ -275,14 +276,14 @@ class Agents:
         return sum(request["ask"] != "memory" for node in self._nodes.values()
                    if node.up is not False or not up_only for request in node.asked.values())
 
-    def ways(self, program: str) -> Dict[str, Tuple[str, ...]]:
+    def ways(self, program: str) -> dict[str, tuple[str, ...]]:
         """The commands that start a program of Python (its file) on the other nodes, by their
         names: they go the ways of the agents."""
         return {node.host: command_line(node.host, node.reach, self.timeout, self._command,
                                         (program,), self._attach, self._granted_gpus(node.host))
                 for node in self._nodes.values() if not node.local}
 
-    def reached(self) -> Dict[str, Tuple[Tuple[str, ...], bool]]:
+    def reached(self) -> dict[str, tuple[tuple[str, ...], bool]]:
         """What starts any program on a node from another one, by their names (see `way_to`)."""
         return {host: way_to(host, self.reach, self.timeout, self._command, self._granted_gpus(host))
                 for host in self._nodes}
@@ -295,11 +296,11 @@ class Agents:
         """Have nothing to do with these nodes any more."""
         self._end([node for node in [self._nodes.pop(host, None) for host in hosts] if node])
 
-    def settle(self) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+    def settle(self) -> tuple[dict[str, NodeFacts], dict[str, str]]:
         """Start, and wait until every node has answered or counts as down: the facts of the
         ones and the reasons of the others, who are tried again unless they are dropped."""
-        found: Dict[str, NodeFacts] = {}
-        failed: Dict[str, str] = {}
+        found: dict[str, NodeFacts] = {}
+        failed: dict[str, str] = {}
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         while True:
@@ -414,13 +415,13 @@ class Agents:
 
     # Speaking.
 
-    def _ask(self, node: AgentNode, request: Dict[str, Any]) -> None:
+    def _ask(self, node: AgentNode, request: dict[str, Any]) -> None:
         request["number"] = next(self._numbers)
         node.asked[request["number"]] = request
         if node.state == ANSWERS:
             self._send(node, request)
 
-    def _send(self, node: AgentNode, request: Dict[str, Any]) -> None:
+    def _send(self, node: AgentNode, request: dict[str, Any]) -> None:
         node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
         self._flush(node)
 
@@ -495,7 +496,7 @@ class Agents:
             self._fail(node, now, node.said or "its agent ended without a word")
             return
         node.unread += data
-        lines: List[bytes] = []
+        lines: list[bytes] = []
         if b"\n" in data:  # a long answer comes in many parts
             *lines, rest = bytes(node.unread).split(b"\n")
             node.unread[:] = rest
@@ -515,7 +516,7 @@ class Agents:
             self._note(node, bytes(node.unread[:300]))
             self._fail(node, now, f"something else than an agent answers there: {node.said}")
 
-    def _take(self, node: AgentNode, answer: Dict[str, Any], now: float) -> None:
+    def _take(self, node: AgentNode, answer: dict[str, Any], now: float) -> None:
         """One answer of an agent."""
         try:
             if "facts" in answer:
@@ -585,10 +586,10 @@ class Agents:
             node.rising = None
 
 
-def probe(hosts: Iterable[str], reach: str = "auto", env: Optional[Mapping[str, str]] = None,
+def probe(hosts: Iterable[str], reach: str = "auto", env: Mapping[str, str] | None = None,
           timeout: float = 10.0, command: Sequence[str] = (),
-          wanted: Optional[Mapping[str, Mapping[str, Any]]] = None
-          ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+          wanted: Mapping[str, Mapping[str, Any]] | None = None
+          ) -> tuple[dict[str, NodeFacts], dict[str, str]]:
     """Ask all hosts at the same time what they are: the facts of those that answer, and the
     reasons of those that do not. Leaves nothing running. `wanted` is that of `Agents`."""
     agents = Agents(hosts, reach, env, timeout, command, wanted=wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Mapping, Sequence, Set, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Node, RankSlot
@@ -16,19 +16,19 @@ class BindingCheck:
     is missing."""
 
     state: str
-    differences: Tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
 
 
 def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
                      topologies: Mapping[str, Topology],
-                     ranks_by_host: Mapping[str, Mapping[int, FrozenSet[int]]]) -> BindingCheck:
+                     ranks_by_host: Mapping[str, Mapping[int, frozenset[int]]]) -> BindingCheck:
     """Compare the CPUs that ranks may use, by host and rank, with the cores of their slots.
 
     A rank is right when all of its CPUs belong to cores of its slot: to have one hardware thread
     of a core is to have the core, and a program may have narrowed itself. Nothing is said of
     ranks on nodes without a topology or with a synthetic one, and of ranks that were not found.
     """
-    hosts_of: Dict[int, Set[str]] = {}
+    hosts_of: dict[int, set[str]] = {}
     for host, ranks in ranks_by_host.items():
         for rank in ranks:
             hosts_of.setdefault(rank, set()).add(host)
@@ -56,7 +56,7 @@ def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
     return BindingCheck("unchecked" if reasons else "ok", tuple(reasons))
 
 
-def _difference(topology: Topology, slot: RankSlot, cpus: FrozenSet[int]) -> str:
+def _difference(topology: Topology, slot: RankSlot, cpus: frozenset[int]) -> str:
     """What is wrong with the CPUs of a rank, "" for nothing."""
     try:
         wanted = [topology.core(slot.socket, core) for core in slot.cores]

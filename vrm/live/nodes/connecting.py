@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from vrm.live.nodes import agent
 from vrm.system.hosts import host_name
@@ -24,7 +24,7 @@ _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
 
 def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
                  program: Sequence[str] = (agent.__file__, str(SILENCE)),
-                 attach: Sequence[str] = (), gpus: int = 0) -> Tuple[str, ...]:
+                 attach: Sequence[str] = (), gpus: int = 0) -> tuple[str, ...]:
     """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
     arguments. `reach` is local, or one of `vrm.system.ways`.
 
@@ -46,7 +46,7 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
 
 
 def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0
-           ) -> Tuple[Tuple[str, ...], bool]:
+           ) -> tuple[tuple[str, ...], bool]:
     """The words that start a program on a node, before its own; whether these go as one word, for a
     shell. Arguments as `command_line`."""
     way = WAYS[reach]

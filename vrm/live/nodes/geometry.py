@@ -5,18 +5,18 @@ wishes for.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, read_topology
 from vrm.model.amounts import GPU, MEMORY, people
 from vrm.model.node import Device, Node
 
-Size = Union[str, int]
+Size = str | int
 
 
 def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
-             emulate: bool = False, topology: Optional[Topology] = None
-             ) -> Tuple[List[Node], bool]:
+             emulate: bool = False, topology: Topology | None = None
+             ) -> tuple[list[Node], bool]:
     """The nodes of the wished cluster, and whether they are emulated.
 
     Each size is a number or `auto`, which is what the machine has. A cluster that is smaller
@@ -37,13 +37,13 @@ class Geometry:
     that does. `whole` are the nodes with all cores that they have, where the batch system has granted fewer
     and the configuration wishes for all; else none. `gpus` are those of each node by its name."""
 
-    nodes: Tuple[Node, ...]
+    nodes: tuple[Node, ...]
     topologies: Mapping[str, Topology]
     emulated: bool = False
-    warnings: Tuple[str, ...] = ()
-    granted: Tuple[Node, ...] = ()
-    gpus: Mapping[str, Tuple[Gpu, ...]] = field(default_factory=dict)
-    whole: Tuple[Node, ...] = ()
+    warnings: tuple[str, ...] = ()
+    granted: tuple[Node, ...] = ()
+    gpus: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    whole: tuple[Node, ...] = ()
 
 
 MOST_CORES = 10_000_000
@@ -52,11 +52,11 @@ MOST_CORES = 10_000_000
 
 def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
-                     emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
-                     failed: Optional[Mapping[str, str]] = None,
-                     memory: Optional[Mapping[str, int]] = None,
-                     stand_ins: Optional[Callable[[str], Sequence[Gpu]]] = None,
-                     described: bool = False, gpus: Optional[Mapping[str, int]] = None) -> Geometry:
+                     emulate: bool = False, granted: Mapping[str, int] | None = None,
+                     failed: Mapping[str, str] | None = None,
+                     memory: Mapping[str, int] | None = None,
+                     stand_ins: Callable[[str], Sequence[Gpu]] | None = None,
+                     described: bool = False, gpus: Mapping[str, int] | None = None) -> Geometry:
     """The wished cluster on the nodes of an allocation.
 
     `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
@@ -124,20 +124,20 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
         "oversubscribed and unbound")
 
 
-def _whole(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> Tuple[Node, ...]:
+def _whole(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:
     """The nodes with all their cores; none where they have them."""
     whole = tuple(replace(node, sockets=topology.whole or tuple(map(len, topology.sockets)), devices={})
                   for node in nodes for topology in (facts[node.name].topology,))
     return whole if sum(node.cores for node in whole) > sum(node.cores for node in nodes) else ()
 
 
-def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:
+def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> tuple[int, ...]:
     """Cores of each wanted socket; 0 stands for what the machine has."""
     return tuple(cores or (machine[i] if i < len(machine) else max(machine))
                  for i in range(sockets or len(machine)))
 
 
-def _granted(host: str, topology: Topology, cores: Optional[int]) -> Tuple[Tuple[int, ...], str]:
+def _granted(host: str, topology: Topology, cores: int | None) -> tuple[tuple[int, ...], str]:
     """Cores of each socket that may be used when so many are granted, and a warning if these
     are fewer than there are."""
     sockets = topology.node.sockets
@@ -170,10 +170,10 @@ def _promised(node: Node, gpus: Mapping[str, int]) -> Node:
     return replace(node, resources={**node.resources, GPU: promised}, devices={})
 
 
-def _node(host: str, shape: Tuple[int, ...], facts: NodeFacts, granted: int = 0) -> Node:
+def _node(host: str, shape: tuple[int, ...], facts: NodeFacts, granted: int = 0) -> Node:
     """A node with its memory and GPUs."""
     memory = usable_memory(facts, granted)
-    resources: Dict[str, float] = {MEMORY: people(MEMORY, memory)} if memory else {}
+    resources: dict[str, float] = {MEMORY: people(MEMORY, memory)} if memory else {}
     devices = {}
     if facts.gpus:
         resources[GPU] = len(facts.gpus)

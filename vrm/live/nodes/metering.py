@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.outcomes import Metered
@@ -19,9 +19,9 @@ class _Job:
     hosts: Sequence[str]
     frequency: float
     error: str = ""
-    waiting_for: Set[str] = field(default_factory=set)
+    waiting_for: set[str] = field(default_factory=set)
     until: float = 0.0
-    joules: Dict[str, float] = field(default_factory=dict)
+    joules: dict[str, float] = field(default_factory=dict)
 
 
 class Metering:
@@ -29,7 +29,7 @@ class Metering:
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._jobs: Dict[int, _Job] = {}
+        self._jobs: dict[int, _Job] = {}
 
     def begin(self, job_id: int, cpus: Mapping[str, Sequence[int]], frequency: float) -> None:
         """A job starts on these CPUs, by host; `frequency` in GHz is to be set, 0: none."""
@@ -64,7 +64,7 @@ class Metering:
         job = self._jobs.get(job_id)
         return job is not None and bool(job.waiting_for) and time.monotonic() < job.until
 
-    def take(self, job_id: int) -> "tuple[Optional[float], float]":
+    def take(self, job_id: int) -> tuple[float | None, float]:
         """The joules of a job, None where one of its nodes did not say, and the frequency that was set."""
         job = self._jobs.pop(job_id, None)
         if job is None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import Any
 
 from vrm.live.nodes.topology import NodeFacts
 
@@ -22,19 +22,19 @@ class AgentNode:
         self.host = host
         self.reach = reach
         self.state = WAITING
-        self.process: Optional["subprocess.Popen[bytes]"] = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.unread = bytearray()
-        self.unsent: Deque[bytes] = deque()
+        self.unsent: deque[bytes] = deque()
         self.noise = 0
         self.said = ""  # what was last said that is not an answer
         self.due = 0.0  # when to do something: connect, give up connecting, ping, give up a ping
         self.pinged = False
         self.failures = 0
-        self.lost_at: Optional[float] = None  # when an agent that had answered was lost
-        self.up: Optional[bool] = None  # as was told; None: not yet
+        self.lost_at: float | None = None  # when an agent that had answered was lost
+        self.up: bool | None = None  # as was told; None: not yet
         self.boot = ""
-        self.rising: Optional[NodeFacts] = None  # what it is, while it is swept before it is up
-        self.asked: Dict[int, Dict[str, Any]] = {}
+        self.rising: NodeFacts | None = None  # what it is, while it is swept before it is up
+        self.asked: dict[int, dict[str, Any]] = {}
 
     @property
     def local(self) -> bool:
@@ -42,7 +42,7 @@ class AgentNode:
         return self.reach == "local"
 
 
-def answer_in(line: bytes) -> Optional[Dict[str, Any]]:
+def answer_in(line: bytes) -> dict[str, Any] | None:
     """The answer in a line, None when it is something else: login scripts print what they like."""
     if not line.startswith(b"{"):
         return None
@@ -53,7 +53,7 @@ def answer_in(line: bytes) -> Optional[Dict[str, Any]]:
     return answer if isinstance(answer, dict) and answer.get("vrm") == 1 else None
 
 
-def kill(process: "subprocess.Popen[bytes]") -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """End an ssh or srun with all it has started; it leads a session, and so a group."""
     if process.poll() is None:
         try:

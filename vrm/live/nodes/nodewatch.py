@@ -12,7 +12,8 @@ import os
 import select
 import time
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.nodes import lending, usage
 from vrm.live.nodes.agents import Agents
@@ -86,8 +87,8 @@ class Inquiry:
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
-        self.waiting_for: Set[str] = set()
-        self.found: Dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        self.waiting_for: set[str] = set()
+        self.found: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         self._until = time.monotonic() + INQUIRY_SECONDS
 
     def done(self) -> bool:
@@ -95,7 +96,7 @@ class Inquiry:
         return not self.waiting_for or time.monotonic() > self._until
 
 
-NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse, Masks, Unset]
+NodeEvent = Down | Unsure | Up | Bound | Left | MemoryUse | Masks | Unset
 
 
 @dataclass
@@ -103,8 +104,8 @@ class _Question:
     """Where the ranks of a job are, as far as its nodes have answered."""
 
     slots: Sequence[RankSlot]
-    waiting_for: Set[str]
-    found: Dict[str, Mapping[int, FrozenSet[int]]] = field(default_factory=dict)
+    waiting_for: set[str]
+    found: dict[str, Mapping[int, frozenset[int]]] = field(default_factory=dict)
 
 
 class NodeWatch:
@@ -114,9 +115,9 @@ class NodeWatch:
     the name of this machine in the cluster; `gpus` by node name are those that are given to jobs.
     """
 
-    def __init__(self, agents: Optional[Agents], cluster: Cluster,
+    def __init__(self, agents: Agents | None, cluster: Cluster,
                  topologies: Mapping[str, Topology], variables: Sequence[str], here: str = "",
-                 gpus: Optional[Mapping[str, Sequence[Gpu]]] = None) -> None:
+                 gpus: Mapping[str, Sequence[Gpu]] | None = None) -> None:
         self._agents = agents
         self._cluster = cluster
         self._topologies = topologies
@@ -126,13 +127,13 @@ class NodeWatch:
         self._hosts = [node.name for node in cluster.nodes]
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
-        self._questions: Dict[int, _Question] = {}
+        self._questions: dict[int, _Question] = {}
         self._metering = None if agents is None else Metering(agents)
-        self._inquiries: List[Inquiry] = []
+        self._inquiries: list[Inquiry] = []
         self._run = ""
-        self._following: Dict[int, Tuple[str, ...]] = {}
-        self._down: Set[int] = set()
-        self._unsure: Set[int] = set()
+        self._following: dict[int, tuple[str, ...]] = {}
+        self._down: set[int] = set()
+        self._unsure: set[int] = set()
         # The one agent of a single machine starts when it is first asked something.
         self._awake = agents is not None and not self._alone
         self.deadline = 0.0 if self._awake else math.inf
@@ -148,13 +149,13 @@ class NodeWatch:
         if self._agents is not None:
             self._agents.run = run
 
-    def poll(self, now: float) -> List[NodeEvent]:
+    def poll(self, now: float) -> list[NodeEvent]:
         """What has happened; `now` is the manager's clock."""
         if self._agents is None or not self._awake:
             return []
         moment = time.monotonic()
         due = self._agents.tick(moment)
-        events: List[NodeEvent] = []
+        events: list[NodeEvent] = []
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
@@ -183,7 +184,7 @@ class NodeWatch:
             self._agents.resumed(seconds)
             self.deadline = 0.0 if self._awake else self.deadline
 
-    def _changed(self, event: Union[NodeUp, NodeLost, NodeDown]) -> List[NodeEvent]:
+    def _changed(self, event: NodeUp | NodeLost | NodeDown) -> list[NodeEvent]:
         """A node that comes or goes; at the start of a run all are known to be up."""
         node = self._index[event.host]
         if isinstance(event, NodeLost):
@@ -202,7 +203,7 @@ class NodeWatch:
                 return [Down(node, f"it has come back without {', '.join(gone)}")]
             self._down.discard(node)
             return [Up(node)]
-        told: List[NodeEvent] = [] if node in self._down else [Down(node, event.reason)]
+        told: list[NodeEvent] = [] if node in self._down else [Down(node, event.reason)]
         self._down.add(node)
         for job_id in [job_id for job_id, question in self._questions.items()
                        if event.host in question.waiting_for]:
@@ -217,7 +218,7 @@ class NodeWatch:
 
     def ask(self, job_id: int, slots: Sequence[RankSlot]) -> bool:
         """Ask where the ranks of a job run, for a `Bound` later; False when nobody can tell."""
-        ranks: Dict[str, int] = {}
+        ranks: dict[str, int] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
@@ -232,7 +233,7 @@ class NodeWatch:
         return True
 
     def _answered(self, job_id: int, host: str,
-                  ranks: Mapping[int, FrozenSet[int]]) -> List[NodeEvent]:
+                  ranks: Mapping[int, frozenset[int]]) -> list[NodeEvent]:
         question = self._questions.get(job_id)
         if question is None or host not in question.waiting_for:
             return []
@@ -256,7 +257,7 @@ class NodeWatch:
         return True
 
     def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]
-                ) -> Dict[str, Set[int]]:
+                ) -> dict[str, set[int]]:
         """Let each rank of a job use the cores of its slot only, by the order of this epoch, of those that are its
         `own`; a job whose ranks nobody can tell apart is one process, on the cores of all. The nodes that will say
         so, with a `Masks` or their `Down`, and the ranks on each; none where cores are emulated."""
@@ -265,9 +266,9 @@ class NodeWatch:
             return {}
         return {host: set(ranks) for host, ranks in tasks.items()}
 
-    def _cpus(self, slots: Iterable[RankSlot]) -> Dict[str, Dict[int, Set[int]]]:
+    def _cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
         """The CPUs of ranks, by host and rank, where cores are not emulated."""
-        found: Dict[str, Dict[int, Set[int]]] = {}
+        found: dict[str, dict[int, set[int]]] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
@@ -314,7 +315,7 @@ class NodeWatch:
 
     def begin_power(self, job_id: int, slots: Sequence[RankSlot], frequency: float) -> None:
         """A job starts: its energy is measured, and the frequency of its cores set (GHz; 0: it is not)."""
-        cpus: Dict[str, List[int]] = {}
+        cpus: dict[str, list[int]] = {}
         for slot in slots:
             topology = self._topologies.get(self._hosts[slot.node])
             if topology is not None and not topology.synthetic:
@@ -334,7 +335,7 @@ class NodeWatch:
         """Whether a node may still say what an ended job has used."""
         return self._metering is not None and self._metering.waits(job_id)
 
-    def metered(self, job_id: int) -> Tuple[Optional[float], float]:
+    def metered(self, job_id: int) -> tuple[float | None, float]:
         """The joules of a job (None: not known), and the frequency that its cores had (0: their own)."""
         return (None, 0.0) if self._metering is None else self._metering.take(job_id)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, FrozenSet, Mapping, Optional, Tuple, Union
+from typing import Any
+from collections.abc import Mapping
 
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology
 
@@ -26,7 +27,7 @@ class NodeUp:
         return self.facts.memory
 
     @property
-    def gpus(self) -> Tuple[Gpu, ...]:
+    def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs that this run may use."""
         return self.facts.gpus
 
@@ -53,7 +54,7 @@ class Affinity:
 
     host: str
     job_id: int
-    ranks: Mapping[int, FrozenSet[int]]
+    ranks: Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Swept:
     do not die; `processes` were there."""
 
     host: str
-    job_id: Optional[int]
+    job_id: int | None
     processes: int
     left: int = 0
 
@@ -85,7 +86,7 @@ class Metered:
     host: str
     job_id: int
     begin: bool
-    energy: Optional[float]
+    energy: float | None
     error: str
 
 
@@ -100,7 +101,7 @@ class Masks:
     epoch: int
     clear: bool
     threads: Mapping[int, int]
-    acknowledged: FrozenSet[int]
+    acknowledged: frozenset[int]
     error: str = ""
 
 
@@ -113,4 +114,4 @@ class Usage:
     steps: Mapping[str, Mapping[str, Any]]
 
 
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered, Usage]
+AgentEvent = NodeUp | NodeLost | NodeDown | Affinity | Swept | MemoryUse | Masks | Metered | Usage

@@ -27,15 +27,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple,
-                    Union)
+from typing import (Any, Union)
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.live.nodes import agent
 from vrm.model import Node
 from vrm.system.hosts import host_name
 
 PathLike = Union[str, "os.PathLike[str]"]
-Cpus = FrozenSet[int]
+Cpus = frozenset[int]
 
 SYSTEM = "sys/devices/system"
 """Where the kernel keeps its files on CPUs, below the root."""
@@ -59,7 +59,7 @@ class Core:
     number: int
     socket: int
     index: int
-    cpus: Tuple[int, ...]
+    cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ class Topology:
     """
 
     host: str
-    all_cores: Tuple[Core, ...]
-    sockets: Tuple[Tuple[Core, ...], ...]
+    all_cores: tuple[Core, ...]
+    sockets: tuple[tuple[Core, ...], ...]
     hidden: bool = False
     synthetic: bool = False
-    whole: Tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
 
     @classmethod
-    def regular(cls, host: str, sockets: Sequence[int]) -> "Topology":
+    def regular(cls, host: str, sockets: Sequence[int]) -> Topology:
         """A machine with one thread on each core and CPUs numbered in logical order."""
-        cores: List[Core] = []
+        cores: list[Core] = []
         for place, size in enumerate(sockets):
             first = len(cores)
             cores += [Core(first + i, place, i, (first + i,)) for i in range(size)]
@@ -112,7 +112,7 @@ class Topology:
         return len(counts) == 1 and not self.hidden
 
     @cached_property
-    def number_of_cpu(self) -> Dict[int, int]:
+    def number_of_cpu(self) -> dict[int, int]:
         """The logical number of the core that each CPU belongs to."""
         return {cpu: core.number for core in self.all_cores for cpu in core.cpus}
 
@@ -151,7 +151,7 @@ class NodeFacts:
     topology: Topology
     memory: int = 0
     available: int = 0
-    gpus: Tuple[Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     boot: str = ""
     warning: str = ""
     limit: int = 0
@@ -176,9 +176,9 @@ def read_topology(root: PathLike = "/") -> Topology:
     return parse_topology(root, host_name(), cpuset=_cpuset(), mask=os.sched_getaffinity(0))
 
 
-def _cpuset() -> Set[int]:
+def _cpuset() -> set[int]:
     """See `agent.widen`: in a thread that ends at once, since it changes the thread's mask."""
-    found: Set[int] = set()
+    found: set[int] = set()
     thread = threading.Thread(target=lambda: found.update(agent.widen()))
     thread.start()
     thread.join()
@@ -217,8 +217,8 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
                             "see the same version of vrm?") from error
 
 
-def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Optional[Topology] = None
-            ) -> Tuple[Gpu, ...]:
+def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology | None = None
+            ) -> tuple[Gpu, ...]:
     """The GPUs in an agent's facts: those near the CPUs of one socket alone are that socket's (None:
     nothing is known of CPUs). Where GPUs of two kinds have the same index, all are numbered through."""
     found = []
@@ -259,7 +259,7 @@ def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
 
 
 @lru_cache(maxsize=16)
-def _alike(files: Tuple[Tuple[str, str], ...], cpuset: Cpus, mask: Cpus) -> Topology:
+def _alike(files: tuple[tuple[str, str], ...], cpuset: Cpus, mask: Cpus) -> Topology:
     """The topology of nodes that say the same: most of a cluster's do, and a large one takes a
     twentieth of a second."""
     return _topology(dict(files), "/" + SYSTEM, "", cpuset, mask)
@@ -275,7 +275,7 @@ _PU = re.compile(r"pu", re.IGNORECASE)
 _BETWEEN = re.compile(r"(ma|n[uo]|di|gr|ca|l[1-5])\w*", re.IGNORECASE)
 
 
-def parse_synthetic(text: str, host: str) -> Optional[Topology]:
+def parse_synthetic(text: str, host: str) -> Topology | None:
     """The machine that hwloc shows when HWLOC_SYNTHETIC is `text`, None if it is not understood.
 
     Understood are levels with a type: one of packages (or sockets), one of cores, PUs last, and
@@ -310,8 +310,8 @@ def parse_synthetic(text: str, host: str) -> Optional[Topology]:
     return Topology(host, every, _by_socket(every), synthetic=True)
 
 
-def parse_topology(root: PathLike, host: str, cpuset: Optional[Iterable[int]] = None,
-                   mask: Optional[Iterable[int]] = None) -> Topology:
+def parse_topology(root: PathLike, host: str, cpuset: Iterable[int] | None = None,
+                   mask: Iterable[int] | None = None) -> Topology:
     """The topology that the files under `root` describe, cut to a cpuset and to a mask.
 
     None stands for all CPUs. Raises TopologyError when nothing is left. Where the kernel tells
@@ -321,16 +321,16 @@ def parse_topology(root: PathLike, host: str, cpuset: Optional[Iterable[int]] = 
 
 
 def _topology(files: Mapping[str, str], system: PathLike, host: str,
-              cpuset: Optional[Iterable[int]], mask: Optional[Iterable[int]]) -> Topology:
+              cpuset: Iterable[int] | None, mask: Iterable[int] | None) -> Topology:
     kernel = _Kernel(files, Path(system), cpuset)
     allowed = kernel.cpus if cpuset is None else kernel.cpus & frozenset(cpuset)
     usable = allowed if mask is None else allowed & frozenset(mask)
     if not usable:
         raise TopologyError(f"no CPU that this process may use is found under {kernel.system}")
-    places: Dict[Cpus, int] = {}
-    sizes: Dict[int, int] = {}
-    cores: List[Core] = []
-    taken: Set[int] = set()
+    places: dict[Cpus, int] = {}
+    sizes: dict[int, int] = {}
+    cores: list[Core] = []
+    taken: set[int] = set()
     for cpu in sorted(allowed, key=kernel.nest):
         if cpu in taken:
             continue
@@ -345,8 +345,8 @@ def _topology(files: Mapping[str, str], system: PathLike, host: str,
                     hidden=any(kernel.package(cpu) not in places for cpu in kernel.cpus), whole=kernel.whole())
 
 
-def _by_socket(cores: Iterable[Core]) -> Tuple[Tuple[Core, ...], ...]:
-    sockets: Dict[int, List[Core]] = {}
+def _by_socket(cores: Iterable[Core]) -> tuple[tuple[Core, ...], ...]:
+    sockets: dict[int, list[Core]] = {}
     for core in cores:
         sockets.setdefault(core.socket, []).append(core)
     return tuple(tuple(sockets[place]) for place in sorted(sockets))
@@ -356,20 +356,20 @@ class _Kernel:
     """The kernel's files on CPUs, by their path below `system` (see `agent.read_files`)."""
 
     def __init__(self, files: Mapping[str, str], system: Path,
-                 cpuset: Optional[Iterable[int]]) -> None:
+                 cpuset: Iterable[int] | None) -> None:
         self.system = system
         self._files = files
-        self._lists: Dict[str, Cpus] = {}
-        self._caches: Dict[str, List[str]] = {}
+        self._lists: dict[str, Cpus] = {}
+        self._caches: dict[str, list[str]] = {}
         for name in files:
             folder, cache, _ = name.partition("/cache/")
             if cache:
                 self._caches.setdefault(folder, []).append(name)
         self._numa = sorted(name for name in files if name.startswith("node/"))
         self.cpus = self._online(cpuset)
-        self._by_id: Dict[str, Cpus] = {}
+        self._by_id: dict[str, Cpus] = {}
 
-    def _online(self, cpuset: Optional[Iterable[int]]) -> Cpus:
+    def _online(self, cpuset: Iterable[int] | None) -> Cpus:
         """The CPUs that are switched on."""
         listed = self._list("cpu/online")
         if listed:
@@ -397,12 +397,12 @@ class _Kernel:
         folder = f"cpu/cpu{cpu}/topology"
         return self._first_list(folder, "core_cpus_list", "thread_siblings_list") | {cpu}
 
-    def whole(self) -> Tuple[int, ...]:
+    def whole(self) -> tuple[int, ...]:
         """How many cores each socket has."""
         cores = {self.threads(cpu): self.package(cpu) for cpu in sorted(self.cpus)}
         return tuple(Counter(cores.values()).values())
 
-    def nest(self, cpu: int) -> Tuple[int, ...]:
+    def nest(self, cpu: int) -> tuple[int, ...]:
         """The CPU's place in the logical order: the lowest CPU of everything around it, from
         the largest (the socket, or a NUMA node of several) to the core, and the CPU itself."""
         folder = f"cpu/cpu{cpu}"
@@ -433,7 +433,7 @@ class _Kernel:
         return found
 
 
-def _read(path: Path) -> Optional[str]:
+def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()
     except OSError:  # files differ between kernels, machines and containers
@@ -442,7 +442,7 @@ def _read(path: Path) -> Optional[str]:
 
 def fold(numbers: Iterable[int]) -> str:
     """`0-2,5` for 0, 1, 2, 5: what `parse_cpu_list` reads."""
-    runs: List[List[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
@@ -453,7 +453,7 @@ def fold(numbers: Iterable[int]) -> str:
 
 def parse_cpu_list(text: str) -> Cpus:
     """The numbers in a kernel's list such as `0-3,8,10-11`; ValueError when it is none."""
-    numbers: Set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not match:
@@ -466,14 +466,14 @@ def parse_cpu_list(text: str) -> Cpus:
 # -------------------------------------------------------------------------------------- quota
 
 
-def cpu_quota(root: PathLike = "/") -> Optional[float]:
+def cpu_quota(root: PathLike = "/") -> float | None:
     """How many CPUs' worth of time the control groups of this process allow; None = no limit.
 
     Containers are often given less time than cores; ranks on all cores are then stopped by
     the kernel for part of every period. Version 1 and 2 of control groups are read, with all
     groups above.
     """
-    quotas: List[Optional[float]] = []
+    quotas: list[float | None] = []
     for line in (_read(Path(root, "proc/self/cgroup")) or "").splitlines():
         _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
         if controllers and "cpu" not in controllers.split(","):
@@ -484,7 +484,7 @@ def cpu_quota(root: PathLike = "/") -> Optional[float]:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _quota(folder: Path) -> Optional[float]:
+def _quota(folder: Path) -> float | None:
     """CPUs' worth of time that one control group allows itself."""
     words = (_read(folder / "cpu.max") or "").split() or [
         _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.config.machine import read_machine
 from vrm.config.policies import job_of, make_scheduler, one_node_remedy
@@ -40,7 +41,7 @@ from vrm.workload.npb import allows, rule
 MOST_SHOWN = 20
 """Lines of the queue that are shown with the same sort of trouble; the others are counted."""
 
-Size = Union[str, int]
+Size = str | int
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Report:
     """What was found. `usable`: a manager could start with this configuration; `lines` of the queue
     name jobs, and those in `never` can never run."""
 
-    findings: List[Finding]
+    findings: list[Finding]
     usable: bool = True
     lines: int = 0
     never: int = 0
@@ -58,8 +59,8 @@ class Report:
         self.findings.append(Finding(level, what, text, fix))
 
 
-def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str] = None,
-          sizes: Optional[Dict[str, Size]] = None, machine: Optional[str] = None) -> Report:
+def check(config: str | None, env: Mapping[str, str], estimates: str | None = None,
+          sizes: dict[str, Size] | None = None, machine: str | None = None) -> Report:
     """Check a configuration (None: every key's default) and its queue.
 
     `estimates` is a table of `vrm calibrate` to compare the queue with. `sizes` (nodes, sockets,
@@ -110,8 +111,8 @@ def _unusable(report: Report, error: ConfigError) -> Report:
     return report
 
 
-def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size], report: Report
-             ) -> Tuple[Optional[Cluster], Optional[WholeNodes]]:
+def _cluster(settings: Settings, env: Mapping[str, str], sizes: dict[str, Size], report: Report
+             ) -> tuple[Cluster | None, WholeNodes | None]:
     """The nodes that jobs would have, None where that is not to be found out; and all of their cores, where the
     batch job around has fewer."""
     try:
@@ -150,7 +151,7 @@ def _described(settings: Settings, machine: str, report: Report) -> Cluster:
     return Cluster(found.nodes, found.licences)
 
 
-def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:
+def _launcher(settings: Settings, report: Report) -> Launcher | None:
     """The launcher; None where there is none."""
     try:
         launcher = make_launcher(settings.launcher)
@@ -162,8 +163,8 @@ def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:
     return launcher
 
 
-def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
-           known: Optional[Mapping[Any, Any]], report: Report, remedy: Callable[[Job], str]) -> None:
+def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Launcher | None,
+           known: Mapping[Any, Any] | None, report: Report, remedy: Callable[[Job], str]) -> None:
     """Judge every line of the queue."""
     path = settings.applications.queue
     if not path.exists():
@@ -202,8 +203,8 @@ def _missing(job: Job, indices: Sequence[int]) -> str:
 class LineChecker:
     """Judges the lines of a queue one after the other, as a manager that begins would."""
 
-    def __init__(self, settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
-                 known: Optional[Mapping[Any, Any]], report: Report, remedy: Callable[[Job], str]) -> None:
+    def __init__(self, settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Launcher | None,
+                 known: Mapping[Any, Any] | None, report: Report, remedy: Callable[[Job], str]) -> None:
         """`remedy` says what to do for a job that does not fit."""
         self.settings = settings
         self.scheduler = scheduler
@@ -213,12 +214,12 @@ class LineChecker:
         self.report = report
         self.remedy = remedy
         self._next_id = 0
-        self._named: Dict[str, List[int]] = {}
-        self._shown: Dict[str, int] = {}
-        self._warned: Set[Tuple[str, ...]] = set()
+        self._named: dict[str, list[int]] = {}
+        self._shown: dict[str, int] = {}
+        self._warned: set[tuple[str, ...]] = set()
         self._program: Callable[[WantedProgram], str] = lru_cache(maxsize=None)(self._program_fault)
 
-    def judge(self, lines: List[Line]) -> None:
+    def judge(self, lines: list[Line]) -> None:
         """Report of all of them what is wrong."""
         name = self.settings.applications.queue.name
         for line in lines:
@@ -310,7 +311,7 @@ class LineChecker:
                            f"{wanted.app} on {wanted.procs} rank(s) took {measured.seconds:.0f} s, "
                            f"its estimate is {wanted.seconds:g} s{ended}")
 
-    def _note(self, place: str, key: Tuple[str, ...], text: str, fix: str = "") -> None:
+    def _note(self, place: str, key: tuple[str, ...], text: str, fix: str = "") -> None:
         if key not in self._warned:
             self._warned.add(key)
             self.report.add("note", place, text, fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.config.schema import Settings
 from vrm.model import Node
@@ -14,7 +14,7 @@ from vrm.model.power import MARK as POWER_MARK
 from vrm.model.queues import MARK
 
 
-def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...], Tuple[str, ...]]:
+def declared(settings: Settings, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
     """The nodes with what their classes say, marked with their queues, and warnings.
 
     Of a resource that was found, too, the smaller amount counts. A host is known by its name, or by
@@ -23,9 +23,9 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
     """
     classes = {name: number for number, each in enumerate(settings.node_classes)
                for host in each.names for name in {host, _short(host)}}
-    used: Dict[int, int] = {}
-    warnings: List[str] = []
-    found: List[Node] = []
+    used: dict[int, int] = {}
+    warnings: list[str] = []
+    found: list[Node] = []
     for node in nodes:
         number = classes.get(node.name, classes.get(_short(node.name)))
         if number is None:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
@@ -62,13 +62,13 @@ class Finding:
         return printable_lines(line + (f"\n{'':20} -> {self.mend}" if self.mend else ""))
 
 
-def faulty(findings: List[Finding], problems: Sequence[Problem]) -> List[Finding]:
+def faulty(findings: list[Finding], problems: Sequence[Problem]) -> list[Finding]:
     """The findings with these problems of the configuration, which was `ok` until now."""
     return [*(each for each in findings if (each.level, each.what) != ("ok", "config")),
             *(Finding("wrong", "config", str(problem)) for problem in problems)]
 
 
-def examine(config: Optional[str]) -> List[Finding]:
+def examine(config: str | None) -> list[Finding]:
     """Look at everything a run needs, in the order in which it needs it."""
     findings = [Finding("ok", "python", f"{platform.python_version()} on Linux "
                                         f"{platform.release()}")]
@@ -88,7 +88,7 @@ def examine(config: Optional[str]) -> List[Finding]:
     return findings
 
 
-def _machine(settings: Settings, findings: List[Finding]) -> List[Finding]:
+def _machine(settings: Settings, findings: list[Finding]) -> list[Finding]:
     """The findings with those of the nodes, and whether the configuration fits them."""
     try:
         topology = read_topology()
@@ -146,7 +146,7 @@ def _owned(allocation: Allocation) -> str:
 
 
 def ask_nodes(allocation: Allocation, settings: Settings
-              ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+              ) -> tuple[dict[str, NodeFacts], dict[str, str]]:
     """What the nodes of an allocation answer; this machine alone needs nobody to ask."""
     wanted = said_of_devices(allocation, os.environ, claim=False)
     if allocation.kind == "machine":
@@ -158,7 +158,7 @@ def ask_nodes(allocation: Allocation, settings: Settings
                  settings.hosts.timeout, command, wanted)
 
 
-def _node(host: str, facts: Optional[NodeFacts], reason: str) -> List[Finding]:
+def _node(host: str, facts: NodeFacts | None, reason: str) -> list[Finding]:
     if facts is None:
         return [Finding("note", "node", f"{host} is left out: {reason}",
                         "see whether it answers by hand; Hosts.Reach says how it is asked")]
@@ -190,7 +190,7 @@ def _shape(topology: Topology) -> str:
             f"process may use {cpus} of {os.cpu_count()} CPUs")
 
 
-def _mpirun(settings: Settings) -> List[Finding]:
+def _mpirun(settings: Settings) -> list[Finding]:
     try:
         launcher = make_launcher(settings.launcher)
     except LaunchError as error:
@@ -228,7 +228,7 @@ def _mpirun(settings: Settings) -> List[Finding]:
     return [*findings, Finding("ok", "trial job", f"one rank of `true` took {took:.0f} ms")]
 
 
-def _other_mpis(settings: Settings, used: str) -> List[Finding]:
+def _other_mpis(settings: Settings, used: str) -> list[Finding]:
     """The other mpiruns that are found, and why vrm uses this one."""
     name = os.path.basename(used)
     folders = [*filter(None, os.environ.get("PATH", os.defpath).split(os.pathsep)), own_programs()]
@@ -243,7 +243,7 @@ def _other_mpis(settings: Settings, used: str) -> List[Finding]:
                     "programs need the MPI that they were built with; `Launcher: {Mpirun: PATH}` chooses another one")]
 
 
-def login_shell(env: Mapping[str, str]) -> List[Finding]:
+def login_shell(env: Mapping[str, str]) -> list[Finding]:
     """Whether scripts that begin with `#!/bin/bash -l` find vrm's commands behind this user's profiles."""
     bash = shutil.which("bash")
     if not bash:
@@ -267,7 +267,7 @@ def login_shell(env: Mapping[str, str]) -> List[Finding]:
                     "see which of your profiles sets PATH or unsets BASH_ENV; or leave out -l in scripts")]
 
 
-def _programs(settings: Settings) -> List[Finding]:
+def _programs(settings: Settings) -> list[Finding]:
     path = settings.applications.path
     found = shutil.which("mpicc")
     compiler = Finding("ok", "mpicc", found) if found else Finding(
@@ -286,7 +286,7 @@ def _programs(settings: Settings) -> List[Finding]:
     return [compiler, Finding("ok", "programs", f"{len(usable)} in {path}: {shown}")]
 
 
-def _files(settings: Settings) -> List[Finding]:
+def _files(settings: Settings) -> list[Finding]:
     queue = settings.applications.queue
     findings = [Finding("ok", "queue file", str(queue)) if queue.exists() else Finding(
         "note", "queue file", f"{queue} is not there yet; a manager waits for it")]

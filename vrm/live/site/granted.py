@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.allocation import Allocation
 from vrm.live.nodes import devices
@@ -13,13 +14,13 @@ from vrm.model.amounts import GPU
 
 
 def said_of_devices(allocation: Allocation, env: Mapping[str, str], claim: bool
-                    ) -> Dict[str, Dict[str, Any]]:
+                    ) -> dict[str, dict[str, Any]]:
     """What the agent of each node is told of GPUs (see `agent.of_devices`): what the batch system gives,
     and which directory stands for them. With `claim` no other vrm may have them."""
-    wanted: Dict[str, Dict[str, Any]] = {}
+    wanted: dict[str, dict[str, Any]] = {}
     for host in allocation.hosts:
         share = allocation.shares.get(host)
-        said: Dict[str, Any] = {"claim": True} if claim else {}
+        said: dict[str, Any] = {"claim": True} if claim else {}
         if share is not None and share.indices is not None:
             said["indices"] = list(share.indices)
         if share is not None and share.gpus is not None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import MappingProxyType
-from typing import Mapping, NamedTuple, Tuple
+from typing import NamedTuple
+from collections.abc import Mapping
 
 from vrm.config.schema import Applications
 from vrm.model import Job
@@ -60,7 +61,7 @@ def foreign(known: Applications, wanted: WantedProgram, trust: str) -> str:
     return fault or distrust(path, trust)
 
 
-def read_script(path: Path) -> Tuple[bytes, str]:
+def read_script(path: Path) -> tuple[bytes, str]:
     """The text of a script, and why it is none."""
     try:
         text = read_regular(path, LONGEST_SCRIPT)

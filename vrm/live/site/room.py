@@ -8,7 +8,7 @@ had, or would have, on the others waits: the same command may find more nodes th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Sequence
 
 from vrm.live.batch.base import BatchSystem
 from vrm.model import Infeasible, Job, Node
@@ -23,7 +23,7 @@ NodesOf = Callable[[Job], int]
 class WholeNodes:
     """All cores of the `nodes` of which `system` has granted only some: `cores` in all."""
 
-    nodes: Tuple[Node, ...]
+    nodes: tuple[Node, ...]
     cores: int
     system: BatchSystem
 
@@ -50,11 +50,11 @@ class Room:
 
     def __init__(self, scheduler: Scheduler, nodes: Sequence[Node],
                  on: Callable[[Sequence[Node]], NodesOf], granted: Sequence[Node] = (),
-                 whole: Optional[WholeNodes] = None) -> None:
+                 whole: WholeNodes | None = None) -> None:
         self._scheduler = scheduler
         self._on = on
-        self._known: List[Tuple[Node, ...]] = [tuple(nodes)]
-        self._others: List[NodesOf] = []
+        self._known: list[tuple[Node, ...]] = [tuple(nodes)]
+        self._others: list[NodesOf] = []
         self.granted = tuple(granted)
         self._whole = whole
         self.add(granted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
@@ -56,15 +56,15 @@ class Site:
     launcher: Launcher
     room: Room
     allocation: str = ""
-    end: Optional[Callable[[], Optional[float]]] = None
-    watch: Optional[NodeWatch] = None
-    relay: Optional[Relay] = None
-    warnings: Tuple[str, ...] = ()
+    end: Callable[[], float | None] | None = None
+    watch: NodeWatch | None = None
+    relay: Relay | None = None
+    warnings: tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
     visible: Visible = field(default_factory=lambda: Visible({}))
     scripts: Scripts = field(default_factory=lambda: Scripts({}, {}, {}))
     began: Mapping[str, float] = field(default_factory=dict)
-    spawner: Optional[Spawner] = None
+    spawner: Spawner | None = None
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -80,12 +80,12 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
 
 
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
-              granted: Sequence[Node] = (), whole: Optional[WholeNodes] = None) -> Room:
+              granted: Sequence[Node] = (), whole: WholeNodes | None = None) -> Room:
     """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
     return Room(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted, whole)
 
 
-def whole_nodes(settings: Settings, shape: Geometry, env: Mapping[str, str]) -> Optional[WholeNodes]:
+def whole_nodes(settings: Settings, shape: Geometry, env: Mapping[str, str]) -> WholeNodes | None:
     """All cores of the nodes of the batch job around, where it has fewer of them."""
     batch = around(env)
     if batch is None or not shape.whole:
@@ -104,7 +104,7 @@ def judges(settings: Settings, rules: Rules, scheduler: Scheduler
     return on
 
 
-def distrusted(settings: Settings) -> List[Problem]:
+def distrusted(settings: Settings) -> list[Problem]:
     """What the settings name and others have made or may write (see `vrm.system.trust`)."""
     named = {"Applications.Path": settings.applications.path,
              "Applications.Queue": settings.applications.queue,
@@ -117,7 +117,7 @@ def distrusted(settings: Settings) -> List[Problem]:
     return [settings.problem(key, reason) for key, reason in reasons.items() if reason]
 
 
-def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: bool = True
+def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: bool = True
             ) -> Site:
     """Everything a live run needs, of the nodes that the environment (`env`, else this process's)
     or the configuration names. With `watch` their agents stay, for the manager to watch them.

@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
 
 from vrm.live.spawn.records import ExitStatus, JobId, PathLike
 from vrm.live.spawn.remote import UNREACHED
@@ -18,7 +18,7 @@ from vrm.live.spawn.remote import UNREACHED
 _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
-class _Encoded(Dict[str, bytes]):
+class _Encoded(dict[str, bytes]):
     """Texts as the kernel has them: nearly all of a job's environment is that of the job before."""
 
     def __missing__(self, text: str) -> bytes:
@@ -56,11 +56,11 @@ class LaunchRequest:
     stderr: PathLike
     marker: PathLike
     status: PathLike
-    affinity: Optional[Sequence[int]] = None
+    affinity: Sequence[int] | None = None
     sync: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
-    reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
+    reports: tuple[PathLike, int, tuple[tuple[bytes, bytes, bytes], ...]] | None = None
     append: bool = False
     stdin: PathLike = ""
     patience: float = 0.0
@@ -112,7 +112,7 @@ class Ended:
 
     id: JobId
     status: ExitStatus
-    problem: Optional[str] = None
+    problem: str | None = None
     clean: bool = False
 
 
@@ -131,14 +131,14 @@ class LaunchFailed:
 
     id: JobId
     message: str
-    problem: Optional[str] = None
+    problem: str | None = None
     kind: Failure = field(default=Failure.JOB, compare=False)
 
 
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
-def failed(request: LaunchRequest, message: str, problem: Optional[str]) -> LaunchFailed:
+def failed(request: LaunchRequest, message: str, problem: str | None) -> LaunchFailed:
     """The event, with its kind: supervisors, which record it in a file, give its text alone."""
     if message.endswith(_FULL_DISK) or message.startswith("marker file"):
         kind = Failure.DISK
@@ -166,8 +166,8 @@ class SpawnerLost:
     """
 
     message: str
-    unstarted: Tuple[JobId, ...] = ()
+    unstarted: tuple[JobId, ...] = ()
     id: None = None
 
 
-Event = Union[Started, Ended, LaunchFailed, SupervisorLost, SpawnerLost]
+Event = Started | Ended | LaunchFailed | SupervisorLost | SpawnerLost

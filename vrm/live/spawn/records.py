@@ -6,13 +6,13 @@ import json
 import os
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Union
+from typing import Any
 
 from vrm.system.files import read_own
 from vrm.system.processes import boot_id, read_stat
 
-JobId = Union[int, str]
-PathLike = Union[str, bytes, "os.PathLike[Any]"]
+JobId = int | str
+PathLike = str | bytes | os.PathLike[Any]
 
 LARGEST = 1 << 20
 """Bytes of the longest marker or status that is read."""
@@ -31,9 +31,9 @@ class ExitStatus:
     descendants it waited for, `maxrss` is the largest memory of any one of them, in bytes.
     """
 
-    code: Optional[int]
-    signal: Optional[int]
-    error: Optional[str]
+    code: int | None
+    signal: int | None
+    error: str | None
     start: float
     end: float
     user: float
@@ -58,7 +58,7 @@ class ExitStatus:
         return f"exit {self.code}"
 
 
-def read_status(path: PathLike, job: Optional[JobId] = None) -> Optional[ExitStatus]:
+def read_status(path: PathLike, job: JobId | None = None) -> ExitStatus | None:
     """The exit status that a supervisor left in `path`, or None if there is none (yet).
 
     `path` is a status file, or the marker of a dead supervisor, which may have been killed after
@@ -93,7 +93,7 @@ class Marker:
     time: float
 
     @classmethod
-    def read(cls, path: PathLike, job: Optional[JobId] = None) -> Optional[Marker]:
+    def read(cls, path: PathLike, job: JobId | None = None) -> Marker | None:
         """The marker in `path`, or None if there is none.
 
         Raises RecordError if the file cannot be read, or is not a marker, or not that of the `job`.
@@ -111,7 +111,7 @@ class Marker:
         except (KeyError, TypeError) as error:
             raise RecordError(f"{os.fsdecode(path)} is not a job's marker: {error!r}") from error
 
-    def alive(self) -> Optional[bool]:
+    def alive(self) -> bool | None:
         """Whether the supervisor lives; None if that cannot be told from this machine."""
         if self.host != os.uname().nodename:
             return None
@@ -121,7 +121,7 @@ class Marker:
         return stat is not None and stat.pid.started == self.started and not stat.dead
 
 
-def _read_lines(path: PathLike, job: Optional[JobId]) -> Optional[List[Dict[str, Any]]]:
+def _read_lines(path: PathLike, job: JobId | None) -> list[dict[str, Any]] | None:
     """The objects in a file of one line for the marker and one for the status, when it is there.
 
     None if there is no file. A last line without its end counts as not written. Raises

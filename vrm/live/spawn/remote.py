@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from typing import Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.live.spawn import relay
 
@@ -34,7 +34,7 @@ class Relay:
         self._setup = marshal.dumps((timeout, {
             os.fsencode(host): list(way) for host, way in ways.items()}))
         self._env = dict(env)
-        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._orders, self._taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.life = -1
 
@@ -65,7 +65,7 @@ class Relay:
         return self.life
 
     @property
-    def pid(self) -> Optional[int]:
+    def pid(self) -> int | None:
         """The relay's process, which leads a session; None if there is none."""
         return self._process.pid if self._process is not None else None
 

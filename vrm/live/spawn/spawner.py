@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
@@ -69,7 +70,7 @@ class _Supervisor:
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.connection = connection
         self.pid = pid
-        self.launch: Optional[_Launch] = None
+        self.launch: _Launch | None = None
         self.unsent = b""
         self.unread = b""
 
@@ -91,7 +92,7 @@ class _Supervisor:
         except ConnectionError:
             self.unsent = b""
 
-    def receive(self) -> Tuple[List[Tuple[Any, ...]], bool]:
+    def receive(self) -> tuple[list[tuple[Any, ...]], bool]:
         """The events that have come, and whether it has ended."""
         ended = False
         try:
@@ -128,24 +129,24 @@ class Spawner:
     something; nothing here waits, but `close`. Not for use by several threads at a time.
     """
 
-    def __init__(self, hold: Sequence[int] = (), relay: Optional[Relay] = None) -> None:
+    def __init__(self, hold: Sequence[int] = (), relay: Relay | None = None) -> None:
         """`hold`: open files, such as the lock of the run, which are kept open while a job may
         still be started; a lock taken with `flock` is free when that can't happen any more,
         however the manager ended. `relay` leads to other nodes; it is started and closed here."""
         self.hold = tuple(hold)
         self._relay = relay
-        self._process: Optional[subprocess.Popen[bytes]] = None
-        self._control: Optional[socket.socket] = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
         self._asked = 0                                        # supervisors that are to come
-        self._supervisors: Dict[int, _Supervisor] = {}         # by the number of their socket
-        self._idle: List[_Supervisor] = []
-        self._waiting: Deque[_Launch] = collections.deque()    # for a supervisor
+        self._supervisors: dict[int, _Supervisor] = {}         # by the number of their socket
+        self._idle: list[_Supervisor] = []
+        self._waiting: collections.deque[_Launch] = collections.deque()    # for a supervisor
         self._files = 0                                        # that a job may have open
         self._refused = False                                  # the spawner could not fork
-        self._old: List[bytes] = []                            # files for the next markers
+        self._old: list[bytes] = []                            # files for the next markers
         self._renamed = 0
-        self._live: Set[JobId] = set()
-        self._poll: Optional[select.epoll] = None
+        self._live: set[JobId] = set()
+        self._poll: select.epoll | None = None
 
     # Its life.
 
@@ -191,7 +192,7 @@ class Spawner:
         self._assign()
 
     @staticmethod
-    def _program() -> List[str]:
+    def _program() -> list[str]:
         """The command line of the spawner."""
         return [sys.executable, "-I", "-S", run_supervisors.__file__]
 
@@ -243,7 +244,7 @@ class Spawner:
             return self._process.wait()
 
     @property
-    def pid(self) -> Optional[int]:
+    def pid(self) -> int | None:
         """Process number of the spawner, None if there is none."""
         return self._process.pid if self._process and self._control is not None else None
 
@@ -327,14 +328,14 @@ class Spawner:
             except (BlockingIOError, ConnectionError):
                 pass  # it is asked again when it answers, or replaced
 
-    def events(self) -> List[Event]:
+    def events(self) -> list[Event]:
         """What has happened since the last call, in order; [] if nothing.
 
         After an `Ended`, `LaunchFailed` or `SupervisorLost` its id is free again.
         """
         if self._poll is None:
             raise SpawnerError("the spawner was not started")
-        told: List[Event] = []
+        told: list[Event] = []
         lost = False
         for descriptor, mask in self._poll.poll(0):
             each = self._supervisors.get(descriptor)
@@ -354,7 +355,7 @@ class Spawner:
         self._assign()
         return told
 
-    def _welcome(self, told: List[Event]) -> bool:
+    def _welcome(self, told: list[Event]) -> bool:
         """Take the supervisors that the spawner has forked; False if it has ended."""
         assert self._control is not None and self._poll is not None
         while True:
@@ -385,7 +386,7 @@ class Spawner:
                 told.append(LaunchFailed(launch.request.id,
                                          f"no process for its supervisor: {reason}"))
 
-    def _hear(self, told: List[Event], each: _Supervisor) -> None:
+    def _hear(self, told: list[Event], each: _Supervisor) -> None:
         """What a supervisor tells, or its end."""
         events, ended = each.receive()
         for kind, *values in events:
@@ -423,7 +424,7 @@ class Spawner:
             self._idle.remove(each)
 
     @staticmethod
-    def _started(told: List[Event], each: _Supervisor, pid: int) -> None:
+    def _started(told: list[Event], each: _Supervisor, pid: int) -> None:
         """The start is told once, by whatever tells of it first."""
         launch = each.launch
         assert launch is not None
@@ -431,7 +432,7 @@ class Spawner:
             launch.started = True
             told.append(Started(launch.request.id, each.pid, pid))
 
-    def _lost(self, told: List[Event], each: _Supervisor, launch: _Launch) -> None:
+    def _lost(self, told: list[Event], each: _Supervisor, launch: _Launch) -> None:
         """A supervisor is gone: tell the end which it recorded, or its loss; a job which it has not
         begun goes to another."""
         request = launch.request
@@ -458,7 +459,7 @@ class Spawner:
         self._live.remove(request.id)
         told.append(event)
 
-    def _spawner_lost(self, told: List[Event]) -> None:
+    def _spawner_lost(self, told: list[Event]) -> None:
         """Tell of its end, and of what supervisors said before."""
         assert self._poll is not None and self._control is not None and self._process is not None
         self._poll.unregister(self._control)

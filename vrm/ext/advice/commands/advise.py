@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, run_of, seconds, settings_of, tell, words
@@ -69,7 +69,7 @@ def _add_arguments(parser: Parser) -> None:
 class Case:
     """What advice is about: a run, its rules, the heatmap, and whether speed-ups were measured."""
 
-    def __init__(self, frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap]) -> None:
+    def __init__(self, frozen: Frozen, rules: Rules, heatmap: Heatmap | None) -> None:
         self.frozen = frozen
         self.rules = rules
         self.heatmap = heatmap
@@ -178,7 +178,7 @@ def _finished(journal: Path) -> bool:
         return False  # the manager says what is wrong with it
 
 
-def _shape(file: Path) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+def _shape(file: Path) -> tuple[int | None, int | None, int | None]:
     """Nodes, sockets and cores of the finished run of a state file, else of this machine; None where nodes differ."""
     from vrm.live.nodes.topology import TopologyError, read_topology
     from vrm.results.state import read
@@ -215,7 +215,7 @@ def made(arguments: argparse.Namespace, make: Any) -> Any:
         raise CannotRun(str(error)) from error
 
 
-def earlier(arguments: argparse.Namespace) -> List[Path]:
+def earlier(arguments: argparse.Namespace) -> list[Path]:
     """The jobs.csv that the run of a configuration has left, where one is named."""
     if getattr(arguments, "config", None) is None:
         return []
@@ -335,10 +335,10 @@ def _today(choice: Choice) -> str:
             f"{choice.regret + 1:.1f} times as much")
 
 
-def changes(price: Dict[str, float]) -> List[str]:
+def changes(price: dict[str, float]) -> list[str]:
     """What becomes of objectives: `makespan +9 %`."""
     from vrm.ext.advice.advice import OBJECTIVES
-    said: List[Tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
+    said: list[tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
     return [f"{words} {'more than 0' if value == math.inf else change(value)}" for words, value in said]
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, List, Tuple
+from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, counts, default_config, seconds, settings_of
@@ -63,7 +63,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _around(arguments: argparse.Namespace) -> Tuple[int, ...]:
+def _around(arguments: argparse.Namespace) -> tuple[int, ...]:
     """Half as many nodes as there are now, as many, and twice as many. CannotRun where that is not known."""
     from vrm.results.state import read
 
@@ -79,7 +79,7 @@ def _around(arguments: argparse.Namespace) -> Tuple[int, ...]:
     return tuple(sorted({max(1, today // 2), today, 2 * today}))
 
 
-def _queues(arguments: argparse.Namespace) -> List[Frozen]:
+def _queues(arguments: argparse.Namespace) -> list[Frozen]:
     """The queue on machines of each size."""
     from vrm.ext.advice.commands.advise import made
     from vrm.ext.advice.planned import plan
@@ -95,7 +95,7 @@ def _queues(arguments: argparse.Namespace) -> List[Frozen]:
     return found
 
 
-def _waiting(arguments: argparse.Namespace) -> List[Frozen]:
+def _waiting(arguments: argparse.Namespace) -> list[Frozen]:
     """The jobs that wait, on nodes as those of the run, in a new allocation."""
     from vrm.ext.advice.commands.advise import running
     from vrm.ext.forecast.frozen import of_jobs
@@ -137,7 +137,7 @@ def text(found: WhatIf) -> str:
                        f"{100 * size.done:.0f} %" if limited else time_text(size.walltime),
                        f"{100 * size.chance:.0f} %", digits(size.asked),
                        f"{digits(size.used)} ({100 * size.used / size.asked:.0f} %)"])
-    lines: List[str] = [f"{found.jobs} jobs; {found.members} draws {found.drawn}", "", str(table)]
+    lines: list[str] = [f"{found.jobs} jobs; {found.members} draws {found.drawn}", "", str(table)]
     lines += [f"on {size.nodes} nodes {size.never} job(s) can never run" for size in found.sizes
               if size.never]
     if found.recommended is not None:

@@ -8,7 +8,8 @@ import math
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, ids_of, job_ids, settings_of
@@ -69,7 +70,7 @@ def explain(arguments: argparse.Namespace) -> int:
     return _shown(found, others, {each.job.id: called(frozen, each.job) for each in found}, frozen.now, arguments.json)
 
 
-def _known(path: Path, ids: List[int]) -> Optional[Tuple[List[Explanation], List[str], Dict[int, str]]]:
+def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], dict[int, str]] | None:
     """What there is to say of jobs of a long run that are held, run or have ended, with the names of the held ones:
     nothing is tried, which would take minutes there, and nothing is built. None where others are among them."""
     from vrm.ext.forecast.explain import HELD, Explanation
@@ -89,7 +90,7 @@ def _known(path: Path, ids: List[int]) -> Optional[Tuple[List[Explanation], List
     return (found, others, names) if ids else None
 
 
-def _shown(found: List[Explanation], others: List[str], names: Mapping[int, str], now: float, as_json: bool) -> int:
+def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str], now: float, as_json: bool) -> int:
     """Print it; 0. CannotRun where nothing waits of what was asked for."""
     if not found:
         raise CannotRun("\n".join(others))

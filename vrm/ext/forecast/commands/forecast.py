@@ -9,7 +9,8 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
 
 from vrm.ext.forecast.commands import site_forecast
 from vrm.commands.parsing import command
@@ -47,7 +48,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     site_forecast.add_options(parser)
 
 
-def estimate(text: str) -> Tuple[int, float]:
+def estimate(text: str) -> tuple[int, float]:
     """`7=20m` as (7, 1200.0)."""
     from vrm.model.times import seconds_of
     job_id, equals, length = text.partition("=")
@@ -140,7 +141,7 @@ def page(arguments: argparse.Namespace, settings: Any) -> int:
     from vrm.system.files import write_atomically
 
     path, watched = Path(arguments.page), arguments.watch
-    made: Optional[Dict[str, Any]] = None
+    made: dict[str, Any] | None = None
     while True:
         try:
             state = states.current(states.read(settings.state))
@@ -168,7 +169,7 @@ def page(arguments: argparse.Namespace, settings: Any) -> int:
             return 0
 
 
-def current(settings: Any, ids: Sequence[int] = ()) -> Dict[str, Any]:
+def current(settings: Any, ids: Sequence[int] = ()) -> dict[str, Any]:
     """The forecast that there is, or else, or when one of these jobs is not in it yet, one that is made
     now."""
     from vrm.results import forecast as forecasts
@@ -186,7 +187,7 @@ def current(settings: Any, ids: Sequence[int] = ()) -> Dict[str, Any]:
     return named(settings, _made(files, frozen))
 
 
-def named(settings: Any, made: Mapping[str, Any]) -> Dict[str, Any]:
+def named(settings: Any, made: Mapping[str, Any]) -> dict[str, Any]:
     """A forecast with the names of its jobs, as far as the state file says them."""
     from vrm.results import state as states
 
@@ -197,7 +198,7 @@ def named(settings: Any, made: Mapping[str, Any]) -> Dict[str, Any]:
     return {**made, "jobs": [{**job, "name": names.get(job["id"], "")} for job in made["jobs"]]}
 
 
-def frozen_now(settings: Any) -> Tuple[RunFiles, Frozen]:
+def frozen_now(settings: Any) -> tuple[RunFiles, Frozen]:
     """The run at this moment, from its files; what in them cannot be read is said."""
     from vrm.ext.forecast.files import RunFiles
 
@@ -209,7 +210,7 @@ def frozen_now(settings: Any) -> Tuple[RunFiles, Frozen]:
     return files, files.frozen(files.told())
 
 
-def _made(files: RunFiles, frozen: Frozen) -> Dict[str, Any]:
+def _made(files: RunFiles, frozen: Frozen) -> dict[str, Any]:
     """The forecast of a run, or of one that might be; its ranges are those of the run's."""
     from vrm.ext.forecast.beside import calibration_of, log_of, made
     from vrm.ext.forecast.sharing import available
@@ -222,7 +223,7 @@ def _made(files: RunFiles, frozen: Frozen) -> Dict[str, Any]:
     return made(frozen, calibration, available()).record()
 
 
-def _assumed(settings: Any, estimates: List[Tuple[int, float]]) -> Tuple[Dict[str, Any], List[str]]:
+def _assumed(settings: Any, estimates: list[tuple[int, float]]) -> tuple[dict[str, Any], list[str]]:
     """The forecast with other estimates of some jobs, and what they change."""
     from vrm.ext.forecast.report import forecast_table as report
 
@@ -236,7 +237,7 @@ def _assumed(settings: Any, estimates: List[Tuple[int, float]]) -> Tuple[Dict[st
     return after, report.changes(before, after, [job_id for job_id, _ in estimates], frozen.now)
 
 
-def _others(settings: Any, ids: List[int]) -> List[str]:
+def _others(settings: Any, ids: list[int]) -> list[str]:
     """What there is to say of jobs that neither run nor wait."""
     from vrm.ext.forecast.files import RunFiles
 
@@ -271,6 +272,6 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
         return 0
     print(f"nothing is submitted; submitted now, {'these jobs' if len(ids) > 1 else 'this job'} would "
           "wait and run like this:")
-    width: Optional[int] = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width: int | None = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(report.table(made, ids, now, width))
     return 0

@@ -11,7 +11,8 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from vrm.commands.shared import CannotRun, count, seconds
 
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
                         "--user chooses jobs")
     if arguments.out and not arguments.lml or arguments.reservations and not arguments.squeue:
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
-    dates: Optional[Callable[[float], str]] = None  # else of this host's clock
+    dates: Callable[[float], str] | None = None  # else of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)
 
     def processes(site: Snapshot) -> int:
@@ -122,7 +123,7 @@ def _write(where: str, content: bytes) -> None:
         write_atomically(Path(where), content.decode("utf-8"))
 
 
-def _asked(arguments: argparse.Namespace, source: str) -> Tuple[str, Snapshot]:
+def _asked(arguments: argparse.Namespace, source: str) -> tuple[str, Snapshot]:
     """A site, and what it is called."""
     from vrm.ext.forecast.site import outer_pbs, outer_slurm
     if source == "site":
@@ -144,8 +145,8 @@ def _asked(arguments: argparse.Namespace, source: str) -> Tuple[str, Snapshot]:
     return str(paths[0]), outer_pbs.parse(texts[0], texts[1], now)
 
 
-def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, as_json: bool,
-          dates: Optional[Callable[[float], str]]) -> None:
+def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, as_json: bool,
+          dates: Callable[[float], str] | None) -> None:
     from vrm.model.hosts import fold as fold_nodes
     from vrm.run.reasons import clock
 
@@ -154,7 +155,7 @@ def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, 
         return dates(seconds) if dates else clock(site.time + seconds, time.time())
 
     jobs = {job.key: job for job in site.jobs}
-    rows: List[Dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for key, each in found.items():
         job = jobs[key]
         starts = each.start < math.inf

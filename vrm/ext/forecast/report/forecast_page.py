@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import html
 import math
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.ext.forecast.report.forecast_table import UNKNOWN, called, chosen, head
 from vrm.report.moments import all_near, span, when
@@ -39,8 +40,8 @@ class Bar(NamedTuple):
     title: str
 
 
-def page(made: Record, state: Optional[Mapping[str, Any]], now: float, name: str,
-         renew: Optional[int] = None) -> str:
+def page(made: Record, state: Mapping[str, Any] | None, now: float, name: str,
+         renew: int | None = None) -> str:
     """The whole page of a forecast, and of the state that it belongs to, if there is one. With `renew`
     it loads itself again after so many seconds."""
     end = moment(made, "allocation_end")
@@ -108,9 +109,9 @@ def _until(times: Iterable[float], now: float, end: float) -> float:
     return last + 0.04 * (last - now)
 
 
-def _bars(made: Record, state: Optional[Mapping[str, Any]], now: float) -> Dict[str, List[Bar]]:
+def _bars(made: Record, state: Mapping[str, Any] | None, now: float) -> dict[str, list[Bar]]:
     """What is on each node."""
-    found: Dict[str, List[Bar]] = {}
+    found: dict[str, list[Bar]] = {}
     if state is not None:
         found = {node["name"]: [] for node in state["nodes"]}
     for job in made["jobs"]:
@@ -136,18 +137,18 @@ def _bars(made: Record, state: Optional[Mapping[str, Any]], now: float) -> Dict[
     return found
 
 
-def _names(nodes: str) -> List[str]:
+def _names(nodes: str) -> list[str]:
     try:
         return expand(nodes)
     except ValueError:  # names that are no ranges
         return nodes.split(",")
 
 
-def _gantt(made: Record, state: Optional[Mapping[str, Any]], scale: _Scale, end: float,
+def _gantt(made: Record, state: Mapping[str, Any] | None, scale: _Scale, end: float,
            down: Iterable[str]) -> str:
     """The nodes over time."""
     bars = _bars(made, state, scale.now)
-    groups: List[Tuple[str, str, List[Bar]]] = []
+    groups: list[tuple[str, str, list[Bar]]] = []
     gone = set(down)
     for node, here in bars.items():
         before = groups[-1] if groups else None
@@ -178,9 +179,9 @@ def _gantt(made: Record, state: Optional[Mapping[str, Any]], scale: _Scale, end:
             "<b class=\"kept\"></b> reservation <i class=\"edge\"></i> end of the allocation</p>")
 
 
-def _lanes(bars: Iterable[Bar]) -> List[List[Bar]]:
+def _lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
     """The bars of a node in as few lines as have none above another; a reservation is behind them."""
-    lanes: List[List[Bar]] = [[]]
+    lanes: list[list[Bar]] = [[]]
     for bar in sorted(bars, key=lambda each: (each.kind == "kept", each.begin, each.end)):
         for lane in lanes:
             if bar.kind == "kept" or all(bar.begin >= each.end or each.kind == "kept" for each in lane):

@@ -4,7 +4,8 @@ their ranges."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence
+from typing import NamedTuple
+from collections.abc import Sequence
 
 from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.results.names import unit_of
@@ -25,10 +26,10 @@ class Compared(NamedTuple):
 
     forecast: float
     real: float
-    inside: Optional[bool]
+    inside: bool | None
 
 
-def rolling(inside: Sequence[bool], latest: int = LATEST) -> List[float]:
+def rolling(inside: Sequence[bool], latest: int = LATEST) -> list[float]:
     """The share of the last so many, from the first time on that there are as many."""
     return [sum(inside[at - latest:at]) / latest for at in range(latest, len(inside) + 1)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from vrm.report.moments import FORECAST, all_near, span, when
 from vrm.report.tables import ago, drop_empty, narrow, shown, table_text
@@ -19,7 +20,7 @@ _SHRINK = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4))
 _SPARED = ("Latest", "Nodes", "Chance", "End", "Why", "Ranks")
 
 
-def facts(job: Record, made: Record) -> Dict[str, Any]:
+def facts(job: Record, made: Record) -> dict[str, Any]:
     """A job's forecast as data: its keys are kept from version to version. Moments are epoch seconds,
     null: not in this allocation. `status` is running or waiting; `p10` to `p90` is the range of the
     start and `end_p10` to `end_p90` that of the end; `latest` is the start if all jobs take as long as
@@ -32,7 +33,7 @@ def facts(job: Record, made: Record) -> Dict[str, Any]:
             "time": made["time"], "members": made["members"], "calibrated": not made["calibrated"]}
 
 
-def chosen(made: Record, ids: Collection[int] = ()) -> List[Record]:
+def chosen(made: Record, ids: Collection[int] = ()) -> list[Record]:
     """The jobs of a forecast, or these of them: running ones by their ends, then the waiting ones as
     they start."""
     jobs = [job for job in made["jobs"] if not ids or job["id"] in ids]
@@ -40,7 +41,7 @@ def chosen(made: Record, ids: Collection[int] = ()) -> List[Record]:
                                                                     else "start"), job["id"]))
 
 
-def head(made: Record, now: float) -> List[str]:
+def head(made: Record, now: float) -> list[str]:
     """How old a forecast is and what it stands on."""
     draws = (f"from {made['members']} draws" if made["members"] else
              "by the estimates; there is nothing yet to draw from")
@@ -51,8 +52,8 @@ def head(made: Record, now: float) -> List[str]:
     return lines
 
 
-def table(made: Record, ids: Collection[int] = (), now: Optional[float] = None,
-          width: Optional[int] = None) -> str:
+def table(made: Record, ids: Collection[int] = (), now: float | None = None,
+          width: int | None = None) -> str:
     """The forecast as a table, no wider than `width` columns if that can be."""
     now = time.time() if now is None else now
     jobs = chosen(made, ids)
@@ -71,7 +72,7 @@ def called(job: Record) -> str:
     return shown(" ".join(filter(None, (job["app"], job.get("name", "")))))
 
 
-def _row(job: Record, now: float, near: bool) -> List[str]:
+def _row(job: Record, now: float, near: bool) -> list[str]:
     running, start, latest = job["running"], moment(job, "start"), moment(job, "latest")
     return [str(job["id"]), called(job), str(job["procs"]), "R" if running else "Q",
             when(start if running else max(start, now), now, near),
@@ -82,7 +83,7 @@ def _row(job: Record, now: float, near: bool) -> List[str]:
             shown(job["reason"])]
 
 
-def changes(before: Record, after: Record, ids: Sequence[int], now: float) -> List[str]:
+def changes(before: Record, after: Record, ids: Sequence[int], now: float) -> list[str]:
     """What another assumption changes: a line for each of these jobs, and one for all others."""
     was: Mapping[int, Record] = {job["id"]: job for job in before["jobs"]}
     lines, earlier, later = [], [], []

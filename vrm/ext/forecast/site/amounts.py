@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from typing import Dict, List, Optional, Tuple
 
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteReservation, Snapshot
 
@@ -69,7 +68,7 @@ class Steps:
         return math.inf
 
 
-def starts(site: Snapshot, late: float) -> Dict[str, float]:
+def starts(site: Snapshot, late: float) -> dict[str, float]:
     """When each waiting job starts, by key; those that never do are left out. Jobs beyond their limit
     end in `late` seconds."""
     return _Count(site, late).run()
@@ -80,15 +79,15 @@ class _Count:
         self.site = site
         self.steps = Steps(0.0, sum(node.cores for node in site.nodes if node.up))
         self.events = [0.0]
-        self.ends: List[Tuple[float, str]] = []
-        self.running: Dict[str, SiteJob] = {}
-        self.found: Dict[str, float] = {}
+        self.ends: list[tuple[float, str]] = []
+        self.running: dict[str, SiteJob] = {}
+        self.found: dict[str, float] = {}
         for job in site.jobs:
             if job.start is not None:
                 end = job.start + job.wall
                 self._runs(job, -math.inf, end if end > 0 else late)
-        self.inside: Dict[str, Steps] = {}
-        self.bound: Dict[str, SiteReservation] = {}
+        self.inside: dict[str, Steps] = {}
+        self.bound: dict[str, SiteReservation] = {}
         for each in site.reservations:
             self.steps.take(each.begin, each.end, each.cores)
             self.inside[each.key] = Steps(min(0.0, each.begin), each.cores)
@@ -105,7 +104,7 @@ class _Count:
         self.ends.append((end, job.key))
         heapq.heappush(self.events, end)
 
-    def run(self) -> Dict[str, float]:
+    def run(self) -> dict[str, float]:
         """All starts."""
         heapq.heapify(self.events)
         while self.events and self.waiting:
@@ -145,7 +144,7 @@ class _Count:
                     self.steps.take(now, now + job.wall, -job.total)  # they are the reservation's
                     self._start(job, now)
         plan = self.steps if site.algorithm != "Backfilling" else self.steps.copy()
-        reserved: Dict[Optional[str], int] = {}
+        reserved: dict[str | None, int] = {}
         for job in [job for job in self.waiting
                     if job.key not in self.bound and self._ready(job, now)]:
             if self._over(job):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from vrm.ext.forecast.site import amounts
 from vrm.ext.forecast.sharing import Part, shared_out
@@ -42,12 +43,12 @@ class SiteForecast(NamedTuple):
 
     start: float
     end: float
-    places: Tuple[Place, ...] = ()
+    places: tuple[Place, ...] = ()
     reason: str = ""
 
 
 def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: float = math.inf,
-                  processes: int = 1) -> Dict[str, SiteForecast]:
+                  processes: int = 1) -> dict[str, SiteForecast]:
     """What becomes of the jobs that wait, by key. After `most_jobs` starts, or `most_seconds`, nothing
     more is asked. Parts of a site that have nothing to do with each other are shared between up to
     `processes`. Raises SnapshotError for a snapshot that contradicts itself."""
@@ -56,13 +57,13 @@ def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: flo
         return _capped(site, _counted(site), most_jobs, most_seconds)
     parts = [(_ByNode(part), numbers) for part, numbers in _parts(site)]
 
-    def work(share: Part) -> List[Dict[str, SiteForecast]]:
+    def work(share: Part) -> list[dict[str, SiteForecast]]:
         first, step = share
         return [{key: each._replace(places=tuple((numbers[node], cores) for node, cores in each.places))
                  for key, each in part.run(most_jobs, most_seconds).items()}
                 for part, numbers in parts[first::step]]
 
-    found: Dict[str, SiteForecast] = {}
+    found: dict[str, SiteForecast] = {}
     try:
         shares = shared_out(work, min(processes, len(parts)))
     except RuntimeError:  # of another process; here it is the error that it was there
@@ -86,15 +87,15 @@ def _ranked(site: Snapshot) -> Snapshot:
                                for job, rank in zip(site.jobs, ranks)])
 
 
-def _parts(site: Snapshot) -> Iterator[Tuple[Snapshot, Sequence[int]]]:
+def _parts(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
     """The site as machines that have nothing to do with each other, each with the numbers of its nodes:
     queues with nodes of their own, where no order or reservation spans them."""
     apart = site.algorithm == "List" or site.algorithm == "Backfilling" and (
         site.per_queue or site.depth == math.inf)
     every = range(len(site.nodes))
-    of_queue: Dict[str, int] = {}
+    of_queue: dict[str, int] = {}
     of_node = [-1] * len(site.nodes)
-    groups: List[Set[str]] = []
+    groups: list[set[str]] = []
     for node in site.nodes if apart else ():
         if node.classes is None:
             apart = False
@@ -129,8 +130,8 @@ def _parts(site: Snapshot) -> Iterator[Tuple[Snapshot, Sequence[int]]]:
                           for each in site.reservations]), numbers
 
 
-def _capped(site: Snapshot, found: Dict[str, SiteForecast], most_jobs: float, most_seconds: float
-            ) -> Dict[str, SiteForecast]:
+def _capped(site: Snapshot, found: dict[str, SiteForecast], most_jobs: float, most_seconds: float
+            ) -> dict[str, SiteForecast]:
     """Without the starts behind a limit."""
     jobs = f"not among the first {most_jobs:g} starts, after which the forecast ends"
     time = f"not within {most_seconds:g} s, after which the forecast ends"
@@ -146,7 +147,7 @@ def _capped(site: Snapshot, found: Dict[str, SiteForecast], most_jobs: float, mo
     return {job.key: found[job.key] for job in site.jobs if job.key in found}
 
 
-def _counted(site: Snapshot) -> Dict[str, SiteForecast]:
+def _counted(site: Snapshot) -> dict[str, SiteForecast]:
     """By amounts alone."""
     total = sum(node.cores for node in site.nodes if node.up)
     found = {}
@@ -166,7 +167,7 @@ class _Starts(Watcher, Recorder):
     """Notes who starts where: watches the cluster."""
 
     def __init__(self) -> None:
-        self.found: Dict[int, Booking] = {}
+        self.found: dict[int, Booking] = {}
 
     def booked(self, booking: Booking) -> None:
         self.found[booking.job.id] = booking
@@ -183,9 +184,9 @@ class _ByNode:
             raise SnapshotError("the snapshot has no nodes")
         self.ids = {job.key: number for number, job in enumerate(_in_turn(site.jobs))}
         self.keys = {number: key for key, number in self.ids.items()}
-        self.why: Dict[str, str] = {}
+        self.why: dict[str, str] = {}
         self._least = min(node.cores for node in site.nodes)
-        self._features: Dict[Tuple[str, int], FrozenSet[str]] = {}
+        self._features: dict[tuple[str, int], frozenset[str]] = {}
         self._whole = [frozenset(range(node.cores)) for node in site.nodes]
         ranks = {self.ids[job.key]: job.rank for job in site.jobs}
         order = Ordering("of the site", lambda job, now, nodes: ranks[job.id], static=True)
@@ -194,7 +195,7 @@ class _ByNode:
         self.scheduler = compose(rules, self.cluster)
         self.state = State(self.scheduler.new_queue(), self.cluster)
 
-    def _backfill(self) -> Union[str, Dispatcher]:
+    def _backfill(self) -> str | Dispatcher:
         site = self.site
         if site.algorithm != "Backfilling":
             return {"FCFS": "none", "List": "list"}[site.algorithm]
@@ -218,11 +219,11 @@ class _ByNode:
                 fit = frozenset(_feature(kind) for kind in kinds if self._able(number, kind))
                 yield Node(f"{number}", (1,), features=fit)
 
-    def _kind(self, job: SiteJob) -> Tuple[str, int]:
+    def _kind(self, job: SiteJob) -> tuple[str, int]:
         """What tells on which whole nodes a job can run: its queue, and cores of each node."""
         return job.queue, job.per_node if job.nodes else 1
 
-    def _able(self, number: int, kind: Tuple[str, int]) -> bool:
+    def _able(self, number: int, kind: tuple[str, int]) -> bool:
         node, (queue, cores) = self.site.nodes[number], kind
         return cores <= (node.cores if node.classes is None else node.classes.get(queue, 0))
 
@@ -268,7 +269,7 @@ class _ByNode:
         except ValueError as error:
             raise SnapshotError(f"job {site_job.key}: {error}") from error
 
-    def run(self, most_jobs: float, most_seconds: float) -> Dict[str, SiteForecast]:
+    def run(self, most_jobs: float, most_seconds: float) -> dict[str, SiteForecast]:
         """What becomes of the waiting jobs."""
         site, state, cluster = self.site, self.state, self.cluster
         notes = _Starts()
@@ -305,7 +306,7 @@ class _ByNode:
         for node, _, cores in placement.on_nodes(self.cluster.nodes):
             yield node, frozenset(bits.members(cores))
 
-    def _said(self, job: SiteJob, booking: Optional[Booking]) -> SiteForecast:
+    def _said(self, job: SiteJob, booking: Booking | None) -> SiteForecast:
         if booking is not None:
             return SiteForecast(booking.start, booking.start + job.wall,
                                 tuple(self._places(booking.placement)))
@@ -365,10 +366,10 @@ class _ByNode:
                      if each.placement.taken & cores),
                     "")
 
-    def _waiting(self) -> Tuple[List[Submission], Dict[int, float]]:
+    def _waiting(self) -> tuple[list[Submission], dict[int, float]]:
         """Enter the jobs that wait. Gives those that come later, and the run times (s) of all."""
-        later: List[Submission] = []
-        runs: Dict[int, float] = {}
+        later: list[Submission] = []
+        runs: dict[int, float] = {}
         stuck = {job.key for job in self.site.jobs if job.stuck}
         for site_job in _in_turn(self.site.jobs):
             if site_job.start is not None or site_job.stuck:
@@ -406,14 +407,14 @@ def _class(number: int) -> str:
     return f"class {number}"
 
 
-def _feature(kind: Tuple[str, int]) -> str:
+def _feature(kind: tuple[str, int]) -> str:
     return f"{kind[1]} cores for {kind[0]}"
 
 
-def _in_turn(jobs: Sequence[SiteJob]) -> List[SiteJob]:
+def _in_turn(jobs: Sequence[SiteJob]) -> list[SiteJob]:
     """The jobs in their order, but each behind those that it waits for."""
     known = {job.key: job for job in jobs}
-    found: Dict[str, SiteJob] = {}
+    found: dict[str, SiteJob] = {}
     for job in jobs:
         turn = [job]
         while turn:
@@ -428,7 +429,7 @@ def _in_turn(jobs: Sequence[SiteJob]) -> List[SiteJob]:
 
 
 def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = math.inf,
-                 processes: int = 1) -> Tuple[Dict[str, SiteForecast], bytes]:
+                 processes: int = 1) -> tuple[dict[str, SiteForecast], bytes]:
     """What becomes of the waiting jobs of an LML file, and the file with it; as `forecast_site`."""
     found = forecast_site(lml.snapshot, most_jobs, most_seconds, processes)
     totals = {job.key: job.total for job in lml.snapshot.jobs}
@@ -441,7 +442,7 @@ def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = ma
 
 def said_of(places: Sequence[Place], first: int = 1) -> str:
     """Nodes and cores as `(1-1(4-5))`: ranges of nodes, counted from `first`, with the same cores."""
-    parts: List[Tuple[int, int, FrozenSet[int]]] = []
+    parts: list[tuple[int, int, frozenset[int]]] = []
     for node, cores in places:
         cores = cores or frozenset()
         if parts and parts[-1][1] == node - 1 and parts[-1][2] == cores:
@@ -452,8 +453,8 @@ def said_of(places: Sequence[Place], first: int = 1) -> str:
                    for begin, end, cores in parts)
 
 
-def _cores(cores: FrozenSet[int], first: int) -> str:
-    runs: List[List[int]] = []
+def _cores(cores: frozenset[int], first: int) -> str:
+    runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][1] == core - 1:
             runs[-1][1] = core

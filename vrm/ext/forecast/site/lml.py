@@ -33,7 +33,8 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
@@ -69,7 +70,7 @@ class Object(NamedTuple):
     type: str
     name: str
     line: int
-    data: Dict[str, Tuple[str, int]]
+    data: dict[str, tuple[str, int]]
 
 
 class Document:
@@ -78,11 +79,11 @@ class Document:
     def __init__(self, content: bytes, name: str = "LML") -> None:
         self.name = name
         self.content = content
-        self.objects: Dict[str, Object] = {}
-        self._open: List[str] = []
-        self._about: Optional[Object] = None
+        self.objects: dict[str, Object] = {}
+        self._open: list[str] = []
+        self._about: Object | None = None
         self._skipped = -1           # where an info of an earlier forecast begins
-        self._cuts: List[Tuple[int, int]] = []
+        self._cuts: list[tuple[int, int]] = []
         self._end = -1               # where more infos can be put
         self._wrap = False           # whether they need an `information` of their own
         if len(content) > LARGEST:
@@ -107,7 +108,7 @@ class Document:
         raise self.wrong("it has a document type, in which entities can be hidden; remove the line "
                          "`<!DOCTYPE ...>`", self._parser.CurrentLineNumber)
 
-    def _declared(self, version: str, encoding: Optional[str], standalone: int) -> None:
+    def _declared(self, version: str, encoding: str | None, standalone: int) -> None:
         if encoding is not None and encoding.upper() not in ("UTF-8", "US-ASCII", "ASCII"):
             raise self.wrong(f"its encoding is {printable(encoding, 30)}; convert it to UTF-8", 1)
 
@@ -160,7 +161,7 @@ class Document:
                 raise self.wrong("it says nothing of any job", 1)
             self._end, self._wrap = at, True
 
-    def of_type(self, *types: str) -> List[Object]:
+    def of_type(self, *types: str) -> list[Object]:
         """All objects of a type, in the order of the file."""
         return [each for each in self.objects.values() if each.type.lower() in types]
 
@@ -224,7 +225,7 @@ class Lml:
             raise self._wrong(one, key, f"a whole number from {least} to {MOST}")
         return int(text)
 
-    def _choice(self, one: Mapping[str, Tuple[str, int]], key: str, known: Sequence[str]) -> str:
+    def _choice(self, one: Mapping[str, tuple[str, int]], key: str, known: Sequence[str]) -> str:
         """The value of the scheduler's key, by the case of `known`, the first of which is that of a
         missing one."""
         value, line = one.get(key, (known[0], 0))
@@ -275,7 +276,7 @@ class Lml:
 
     def _node(self, one: Object) -> SiteNode:
         cores = self._number(one, "ncores", 1)
-        classes: Optional[Dict[str, int]] = None
+        classes: dict[str, int] | None = None
         if one.data.get("avail_classes", ("", 0))[0].strip():
             text = one.data["avail_classes"][0].strip()
             if not re.fullmatch(r"(\([^(),]{1,100},\s*[0-9]{1,8}\)\s*)+", text):
@@ -285,7 +286,7 @@ class Lml:
         down = one.data.get("state", ("", 0))[0].strip().lower() in ("down", "drained", "offline")
         return SiteNode(one.name or one.id, cores, classes, not down)
 
-    def _job(self, one: Object, nodes: int) -> Optional[SiteJob]:
+    def _job(self, one: Object, nodes: int) -> SiteJob | None:
         """A job; None for one that has ended."""
         def text(key: str) -> str:
             return one.data.get(key, ("", 0))[0].strip()
@@ -316,7 +317,7 @@ class Lml:
                 raise self._wrong(one, "wall", "seconds above 0")
         else:
             wall = WALL
-        places: Tuple[Place, ...] = ()
+        places: tuple[Place, ...] = ()
         for key in ("nodelist", "odelist"):
             if runs and text(key) and not places:
                 places = self._places(one, key, nodes)
@@ -327,16 +328,16 @@ class Lml:
                        after=tuple(part.strip() for part in text("after").split(",") if part.strip()),
                        stuck=stuck)
 
-    def _places(self, one: Object, key: str, nodes: int) -> Tuple[Place, ...]:
+    def _places(self, one: Object, key: str, nodes: int) -> tuple[Place, ...]:
         """`(1-3(1-4)(6-6))(5-5)`: nodes with their cores, or all of them."""
         text = re.sub(r"\s", "", one.data[key][0])
         part = r"\(([0-9]{1,8})(?:-([0-9]{1,8}))?((?:\([0-9]{1,8}(?:-[0-9]{1,8})?\))*)\)"
         if not re.fullmatch(f"(?:{part})+", text):
             raise self._wrong(one, key, "nodes and cores as (1-1(4-5))")
-        found: Dict[int, Optional[FrozenSet[int]]] = {}
+        found: dict[int, frozenset[int] | None] = {}
         for first, last, inside in re.findall(part, text):
             begin, end = int(first), int(last or first)
-            cores: List[int] = []
+            cores: list[int] = []
             for low, high in re.findall(r"\(([0-9]+)(?:-([0-9]+))?\)", inside):
                 if int(high or low) > MOST // 10:
                     raise self._wrong(one, key, "cores that their nodes have")
@@ -370,7 +371,7 @@ class Lml:
 
     # The order of jobs.
 
-    def _formula(self, jobs: Sequence[SiteJob]) -> Tuple[Formula, List[SiteJob]]:
+    def _formula(self, jobs: Sequence[SiteJob]) -> tuple[Formula, list[SiteJob]]:
         """The formula by which jobs are ordered, and the jobs with the values of its variables."""
         text, line = self.scheduler.get("system_sysprio", ("-DATEqueuedate", 0))
         names = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)) - FUNCTIONS)
@@ -408,7 +409,7 @@ class Lml:
 
     # The forecast.
 
-    def written(self, found: Mapping[str, Tuple[float, float, str, int, str]],
+    def written(self, found: Mapping[str, tuple[float, float, str, int, str]],
                 ends: Mapping[str, float]) -> bytes:
         """The file with a forecast: the ends of running jobs, and for each waiting one start and end
         (seconds from the snapshot's moment; infinity: it does not start), its nodes and cores as text
@@ -434,6 +435,6 @@ def _key(name: str) -> str:
     return name.removeprefix("DATE").lower()
 
 
-def read(path: Union[str, Path]) -> Lml:
+def read(path: str | Path) -> Lml:
     """An LML file; SnapshotError for what is none, OSError where it cannot be read."""
     return Lml(read_regular(path), str(path))

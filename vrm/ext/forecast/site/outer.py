@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
 
 from vrm.system.text import printable
 from vrm.ext.forecast.site.snapshot import Place, SnapshotError
@@ -64,14 +64,14 @@ class Nodes:
     """Numbers of nodes by their names, and places on them."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.number: Dict[str, int] = {}
+        self.number: dict[str, int] = {}
         for number, name in enumerate(names):
             self.number.setdefault(name, number)
             self.number.setdefault(name.partition(".")[0], number)
 
-    def places(self, names: Sequence[str]) -> Tuple[Place, ...]:
+    def places(self, names: Sequence[str]) -> tuple[Place, ...]:
         """Some cores of each of these nodes; nodes that nobody knows are left out."""
-        known: List[int] = [self.number[name] for name in dict.fromkeys(names) if name in self.number]
+        known: list[int] = [self.number[name] for name in dict.fromkeys(names) if name in self.number]
         return tuple((number, None) for number in sorted(known))
 
 

@@ -7,7 +7,7 @@ of them (formulas, fair share) it does not say.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
 
 from vrm.model.times import seconds_of
 from vrm.system.text import printable
@@ -47,10 +47,10 @@ def parse(qstat: str, pbsnodes: str, now: float) -> Snapshot:
         "from which they could run", *UNKNOWN))
 
 
-def _blocks(text: str, name: str) -> List[Tuple[int, str, Dict[str, str]]]:
+def _blocks(text: str, name: str) -> list[tuple[int, str, dict[str, str]]]:
     """Blocks of `key = value` lines that are indented, each with its line and its title; a value may
     go on in the next line, behind a tab."""
-    found: List[Tuple[int, str, Dict[str, str]]] = []
+    found: list[tuple[int, str, dict[str, str]]] = []
     key = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -70,7 +70,7 @@ def _blocks(text: str, name: str) -> List[Tuple[int, str, Dict[str, str]]]:
     return found
 
 
-def _nodes(text: str) -> List[SiteNode]:
+def _nodes(text: str) -> list[SiteNode]:
     found = []
     for line, name, values in _blocks(text, "pbsnodes"):
         cores = next((values[key] for key in ("resources_available.ncpus", "pcpus", "np")
@@ -86,7 +86,7 @@ def _nodes(text: str) -> List[SiteNode]:
     return found
 
 
-def _shape(values: Mapping[str, str]) -> Tuple[int, int, int]:
+def _shape(values: Mapping[str, str]) -> tuple[int, int, int]:
     """Nodes and cores of each (0 and 0: of unlike parts), and all cores."""
     wish = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""
     parts = []
@@ -106,14 +106,14 @@ def _shape(values: Mapping[str, str]) -> Tuple[int, int, int]:
     return (sum(number for number, _ in parts), each, total) if alike else (0, 0, total)
 
 
-def _hosts(values: Mapping[str, str]) -> List[str]:
+def _hosts(values: Mapping[str, str]) -> list[str]:
     """The nodes of a running job: (n0:ncpus=2)+(n1:ncpus=2), or n0/0*2+n1/0-3."""
     vnodes = re.findall(r"[(+]([^():+]+):", values.get("exec_vnode", ""))
     return vnodes or [part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part]
 
 
-def _job(key: str, values: Mapping[str, str], known: Nodes, all_nodes: List[SiteNode], now: float
-         ) -> Optional[SiteJob]:
+def _job(key: str, values: Mapping[str, str], known: Nodes, all_nodes: list[SiteNode], now: float
+         ) -> SiteJob | None:
     state = values["job_state"]
     if state not in ("R", "E", "S", "U", "Q", "H", "W", "T"):
         return None  # ended, moved, or the head of an array
@@ -141,5 +141,5 @@ def _job(key: str, values: Mapping[str, str], known: Nodes, all_nodes: List[Site
               for word in re.findall(r":([^:@,]+)", part)), stuck)
 
 
-def _date(text: Optional[str]) -> Optional[float]:
+def _date(text: str | None) -> float | None:
     return None if not text else local_epoch(text, _DATE)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.model.hosts import expand
 from vrm.model.times import of_slurm
@@ -54,13 +55,13 @@ def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
     line that cannot be read."""
     nodes, limits = _nodes(sinfo)
     known = Nodes([node.name for node in nodes])
-    smallest: Dict[str, int] = {}
+    smallest: dict[str, int] = {}
     for node in nodes:
         for partition in node.classes or ():
             smallest[partition] = min(node.cores, smallest.get(partition, node.cores))
     rows = _of_json(squeue) if squeue.lstrip().startswith("{") else _rows(squeue)
-    jobs: List[SiteJob] = []
-    reserved: Dict[str, List[str]] = {}
+    jobs: list[SiteJob] = []
+    reserved: dict[str, list[str]] = {}
     for place, row in rows:
         try:
             job = _job(row, known, limits, smallest, now)
@@ -80,7 +81,7 @@ def _typed(argv: Sequence[str]) -> str:
     return " ".join(f"'{word}'" if "%" in word else word for word in argv)
 
 
-def _rows(text: str) -> List[Tuple[str, Dict[str, str]]]:
+def _rows(text: str) -> list[tuple[str, dict[str, str]]]:
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -93,7 +94,7 @@ def _rows(text: str) -> List[Tuple[str, Dict[str, str]]]:
     return rows
 
 
-def _of_json(text: str) -> List[Tuple[str, Dict[str, str]]]:
+def _of_json(text: str) -> list[tuple[str, dict[str, str]]]:
     """The same rows from `squeue --json`, of whatever version."""
     def plain(value: Any) -> str:
         if isinstance(value, Mapping):
@@ -134,14 +135,14 @@ def _seconds(text: str) -> float:
     return min(LONG, of_slurm(text))
 
 
-def _epoch(text: str) -> Optional[float]:
+def _epoch(text: str) -> float | None:
     if text in ("", "N/A", "NONE", "Unknown", "(null)", "@", "@0"):
         return None
     return float(text[1:]) if text.startswith("@") else local_epoch(text, _DATE)
 
 
 def _job(row: Mapping[str, str], known: Nodes, limits: Mapping[str, float],
-         smallest: Mapping[str, int], now: float) -> Optional[SiteJob]:
+         smallest: Mapping[str, int], now: float) -> SiteJob | None:
     """A job of a row; None for one that has ended. Who has nodes for itself alone takes all cores of
     each, as many as the smallest of its partition has."""
     state = row["%T"].upper()
@@ -180,10 +181,10 @@ def _count(text: str) -> int:
     return int(found[1]) * {"": 1, "K": 1024, "M": 1 << 20}[found[2]]
 
 
-def _nodes(text: str) -> Tuple[List[SiteNode], Dict[str, float]]:
+def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float]]:
     """The nodes, and the time limits of partitions."""
-    found: Dict[str, SiteNode] = {}
-    limits: Dict[str, float] = {}
+    found: dict[str, SiteNode] = {}
+    limits: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -205,7 +206,7 @@ def _nodes(text: str) -> Tuple[List[SiteNode], Dict[str, float]]:
     return list(found.values()), limits
 
 
-def _with_lists(nodes: List[SiteNode], queues: Sequence[str] | set[str]) -> List[SiteNode]:
+def _with_lists(nodes: list[SiteNode], queues: Sequence[str] | set[str]) -> list[SiteNode]:
     """With a class for jobs that would take any of several partitions."""
     lists = [queue for queue in queues if "," in queue]
     if not lists:
@@ -215,9 +216,9 @@ def _with_lists(nodes: List[SiteNode], queues: Sequence[str] | set[str]) -> List
         if any(part in (node.classes or {}) for part in queue.split(","))}}) for node in nodes]
 
 
-def _arrays(jobs: Sequence[SiteJob]) -> List[SiteJob]:
+def _arrays(jobs: Sequence[SiteJob]) -> list[SiteJob]:
     """A dependency on an array is one on each of its jobs."""
-    parts: Dict[str, List[str]] = {}
+    parts: dict[str, list[str]] = {}
     for job in jobs:
         parts.setdefault(job.key.partition("_")[0], []).append(job.key)
     return [replace(job, after=tuple(key for each in job.after
@@ -225,8 +226,8 @@ def _arrays(jobs: Sequence[SiteJob]) -> List[SiteJob]:
                     ) if job.after else job for job in jobs]
 
 
-def _reservations(text: str, known: Nodes, jobs: Mapping[str, List[str]], now: float
-                  ) -> List[SiteReservation]:
+def _reservations(text: str, known: Nodes, jobs: Mapping[str, list[str]], now: float
+                  ) -> list[SiteReservation]:
     found = []
     for line in text.splitlines():
         values = dict(re.findall(r"(\w+)=(\S*)", line))

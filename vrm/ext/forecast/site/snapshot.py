@@ -8,7 +8,8 @@ what was before it is negative.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import NamedTuple
+from collections.abc import Mapping
 
 ALGORITHMS = ("FCFS", "List", "Backfilling")
 """First come, first served (nothing overtakes the head); whatever fits starts; backfilling."""
@@ -17,7 +18,7 @@ MANAGERS = ("NodeState", "AttributeState")
 """Jobs have nodes and cores, the same for all of their time; or amounts of cores are counted, and
 nobody asks which."""
 
-Place = Tuple[int, Optional[FrozenSet[int]]]
+Place = tuple[int, frozenset[int] | None]
 """A node (its number from 0 on) and some of its cores (from 0 on); None: which is not said."""
 
 
@@ -32,7 +33,7 @@ class SiteNode:
 
     name: str
     cores: int
-    classes: Optional[Mapping[str, int]] = None
+    classes: Mapping[str, int] | None = None
     up: bool = True
 
 
@@ -56,11 +57,11 @@ class SiteJob:
     user: str = ""
     queue: str = ""
     submit: float = 0.0
-    start: Optional[float] = None
-    places: Tuple[Place, ...] = ()
+    start: float | None = None
+    places: tuple[Place, ...] = ()
     rank: float = 0.0
-    values: Tuple[float, ...] = ()
-    after: Tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+    after: tuple[str, ...] = ()
     stuck: str = ""
 
     @property
@@ -77,9 +78,9 @@ class SiteReservation:
     key: str
     begin: float
     end: float
-    nodes: Tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
     cores: int = 0
-    jobs: Tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Formula(NamedTuple):
     """An expression, higher first, its variables, and how messages about it begin."""
 
     text: str
-    names: Tuple[str, ...]
+    names: tuple[str, ...]
     where: str = ""
 
 
@@ -107,15 +108,15 @@ class Snapshot:
     each with a decision of its own. `unknown` are what it does not say, for people."""
 
     time: float
-    nodes: List[SiteNode]
-    jobs: List[SiteJob]
-    reservations: List[SiteReservation] = field(default_factory=list)
-    queues: Dict[str, SiteQueue] = field(default_factory=dict)
+    nodes: list[SiteNode]
+    jobs: list[SiteJob]
+    reservations: list[SiteReservation] = field(default_factory=list)
+    queues: dict[str, SiteQueue] = field(default_factory=dict)
     algorithm: str = "Backfilling"
     manager: str = "NodeState"
     depth: float = 1
     per_queue: bool = False
     shared: bool = True
-    formula: Optional[Formula] = None
-    unknown: Tuple[str, ...] = ()
+    formula: Formula | None = None
+    unknown: tuple[str, ...] = ()
     one_by_one: bool = False

@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any
+from collections.abc import Iterable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, factor, seconds, settings_of, words
@@ -111,9 +112,9 @@ def check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _place(arguments: argparse.Namespace, need_class: bool = True) -> "tuple[Path, str]":
+def _place(arguments: argparse.Namespace, need_class: bool = True) -> tuple[Path, str]:
     """The database and the class of a measurement."""
-    settings: Optional[Any] = None
+    settings: Any | None = None
     if arguments.db is None or (need_class and arguments.name is None):
         settings = settings_of(arguments)
     database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
@@ -189,7 +190,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     apps = find_apps(settings.applications.path, arguments.apps)
     cluster = prepare(settings.model_copy(update={"power_cap": ""}), watch=False).cluster
 
-    def missing() -> List[str]:
+    def missing() -> list[str]:
         return learning.calibration(apps, cluster, read_programs(database) if database.exists() else NO_PROGRAMS,
                                     arguments.limit, arguments.name or "")
 
@@ -272,7 +273,7 @@ def predict(arguments: argparse.Namespace) -> int:
         found = [node.power for node in read_machine(arguments.machine).nodes]
     else:
         found = [each.energy.power() for each in settings_of(arguments).node_classes if each.energy is not None]
-    classes: Dict[str, PowerClass] = {each.name: each for each in found if each is not None}
+    classes: dict[str, PowerClass] = {each.name: each for each in found if each is not None}
     programs = read_programs(_place(arguments, need_class=False)[0])
     if not classes:  # then all that is known is what was measured
         classes = {name: PowerClass(name) for app in programs for name in programs.of(app)}
@@ -328,12 +329,12 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _units(found: Dict[str, Any]) -> List[str]:
+def _units(found: dict[str, Any]) -> list[str]:
     units = {"energy": "J", "mean_power": "W", "highest_power": "W", "average_frequency": "GHz"}
     return [units.get(name, "") for name in found]
 
 
-def _print(rows: List[List[str]]) -> None:
+def _print(rows: list[list[str]]) -> None:
     """A table of texts."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:

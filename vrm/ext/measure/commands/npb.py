@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
+from collections.abc import Callable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, count, counts, settings_of, words

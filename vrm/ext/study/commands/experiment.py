@@ -7,7 +7,8 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
+from collections.abc import Iterator
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, tell

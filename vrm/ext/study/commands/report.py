@@ -7,7 +7,8 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import BOUND, CannotRun, moment, seconds, words
@@ -17,7 +18,7 @@ PICTURES = ("png", "svg")
 FORMATS = (*TEXTS, "html", *PICTURES)
 
 
-def _formats(text: str) -> Tuple[str, ...]:
+def _formats(text: str) -> tuple[str, ...]:
     found = words(text.lower())
     wrong = [name for name in found if name not in FORMATS]
     if wrong:
@@ -92,7 +93,7 @@ def _progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _window(begin: Optional[float], end: Optional[float]) -> Optional[Tuple[float, float]]:
+def _window(begin: float | None, end: float | None) -> tuple[float, float] | None:
     if begin is None and end is None:
         return None
     if end is not None and end <= (begin or 0):
@@ -100,14 +101,14 @@ def _window(begin: Optional[float], end: Optional[float]) -> Optional[Tuple[floa
     return begin or 0.0, math.inf if end is None else end
 
 
-def _write(study: Any, out: Path, formats: List[str],
-           window: Optional[Tuple[float, float]]) -> int:
+def _write(study: Any, out: Path, formats: list[str],
+           window: tuple[float, float] | None) -> int:
     from vrm.ext.study.report import formats as texts
     from vrm.ext.study.report.page import page
     from vrm.ext.study.report.study_findings import findings
     from vrm.ext.study.report.study_tables import tables
 
-    written: List[Path] = []
+    written: list[Path] = []
 
     def write(name: str, content: Callable[[], str]) -> None:
         path = out / name
@@ -140,7 +141,7 @@ def _write(study: Any, out: Path, formats: List[str],
 
 
 def _draw(study: Any, out: Path, ending: str,
-          window: Optional[Tuple[float, float]]) -> List[Path]:
+          window: tuple[float, float] | None) -> list[Path]:
     """Every picture as a file."""
     from vrm.ext.study.report import study_pictures as pictures
     from vrm.ext.study.report.study_timelines import timelines
@@ -148,7 +149,7 @@ def _draw(study: Any, out: Path, ending: str,
     over = list(study.averaged)
     if len(study.queues) > 1 and over == [None]:
         over += study.queues
-    drawn: List[Callable[[], Iterable[Any]]] = [
+    drawn: list[Callable[[], Iterable[Any]]] = [
         lambda: (pictures.averages(study, queue) for queue in over),
         lambda: pictures.distributions(study), lambda: timelines(study, window)]
     written = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, default_config, settings_of
@@ -93,7 +93,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
     return settings_of(arguments)
 
 
-def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
+def _places(run: Path | None, settings: Any) -> tuple[Path, Path]:
     """The run's directory and its state file."""
     if run is not None:
         return run, run / "state"
@@ -102,7 +102,7 @@ def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
     return settings.directory, settings.state
 
 
-def _neighbours(measured: Optional[Path], settings: Any, least: float) -> Measurements:
+def _neighbours(measured: Path | None, settings: Any, least: float) -> Measurements:
     """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
     from vrm.simulation.arguments import Measurements
     found = Measurements(measured)

@@ -26,7 +26,8 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import yaml
 
@@ -72,7 +73,7 @@ class Experiment:
     """A plan and the directory where it is carried out. Raises ExperimentError when another
     experiment, or this one with other settings, has been carried out there."""
 
-    def __init__(self, plan: Plan, out: Path, tell: Tell, workers: Optional[int] = None) -> None:
+    def __init__(self, plan: Plan, out: Path, tell: Tell, workers: int | None = None) -> None:
         self.plan = plan
         self.out = out
         self.tell = tell
@@ -80,7 +81,7 @@ class Experiment:
 
     # What there is to do.
 
-    def tasks(self) -> List[ExperimentTask]:
+    def tasks(self) -> list[ExperimentTask]:
         """All runs in the order in which they go, with what has become of them so far."""
         return [self._task(run, number) for number, run in enumerate(self.plan.runs, 1)]
 
@@ -137,13 +138,13 @@ class Experiment:
                     task.fingerprint, COMPLETE if complete else CUT_SHORT,
                     float(known.get("seconds") or 0) if complete else 0.0)
 
-    def expected(self) -> Optional[float]:
+    def expected(self) -> float | None:
         """Seconds that a live experiment takes if every job runs as long as it was estimated to;
         None where that cannot be told. It is what the simulator says."""
         from vrm.live.nodes.geometry import geometry
         from vrm.live.nodes.topology import TopologyError
         from vrm.simulation.library import choices_of, simulate
-        seconds: Dict[Tuple[str, str], float] = {}
+        seconds: dict[tuple[str, str], float] = {}
         for run in self.plan.runs:
             key = run.scenario.name, run.queue.name
             if key in seconds:
@@ -192,7 +193,7 @@ class Experiment:
             shutil.copyfile(self.plan.machine, inputs / MACHINE)
         described = json.dumps(self.plan.described(), indent=2) + "\n"
         (self.out / "experiment.json").write_text(described, encoding="utf-8")
-        done: Set[Any] = set()
+        done: set[Any] = set()
         for task in tasks:
             queue, heatmap = task.run.queue, task.run.scenario.settings.applications.heatmap
             if heatmap is not None and heatmap not in done:
@@ -240,7 +241,7 @@ class Experiment:
                                       "end, or name another directory with --out") from error
             yield
 
-    def _begin(self, task: ExperimentTask, mpi: Optional[str]) -> Dict[str, Any]:
+    def _begin(self, task: ExperimentTask, mpi: str | None) -> dict[str, Any]:
         """Write what is known of a run before it begins."""
         task.directory.mkdir(parents=True, exist_ok=True)
         _write_config(task)
@@ -264,8 +265,8 @@ class Experiment:
 
     # Live.
 
-    def _run_live(self, tasks: Sequence[ExperimentTask], done: List[float]) -> List[Tuple[ExperimentTask, str]]:
-        failed: List[Tuple[ExperimentTask, str]] = []
+    def _run_live(self, tasks: Sequence[ExperimentTask], done: list[float]) -> list[tuple[ExperimentTask, str]]:
+        failed: list[tuple[ExperimentTask, str]] = []
         mpi = self._checked(tasks)
         for index, task in enumerate(tasks):
             fresh = task.state == CUT_SHORT or (task.directory / "journal").exists()
@@ -296,7 +297,7 @@ class Experiment:
         """Check that every scenario can run here before the first one does; the MPI's version.
         Raises ConfigError and RunError as a manager would."""
         from vrm.live.site.setup import prepare
-        found: Dict[str, str] = {}
+        found: dict[str, str] = {}
         for task in tasks:
             scenario = task.run.scenario
             if scenario.name not in found:
@@ -328,16 +329,16 @@ class Experiment:
 
     # Simulated.
 
-    def _simulate(self, tasks: Sequence[ExperimentTask], done: List[float]) -> List[Tuple[ExperimentTask, str]]:
+    def _simulate(self, tasks: Sequence[ExperimentTask], done: list[float]) -> list[tuple[ExperimentTask, str]]:
         from vrm.ext.study.experiment.matrix import run_all
         if not tasks:
             return []
         for task in tasks:
             task.directory.mkdir(parents=True, exist_ok=True)
             _write_config(task)
-        ended: List[ExperimentTask] = []
+        ended: list[ExperimentTask] = []
 
-        def tell(task: ExperimentTask, error: Optional[Exception]) -> None:
+        def tell(task: ExperimentTask, error: Exception | None) -> None:
             ended.append(task)
             if error is not None:
                 self.tell(f"!! {task.run.name}: {error}")
@@ -371,11 +372,11 @@ def _submissions(run: ExperimentRun) -> Iterable[Submission]:
     return found
 
 
-def begin(task: ExperimentTask, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
+def begin(task: ExperimentTask, plan: Plan, mpi: str | None) -> dict[str, Any]:
     """Write the record of a run that begins, and return it."""
     run = task.run
     settings = run.scenario.settings
-    known: Dict[str, Any] = {
+    known: dict[str, Any] = {
         "format": 1, "complete": False, "experiment": plan.name, "mode": plan.mode,
         "scenario": run.scenario.name, "changes": dict(run.scenario.changes),
         **settings.rules.record(), "backfilling": str(settings.rules.backfill),
@@ -402,7 +403,7 @@ def _command(task: ExperimentTask, plan: Plan) -> str:
     return " ".join(["vrm simulate", workload, "-c config.yaml", *options, "--out ."])
 
 
-def end(directory: Path, known: Dict[str, Any], begun: float, status: int) -> None:
+def end(directory: Path, known: dict[str, Any], begun: float, status: int) -> None:
     """Complete the record of a run."""
     now = time.time()
     record.write_record(directory, {
@@ -434,7 +435,7 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
         summary.get(state.value, 0) for state in JobState if state.ended)))
 
 
-def _version(path: Path) -> Optional[Tuple[int, int]]:
+def _version(path: Path) -> tuple[int, int] | None:
     """What changes when a file is written anew; None where there is none."""
     try:
         found = path.stat()

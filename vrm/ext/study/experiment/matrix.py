@@ -15,8 +15,8 @@ import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
-                    TypeVar, Union)
+from typing import (Any, TypeVar)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Task = TypeVar("Task")
 
@@ -35,7 +35,7 @@ class Cell:
     """
 
     workload: str
-    choices: Tuple[Tuple[str, Any], ...]
+    choices: tuple[tuple[str, Any], ...]
     seed: int = 0
 
     @property
@@ -67,8 +67,8 @@ class Matrix:
             for seed in self.seeds if workload.startswith("lublin:") else self.seeds[:1]:
                 yield Cell(workload, choices, seed)
 
-    def run(self, out: Union[str, Path], executor: Any = None,
-            workers: Optional[int] = None) -> List[Dict[str, Any]]:
+    def run(self, out: str | Path, executor: Any = None,
+            workers: int | None = None) -> list[dict[str, Any]]:
         """Run what is missing under the directory `out` and return the results of all cells.
 
         `executor` is anything with `submit(function, ...)` that gives futures: MPIPoolExecutor of
@@ -90,8 +90,8 @@ class Matrix:
 
 
 def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: Any = None,
-            workers: Optional[int] = None, done: Callable[[Task, Optional[Exception]], None] =
-            lambda task, error: None) -> List[Tuple[Task, Exception]]:
+            workers: int | None = None, done: Callable[[Task, Exception | None], None] =
+            lambda task, error: None) -> list[tuple[Task, Exception]]:
     """Call a function for every task, many at a time; those that failed, and why.
 
     `executor` is as for `Matrix.run`. `done(task, error)` is told of each task, in their order. A
@@ -101,11 +101,11 @@ def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: An
     own = None
     if executor is None:
         executor = own = concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count())
-    failed: List[Tuple[Task, Exception]] = []
+    failed: list[tuple[Task, Exception]] = []
     try:
         futures = [(task, executor.submit(function, task)) for task in tasks]
         for task, future in futures:
-            error: Optional[Exception] = None
+            error: Exception | None = None
             try:
                 future.result()
             except Exception as raised:  # whatever a run raises is told once the others are done

@@ -11,7 +11,8 @@ import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union
+from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
@@ -41,8 +42,8 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, val
 Count = Annotated[int, Field(ge=1), kind("a whole number from 1 up", "3")]
 Share = Annotated[float, Field(ge=0, le=1), kind("a number from 0 to 1", "0.1")]
 Seed = Annotated[int, Field(ge=0), kind("a whole number, 0 or more", "1")]
-Words = Annotated[Tuple[Text, ...], kind("a list", "[cg, ep]", empty=())]
-Counts = Annotated[Tuple[Count, ...], kind("a list of whole numbers", "[1, 2, 4]", empty=())]
+Words = Annotated[tuple[Text, ...], kind("a list", "[cg, ep]", empty=())]
+Counts = Annotated[tuple[Count, ...], kind("a list of whole numbers", "[1, 2, 4]", empty=())]
 
 
 def _lower(value: Any) -> Any:
@@ -58,21 +59,21 @@ class Generate(BaseModel):
     classes: Words = ()
     ranks: Counts = ()
     arrival: Annotated[Text, kind("text", "uniform:3-10")] = "uniform:3-10"
-    estimates: Optional[Text] = None  # a table, or class-b
-    estimate: Optional[Seconds] = None  # one for all, in place of a table
+    estimates: Text | None = None  # a table, or class-b
+    estimate: Seconds | None = None  # one for all, in place of a table
     margin: Factor = 1.0
     exclusive: Share = 0.0
-    seed: Optional[Seed] = None  # None = the experiment's
+    seed: Seed | None = None  # None = the experiment's
 
 
 class QueueEntry(BaseModel):
     """A queue: a file, or a mix to draw. `jobs` and `load` are for simulated runs."""
 
     model_config = _STRICT
-    name: Optional[Text] = None
-    file: Optional[Text] = None
-    generate: Annotated[Optional[Generate], kind("a group of keys", "{Jobs: 20}")] = None
-    jobs: Optional[Count] = None
+    name: Text | None = None
+    file: Text | None = None
+    generate: Annotated[Generate | None, kind("a group of keys", "{Jobs: 20}")] = None
+    jobs: Count | None = None
     load: Factor = 1.0
 
 
@@ -88,27 +89,27 @@ class ExperimentFile(BaseModel):
     """The keys of an experiment's file."""
 
     model_config = _STRICT
-    name: Optional[Text] = None
+    name: Text | None = None
     mode: Annotated[Literal["live", "simulated"], BeforeValidator(_lower),
                     kind("live or simulated", "live")] = "live"
-    config: Optional[FilePath] = None
-    keys: Annotated[Dict[str, Any], kind("keys of a configuration", "{Nodes: 4}", empty={})] = \
+    config: FilePath | None = None
+    keys: Annotated[dict[str, Any], kind("keys of a configuration", "{Nodes: 4}", empty={})] = \
         Field(default_factory=dict)
     grid: Annotated[
-        Dict[str, Annotated[List[Any], Field(min_length=1), kind("a list", "[FCFS, WFP3]")]],
+        dict[str, Annotated[list[Any], Field(min_length=1), kind("a list", "[FCFS, WFP3]")]],
         kind("keys with lists of values", "{Scheduling.Algorithm: [FCFS, WFP3]}", empty={})] = \
         Field(default_factory=dict)
     scenarios: Annotated[
-        List[Annotated[Dict[str, Any], kind("keys of a configuration", _SCENARIO)]],
+        list[Annotated[dict[str, Any], kind("keys of a configuration", _SCENARIO)]],
         kind("a list of scenarios", f"[{_SCENARIO}]", empty=[])] = Field(default_factory=list)
-    queues: Annotated[List[Entry], Field(min_length=1), kind("a list of queues", "[mix]")]
+    queues: Annotated[list[Entry], Field(min_length=1), kind("a list of queues", "[mix]")]
     repetitions: Count = 1
     order: Annotated[Literal["shuffled", "given"], BeforeValidator(_lower),
                      kind("shuffled or given", "shuffled")] = "shuffled"
     seed: Seed = 0
-    out: Optional[FilePath] = None
+    out: FilePath | None = None
     limit: Amount = 0.0  # seconds after which a live run is ended and counts as failed; 0 = never
-    machine: Optional[FilePath] = None  # of simulated runs, in the place of Nodes, Sockets and Cores
+    machine: FilePath | None = None  # of simulated runs, in the place of Nodes, Sockets and Cores
 
 
 # ------------------------------------------------------------------------------------- the plan
@@ -130,8 +131,8 @@ class ExperimentQueue:
 
     name: str
     source: str
-    generate: Optional[Generate] = None
-    jobs: Optional[int] = None
+    generate: Generate | None = None
+    jobs: int | None = None
     load: float = 1.0
     place: Location = ()
 
@@ -151,7 +152,7 @@ class ExperimentRun:
     scenario: Scenario
     queue: ExperimentQueue
     repetition: int
-    seed: Optional[int]
+    seed: int | None
 
     @property
     def name(self) -> str:
@@ -166,17 +167,17 @@ class Plan:
     file: Path
     name: str
     mode: str
-    scenarios: Tuple[Scenario, ...]
-    queues: Tuple[ExperimentQueue, ...]
+    scenarios: tuple[Scenario, ...]
+    queues: tuple[ExperimentQueue, ...]
     repetitions: int
     order: str
     seed: int
     out: Path
     limit: float
-    runs: Tuple[ExperimentRun, ...]
-    machine: Optional[Path] = None
+    runs: tuple[ExperimentRun, ...]
+    machine: Path | None = None
 
-    def described(self) -> Dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The plan as data for JSON."""
         return {"format": 1, "name": self.name, "mode": self.mode, "seed": self.seed,
                 "order": self.order, "repetitions": self.repetitions,
@@ -187,7 +188,7 @@ class Plan:
                 "runs": [run.name for run in self.runs]}
 
 
-def read_plan(path: Union[str, Path]) -> Plan:
+def read_plan(path: str | Path) -> Plan:
     """Read and check an experiment's file. Raises ConfigError with everything that is wrong."""
     document = Document.read(path, _DEPTH, "Queues: [mix]")
     file = document.checked(ExperimentFile)
@@ -221,7 +222,7 @@ def _machine_problems(file: ExperimentFile, document: Document) -> Iterator[Prob
         yield from error.problems
 
 
-def _base(file: ExperimentFile, document: Document) -> Dict[str, Any]:
+def _base(file: ExperimentFile, document: Document) -> dict[str, Any]:
     if file.config is None:
         return {}
     try:
@@ -232,7 +233,7 @@ def _base(file: ExperimentFile, document: Document) -> Dict[str, Any]:
         raise ConfigError([first, *error.problems]) from error
 
 
-Change = Tuple[str, Any, Location]
+Change = tuple[str, Any, Location]
 """A key (dotted), its value, and where in the file it stands."""
 
 
@@ -245,10 +246,10 @@ def _changes(mapping: Mapping[str, Any], place: Location, before: str = "") -> I
             yield f"{before}{key}", value, place + (key,)
 
 
-def _scenarios(file: ExperimentFile, base: Dict[str, Any], document: Document,
-               problems: List[Problem]) -> Iterator[Scenario]:
+def _scenarios(file: ExperimentFile, base: dict[str, Any], document: Document,
+               problems: list[Problem]) -> Iterator[Scenario]:
     common = list(_changes(file.keys, ("Keys",)))
-    wanted: List[Tuple[str, List[Change]]] = []
+    wanted: list[tuple[str, list[Change]]] = []
     if file.grid or not file.scenarios:
         axes = [[(key, value, ("Grid", key, number)) for number, value in enumerate(values)]
                 for key, values in file.grid.items()]
@@ -257,7 +258,7 @@ def _scenarios(file: ExperimentFile, base: Dict[str, Any], document: Document,
         keys = {key: value for key, value in mapping.items() if key != "Name"}
         wanted.append((str(mapping.get("Name") or ""),
                        list(_changes(keys, ("Scenarios", number)))))
-    names: Dict[str, int] = {}
+    names: dict[str, int] = {}
     for name, own in wanted:
         name = _safe(name or "-".join(_short(value) for _, value, _ in own) or "base")
         names[name] = names.get(name, 0) + 1
@@ -272,11 +273,11 @@ def _scenarios(file: ExperimentFile, base: Dict[str, Any], document: Document,
         yield Scenario(name, {key: _short(value) for key, value, _ in own}, settings)
 
 
-def _settings(base: Dict[str, Any], changes: Sequence[Change], document: Document) -> Settings:
+def _settings(base: dict[str, Any], changes: Sequence[Change], document: Document) -> Settings:
     """The configuration with some keys changed; ConfigError."""
-    mapping: Dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value
+    mapping: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value
                                for key, value in base.items()}
-    places: Dict[Location, Location] = {}
+    places: dict[Location, Location] = {}
     problems = []
     for key, value, place in changes:
         words = key.split(".")
@@ -317,9 +318,9 @@ def _safe(text: str) -> str:
     return re.sub(r"[^\w+=-]+", "_", text).strip("_") or "run"
 
 
-def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -> Iterator[ExperimentQueue]:
+def _queues(file: ExperimentFile, document: Document, problems: list[Problem]) -> Iterator[ExperimentQueue]:
     folder = Path(document.source.directory)
-    names: Dict[str, int] = {}
+    names: dict[str, int] = {}
     for number, entry in enumerate(file.queues):
         place: Location = ("Queues", number)
         if (entry.file is None) == (entry.generate is None):
@@ -345,7 +346,7 @@ def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -
         yield queue
 
 
-def _faults(queue: ExperimentQueue, mode: str) -> Iterator[Tuple[str, str]]:
+def _faults(queue: ExperimentQueue, mode: str) -> Iterator[tuple[str, str]]:
     """What is wrong with a queue, and the mend."""
     if queue.generate is not None:
         try:
@@ -384,7 +385,7 @@ def mix_of(generate: Generate, seed: int) -> Mix:
                parse_arrival(generate.arrival), generate.exclusive, generate.margin)
 
 
-def programs_of(queue: ExperimentQueue) -> List[WantedProgram]:
+def programs_of(queue: ExperimentQueue) -> list[WantedProgram]:
     """The programs that a queue names, sorted; those that a mix may draw."""
     if queue.generate is not None:
         return [WantedProgram(app) for app in sorted(mix_of(queue.generate, 0).choices)]
@@ -437,7 +438,7 @@ def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequen
         yield from block
 
 
-def _seed(file: ExperimentFile, queue: ExperimentQueue, repetition: int) -> Optional[int]:
+def _seed(file: ExperimentFile, queue: ExperimentQueue, repetition: int) -> int | None:
     """The seed of a queue that is drawn: live runs repeat the same queue, simulated ones draw
     another one each time."""
     if not queue.drawn:

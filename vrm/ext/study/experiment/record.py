@@ -13,7 +13,8 @@ from datetime import datetime
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable
 
 import vrm
 from vrm.live.nodes.topology import TopologyError, read_topology
@@ -22,7 +23,7 @@ from vrm.system.files import write_atomically
 RECORD = "run.json"
 
 
-def read_record(directory: Path) -> Optional[Dict[str, Any]]:
+def read_record(directory: Path) -> dict[str, Any] | None:
     """The record of a run's directory; None where there is none, ValueError where it is damaged."""
     path = directory / RECORD
     try:
@@ -37,7 +38,7 @@ def read_record(directory: Path) -> Optional[Dict[str, Any]]:
     return found
 
 
-def write_record(directory: Path, record: Dict[str, Any]) -> None:
+def write_record(directory: Path, record: dict[str, Any]) -> None:
     """Replace the record of a run's directory, whole or not at all."""
     write_atomically(directory / RECORD, json.dumps(record, indent=2) + "\n")
 
@@ -47,7 +48,7 @@ def moment(time: float) -> str:
     return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
 
 
-def versions(mpi: Optional[str]) -> Dict[str, str]:
+def versions(mpi: str | None) -> dict[str, str]:
     """What the results depend on; `source` tells vrm's very files."""
     found = {"vrm": vrm.__version__, "source": _source(),
              "python": platform.python_version(), "numpy": metadata.version("numpy")}
@@ -73,9 +74,9 @@ def digest(paths: Iterable[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def machine() -> Dict[str, Any]:
+def machine() -> dict[str, Any]:
     """This machine: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
-    found: Dict[str, Any] = {
+    found: dict[str, Any] = {
         "host": platform.node(), "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)), "memory": _memory(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -103,7 +104,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def programs(file_of: Callable[[str, str], Path], wanted: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+def programs(file_of: Callable[[str, str], Path], wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The fingerprints of programs, by their paths where jobs name these, else by name; `file_of`
     gives the file of name and path ("": none)."""
     return {file or app: digest([file_of(app, file)]) for app, file in wanted}

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from dataclasses import asdict, dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.model import shapes
 from vrm.model.rules import KEYS, Rules
@@ -48,27 +49,27 @@ class ComparedRun:
 
     name: str
     directory: Path
-    rules: Optional[Rules]
-    processors: Optional[int]
+    rules: Rules | None
+    processors: int | None
     waits: Sequence[float]
     wait: Distribution
     slowdown: float
-    utilisation: Optional[float]
+    utilisation: float | None
     makespan: float
     work: int
-    energy: Dict[str, Any] = field(default_factory=dict)
+    energy: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean_wait(self) -> float:
         """Mean waiting time in seconds."""
         return self.wait.mean or 0.0
 
-    def ratio(self, first: "ComparedRun") -> Optional[float]:
+    def ratio(self, first: ComparedRun) -> float | None:
         """The mean wait as a multiple of another run's; None where jobs of that did not wait."""
         return self.mean_wait / first.mean_wait if first.mean_wait else None
 
 
-def read_runs(directories: Sequence[str]) -> List[ComparedRun]:
+def read_runs(directories: Sequence[str]) -> list[ComparedRun]:
     """The runs, named by their directories, or by their paths where two are called the same.
 
     Raises CompareError.
@@ -100,7 +101,7 @@ def _read(directory: Path, name: str) -> ComparedRun:
                jobs.utilisation(processors) if processors else None, last - first, same, energy_of(table.drawn))
 
 
-def circumstances(directory: Path) -> Tuple[Optional[Rules], Optional[int]]:
+def circumstances(directory: Path) -> tuple[Rules | None, int | None]:
     """How a run was scheduled, and the number of cores: a simulation has them in summary.json, a
     live run in what it shows (`state`)."""
     for name in ("summary.json", "state"):
@@ -169,14 +170,14 @@ def table(runs: Sequence[ComparedRun]) -> str:
     return text
 
 
-def _energy(run: ComparedRun, wanted: bool) -> List[str]:
+def _energy(run: ComparedRun, wanted: bool) -> list[str]:
     """The energy and the highest power of a run, where those of any are known."""
     found = run.energy
     return [f"{found['energy'] / 1e6:.2f}" if found else "-",
             f"{found['highest_power']:.0f}" if found else "-"] if wanted else []
 
 
-def _parts(rules: Optional[Rules], others: Sequence[str], common: bool) -> List[Optional[str]]:
+def _parts(rules: Rules | None, others: Sequence[str], common: bool) -> list[str | None]:
     """What a run's rules are called; `others` are the keys that differ between runs besides the
     policies, `common` says that all have one placement."""
     if rules is None:
@@ -185,7 +186,7 @@ def _parts(rules: Optional[Rules], others: Sequence[str], common: bool) -> List[
             *rules.words(others)]
 
 
-def figure(value: Optional[float]) -> str:
+def figure(value: float | None) -> str:
     """A number with the digits that say something: `0.04`, `12.3`, `1029965`."""
     return "-" if value is None else digits(value)
 
@@ -193,7 +194,7 @@ def figure(value: Optional[float]) -> str:
 _UNKNOWN = dict.fromkeys(key.record or name for name, key in KEYS.items() if key.always)
 
 
-def data(runs: Sequence[ComparedRun]) -> Dict[str, Any]:
+def data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """The runs as data for `json.dumps`; seconds, shares from 0 to 1, None where not known."""
     return {"bounded_slowdown_threshold": THRESHOLD, "runs": [{
         "name": run.name, "directory": str(run.directory),
@@ -224,13 +225,13 @@ def draw(runs: Sequence[ComparedRun], path: Path) -> None:
         _curves(shape.add_subplot(grid[:, 1]), runs)
 
 
-def _look(index: int) -> Tuple[str, str]:
+def _look(index: int) -> tuple[str, str]:
     """Colour and line style of a run."""
     return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
 def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], title: str,
-            words: Sequence[str], named: Sequence[Tuple[float, str]] = ()) -> None:
+            words: Sequence[str], named: Sequence[tuple[float, str]] = ()) -> None:
     """A value of each run: as bars from 0, or, where these would be stumps beside the longest, as
     points on a logarithmic axis, on which a length would mean nothing. `named` are the ticks of
     an axis of times."""
@@ -304,7 +305,7 @@ def _curves(axes: Any, runs: Sequence[ComparedRun]) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, fontsize=8, frameon=False)
 
 
-def steps(waits: Sequence[float]) -> Tuple[List[float], List[float]]:
+def steps(waits: Sequence[float]) -> tuple[list[float], list[float]]:
     """The empirical distribution of sorted values: at each of the times, the share (0 to 1) of
     values that are not above it. At most about POINTS steps, the first and the last among them."""
     count = len(waits)

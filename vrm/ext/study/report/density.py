@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 COLUMNS = 600  # stretches of time
 ROWS = 128  # lines, of a node or of several
@@ -20,7 +21,7 @@ class Density:
     names of some lines, with their places; and how many lines there are."""
 
     shares: Any
-    names: List[Tuple[float, str]]
+    names: list[tuple[float, str]]
     lines: int
     nodes: int
 
@@ -36,7 +37,7 @@ class Places:
     job: Any
 
     @classmethod
-    def read(cls, cores: Sequence[str]) -> "Places":
+    def read(cls, cores: Sequence[str]) -> Places:
         """From the column of all jobs."""
         import numpy as np
         texts = {text: number for number, text in enumerate(dict.fromkeys(cores))}  # many come again
@@ -51,7 +52,7 @@ class Places:
         part = of_texts[np.repeat(begins - before, counts) + np.arange(counts.sum())]
         return cls(list(numbers), part, np.repeat(np.arange(len(cores)), counts))
 
-    def of(self, chosen: Any) -> "Places":
+    def of(self, chosen: Any) -> Places:
         """Those of some jobs only, by an array that says of each whether it is one of them."""
         import numpy as np
         kept = chosen[self.job]
@@ -59,14 +60,14 @@ class Places:
         return Places([self.names[at] for at in used.tolist()], part, self.job[kept])
 
 
-def density(places: Places, starts: Any, ends: Any, processors: Optional[int], first: float,
-            length: float) -> Optional[Density]:
+def density(places: Places, starts: Any, ends: Any, processors: int | None, first: float,
+            length: float) -> Density | None:
     """The density of jobs that started and ended then (arrays; s) over `length` seconds from
     `first` on; None where jobs.csv does not say which cores they had. A node that no job used is
     not known, and not shown."""
     import numpy as np
-    numbers: Dict[str, int] = {}
-    sizes: List[int] = []
+    numbers: dict[str, int] = {}
+    sizes: list[int] = []
     if not places.names or length <= 0:
         return None
     known = np.array([_part(part, numbers, sizes) for part in places.names], np.int64)
@@ -103,7 +104,7 @@ def _begun(rows: Any, weights: Any, times: Any, width: float, lines: int) -> Any
     return np.cumsum(change.reshape(lines, COLUMNS + 2), axis=1)[:, :COLUMNS]
 
 
-def _part(part: str, numbers: Dict[str, int], sizes: List[int]) -> Tuple[int, int]:
+def _part(part: str, numbers: dict[str, int], sizes: list[int]) -> tuple[int, int]:
     """The number of a node and how many of its cores are named in a part of the column `cores`."""
     name, _, places = part.partition(":")
     number = numbers.setdefault(name, len(numbers))
@@ -115,7 +116,7 @@ def _part(part: str, numbers: Dict[str, int], sizes: List[int]) -> Tuple[int, in
     return number, held
 
 
-def natural(name: str) -> List[Any]:
+def natural(name: str) -> list[Any]:
     """A key by which n2 comes before n10."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part)
             for part in re.split(r"(\d+)", name) if part]

@@ -7,14 +7,15 @@ import io
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any
+from collections.abc import Iterable, Sequence
 
 from vrm.results.names import Unit, unit_of
 from vrm.ext.study.report.statistics import Interval
 
 PAGE = 40  # rows of a LaTeX table
 
-Value = Union[str, int, float, Interval, None]
+Value = str | int | float | Interval | None
 
 SECONDS = "[s]"
 """In a column's head: its numbers are seconds. CSV keeps them; what people read has the unit in
@@ -27,7 +28,7 @@ class Column:
     numbers are changes, shown with a sign."""
 
     head: str
-    digits: Optional[int] = None
+    digits: int | None = None
     signed: bool = False
 
     @property
@@ -46,14 +47,14 @@ class Table:
 
     name: str
     title: str
-    columns: Tuple[Column, ...]
-    rows: Tuple[Tuple[Value, ...], ...]
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
     note: str = ""
 
     @cached_property
-    def units(self) -> Dict[str, Unit]:
+    def units(self) -> dict[str, Unit]:
         """The unit of each figure that is in seconds: one for all, where all can be read in it."""
-        times: Dict[str, List[float]] = {}
+        times: dict[str, list[float]] = {}
         for column, values in zip(self.columns, zip(*self.rows)):
             if column.figure:
                 times.setdefault(column.figure, []).extend(_numbers(values))
@@ -64,12 +65,12 @@ class Table:
                 for figure, most in largest.items()}
 
     @cached_property
-    def heads(self) -> List[str]:
+    def heads(self) -> list[str]:
         """The heads, with the units of times."""
         return [column.head.replace(SECONDS, f"[{self.units[column.figure].name}]")
                 if column.figure in self.units else column.head for column in self.columns]
 
-    def words(self, plus_minus: str = "±") -> List[List[str]]:
+    def words(self, plus_minus: str = "±") -> list[list[str]]:
         """The cells as text."""
         scales = [self.units[column.figure].seconds if column.figure in self.units else 1.0
                   for column in self.columns]
@@ -93,7 +94,7 @@ class Table:
         return 2 if largest < 1000 else 1 if largest < 10000 else 0
 
 
-def _numbers(values: Iterable[Value]) -> List[float]:
+def _numbers(values: Iterable[Value]) -> list[float]:
     return [value.mean if isinstance(value, Interval) else value
             for value in values if isinstance(value, (int, float, Interval))]
 
@@ -131,8 +132,8 @@ def text(table: Table) -> str:
                                    table.note.replace("±", "+-")])) + "\n"
 
 
-def _unique(heads: Any) -> List[str]:
-    found: List[str] = []
+def _unique(heads: Any) -> list[str]:
+    found: list[str] = []
     for head in heads:
         while head in found:
             head += " "
@@ -146,12 +147,12 @@ def comma_separated(table: Table) -> str:
     writer = csv.writer(out, lineterminator="\n")
     wide = [any(isinstance(row[index], Interval) for row in table.rows)
             for index in range(len(table.columns))]
-    heads: List[str] = []
+    heads: list[str] = []
     for column, is_wide in zip(table.columns, wide):
         heads += [column.head, *([f"{column.head} +-", f"{column.head} n"] if is_wide else [])]
     writer.writerow(heads)
     for row in table.rows:
-        cells: List[Any] = []
+        cells: list[Any] = []
         for value, is_wide in zip(row, wide):
             if isinstance(value, Interval):
                 cells += [_plain(value.mean), _plain(value.half), value.count]

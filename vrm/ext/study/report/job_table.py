@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any
+from collections.abc import Sequence
 
 from vrm.model.job import JobState, application_kind
 from vrm.ext.study.report.density import Places
@@ -24,12 +25,12 @@ class JobTable:
     the order of the list.
     """
 
-    columns: Dict[str, Sequence[Any]]
+    columns: dict[str, Sequence[Any]]
 
     @classmethod
-    def read(cls, path: PathLike) -> "JobTable":
+    def read(cls, path: PathLike) -> JobTable:
         """The jobs of a file; raises as `read_jobs`."""
-        columns: Dict[str, List[Any]] = {name: [] for name in NAMES}
+        columns: dict[str, list[Any]] = {name: [] for name in NAMES}
         for values in read_values(path):
             count = len(values["id"])
             for column in COLUMNS:
@@ -37,7 +38,7 @@ class JobTable:
         return cls({**columns})
 
     @classmethod
-    def of(cls, rows: Sequence[JobRow]) -> "JobTable":
+    def of(cls, rows: Sequence[JobRow]) -> JobTable:
         """The table of some rows."""
         return cls({name: [getattr(row, name) for row in rows] for name in NAMES})
 
@@ -45,12 +46,12 @@ class JobTable:
         return len(self.columns["id"])
 
     @cached_property
-    def rows(self) -> Tuple[JobRow, ...]:
+    def rows(self) -> tuple[JobRow, ...]:
         """The jobs one by one."""
         return tuple(map(JobRow, *(self.columns[name] for name in NAMES)))
 
     @cached_property
-    def jobs(self) -> List[JobRow]:
+    def jobs(self) -> list[JobRow]:
         """The jobs that ran, in the order of their starts."""
         return sorted(ran(self.rows), key=lambda row: (row.start, row.id))
 
@@ -75,7 +76,7 @@ class JobTable:
                        lent=lent - grown)
 
     @cached_property
-    def drawn(self) -> List[Drawn]:
+    def drawn(self) -> list[Drawn]:
         """What the jobs have drawn; empty where nothing is known of the power of any."""
         known = any(self.columns["power"]) or any(self.columns["energy"])
         return drawn_of(self.rows) if known else []
@@ -88,7 +89,7 @@ class JobTable:
         return np.where(np.isnan(measured), self.ran.end - self.ran.start, measured)
 
     @cached_property
-    def work(self) -> Tuple[Any, ...]:
+    def work(self) -> tuple[Any, ...]:
         """Equal for two lists of the same jobs."""
         import numpy as np
         ids, procs = (np.array(self.columns[name], np.int64) for name in ("id", "procs"))
@@ -107,13 +108,13 @@ class JobTable:
         import numpy as np
         return np.array(self.columns[name], float)
 
-    def nameless(self, name: "re.Pattern[str]") -> bool:
+    def nameless(self, name: re.Pattern[str]) -> bool:
         """Whether no job has an exit code, nor a program that is called otherwise."""
         codes, programs = self._codes_and_programs
         return codes == {None} and all(map(name.fullmatch, programs))
 
     @cached_property
-    def _codes_and_programs(self) -> Tuple[Set[Any], Set[str]]:
+    def _codes_and_programs(self) -> tuple[set[Any], set[str]]:
         return set(self.columns["exit_code"]), set(self.columns["app"])
 
     @cached_property

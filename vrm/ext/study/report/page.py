@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from vrm import __version__
 from vrm.ext.study.report.formats import Table
@@ -25,7 +26,7 @@ from vrm.ext.study.report.statistics import CONFIDENCE, Interval
 OPEN = 2  # timelines that are not folded
 
 
-def page(study: Study, window: Optional[Window] = None,
+def page(study: Study, window: Window | None = None,
          progress: Callable[[str], None] = lambda text: None) -> str:
     """The whole page; the timelines show the window (s after the first submission) if given.
 
@@ -61,7 +62,7 @@ def page(study: Study, window: Optional[Window] = None,
         **shown)
 
 
-def _opened(study: Study) -> List[int]:
+def _opened(study: Study) -> list[int]:
     """The timelines that are shown at once: the first group in each series, to be compared."""
     group = study.groups[-1]
     found = [number for number, one in enumerate(study.scenarios) if one.group == group]
@@ -91,7 +92,7 @@ def _place(study: Study, table: Table) -> str:
         table.name, "main")
 
 
-def _table(table: Table) -> Dict[str, Any]:
+def _table(table: Table) -> dict[str, Any]:
     numbers = [table.is_number(index) for index in range(len(table.columns))]
     rows = []
     for row, words in zip(table.rows, table.words()):
@@ -107,7 +108,7 @@ def _table(table: Table) -> Dict[str, Any]:
             "note": table.note + (" (bold)" if bold else "")}
 
 
-def _picture(picture: Picture, titled: bool = True) -> Dict[str, Any]:
+def _picture(picture: Picture, titled: bool = True) -> dict[str, Any]:
     from markupsafe import Markup
     return {"title": picture.title if titled else "", "wide": picture.inches > 6,
             "label": picture.text if not titled else f"{picture.title}: {picture.text}",
@@ -115,7 +116,7 @@ def _picture(picture: Picture, titled: bool = True) -> Dict[str, Any]:
             "png": base64.b64encode(picture.png()).decode() if picture.heavy else ""}
 
 
-def _plans(study: Study) -> List[Tuple[str, str]]:
+def _plans(study: Study) -> list[tuple[str, str]]:
     """The files of the experiments that the runs belong to."""
     found = []
     for folder in dict.fromkeys(run.directory.parent for run in study.runs if run.record):

@@ -7,7 +7,8 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional
+from typing import Any
+from collections.abc import Iterator
 
 from vrm.ext.study.report.plotting import PictureError, pyplot
 
@@ -93,7 +94,7 @@ class Picture:
 
 
 @contextmanager
-def styled(more: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
+def styled(more: dict[str, Any] | None = None) -> Iterator[Any]:
     plots = pyplot(PictureError, "ask for text, csv, markdown or latex")
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                          "ytick.color"), INK)

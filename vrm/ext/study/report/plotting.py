@@ -6,7 +6,8 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Tuple, Type
+from typing import Any
+from collections.abc import Iterator
 
 from vrm.system.errors import RunError
 
@@ -50,13 +51,13 @@ class Plots:
         return found
 
     def subplots(self, rows: int = 1, columns: int = 1, sharex: bool = False, height_ratios: Any = None,
-                 **look: Any) -> Tuple[Any, Any]:
+                 **look: Any) -> tuple[Any, Any]:
         """A figure, and its axes."""
         found = self.figure(**look)
         return found, found.subplots(rows, columns, sharex=sharex, height_ratios=height_ratios)
 
 
-def pyplot(error: Type[Exception], otherwise: str) -> Plots:
+def pyplot(error: type[Exception], otherwise: str) -> Plots:
     """What draws, for files only; raises `error` where matplotlib is not installed, with the mend
     and what else can be done."""
     try:
@@ -77,7 +78,7 @@ def label_of(name: str) -> str:
 
 
 @contextmanager
-def picture(path: Path, error: Type[Exception], otherwise: str, width: float,
+def picture(path: Path, error: type[Exception], otherwise: str, width: float,
             height: float) -> Iterator[Any]:
     """A figure of this size in inches, to be drawn into; it is saved as PNG or SVG when that is
     done. Raises `error` for another ending, a file that cannot be written, and as `pyplot`."""

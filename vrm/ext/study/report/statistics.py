@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Optional, Sequence
+from collections.abc import Sequence
 
 CONFIDENCE = 0.95
 
@@ -16,7 +16,7 @@ class Interval:
     CONFIDENCE, if the values scatter normally. `half` is None for one value."""
 
     mean: float
-    half: Optional[float]
+    half: float | None
     count: int
 
     @property

@@ -14,8 +14,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence,
-                    Tuple, cast)
+from typing import (Any, Protocol,
+                    cast)
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.job import JobState
 from vrm.ext.study.report.job_table import JobTable
@@ -25,7 +26,7 @@ from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.ext.study.report.statistics import Interval, interval
 from vrm.results.summary import Columns, mean
 
-Choices = Tuple[Optional[str], Optional[str], Optional[str]]
+Choices = tuple[str | None, str | None, str | None]
 """Algorithm, backfilling and policy; None where they are not known."""
 
 POLICY = "Allocation.Policy"
@@ -62,7 +63,7 @@ class RanJob(Protocol):
     @property
     def status(self) -> str: ...
     @property
-    def app_time(self) -> Optional[float]: ...
+    def app_time(self) -> float | None: ...
     @property
     def nodes(self) -> str: ...
     @property
@@ -70,7 +71,7 @@ class RanJob(Protocol):
     @property
     def devices(self) -> str: ...
     @property
-    def exit_code(self) -> Optional[int]: ...
+    def exit_code(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -83,27 +84,27 @@ class StudyRun:
     repetition: int
     table: JobTable
     choices: Choices
-    processors: Optional[int]
-    record: Dict[str, Any] = field(default_factory=dict)
+    processors: int | None
+    record: dict[str, Any] = field(default_factory=dict)
     threshold: float = THRESHOLD  # of the bounded slowdown, in seconds
 
     @property
-    def rows(self) -> Tuple[JobRow, ...]:
+    def rows(self) -> tuple[JobRow, ...]:
         """The jobs, in the order of the list; `table` has them as columns, which is faster."""
         return self.table.rows
 
     @property
-    def jobs(self) -> List[RanJob]:
+    def jobs(self) -> list[RanJob]:
         """The jobs that ran, in the order of their starts."""
-        return cast(List[RanJob], self.table.jobs)
+        return cast(list[RanJob], self.table.jobs)
 
     @property
-    def drawn(self) -> List[Drawn]:
+    def drawn(self) -> list[Drawn]:
         """What its jobs have drawn; empty where nothing is known of the power of any."""
         return self.table.drawn
 
     @cached_property
-    def completed(self) -> List[RanJob]:
+    def completed(self) -> list[RanJob]:
         """The jobs that completed."""
         return [row for row in self.jobs if row.status == JobState.COMPLETED]
 
@@ -118,12 +119,12 @@ class StudyRun:
         return int(self.table.ran.completed.sum())
 
     @property
-    def span(self) -> Tuple[float, float]:
+    def span(self) -> tuple[float, float]:
         """First submission and last end of the jobs that ran, in seconds."""
         return self.table.ran.whole
 
     @cached_property
-    def figures(self) -> Dict[str, Optional[float]]:
+    def figures(self) -> dict[str, float | None]:
         """The run's value of each of FIGURES; None where there is none."""
         jobs, done = self.table.ran, self.table.ran.completed
         waits, runs = mean(jobs.wait[done]), mean(self.table.app_time[done])
@@ -136,17 +137,17 @@ class StudyRun:
             "utilisation": 100 * jobs.utilisation(self.processors) if self.processors and self.ran else None}
 
     @cached_property
-    def _overlaps(self) -> List[Tuple[RanJob, RanJob]]:
+    def _overlaps(self) -> list[tuple[RanJob, RanJob]]:
         """The pairs of jobs that shared a node for some time, each once."""
         if self.choices[2] in APART:
             return []
         return list(_overlaps(self.jobs))
 
     @cached_property
-    def companions(self) -> Dict[int, Dict[str, float]]:
+    def companions(self) -> dict[int, dict[str, float]]:
         """Per job, beside which programs it was on a node, and for which share (0 to 1) of its
         time. A job without an entry had its nodes for itself."""
-        found: Dict[int, Dict[str, float]] = {}
+        found: dict[int, dict[str, float]] = {}
         for pair in self._overlaps:
             both = min(row.end for row in pair) - max(row.start for row in pair)
             for row, other in (pair, pair[::-1]):
@@ -155,9 +156,9 @@ class StudyRun:
         return found
 
     @cached_property
-    def shared(self) -> Dict[int, List[Tuple[float, float]]]:
+    def shared(self) -> dict[int, list[tuple[float, float]]]:
         """Per job, the stretches of time in which another one was on one of its nodes."""
-        stretches: Dict[int, List[Tuple[float, float]]] = {}
+        stretches: dict[int, list[tuple[float, float]]] = {}
         for pair in self._overlaps:
             both = max(row.start for row in pair), min(row.end for row in pair)
             for row in pair:
@@ -186,7 +187,7 @@ FIGURES = {"waiting": Figure("waiting", "s"), "running": Figure("running", "s"),
 MAIN = ("waiting", "running", "turnaround")
 
 
-def _mean(values: Iterable[float]) -> Optional[float]:
+def _mean(values: Iterable[float]) -> float | None:
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else None
 
@@ -215,17 +216,17 @@ class Study:
     """Runs and their scenarios, in the order in which they are shown."""
 
     name: str
-    runs: Tuple[StudyRun, ...]
-    scenarios: Tuple[Scenario, ...]
+    runs: tuple[StudyRun, ...]
+    scenarios: tuple[Scenario, ...]
     missing: int = 0  # runs that were planned and are not complete
 
     @cached_property
-    def queues(self) -> List[str]:
+    def queues(self) -> list[str]:
         """The names of the queues."""
         return list(dict.fromkeys(run.queue for run in self.runs))
 
     @cached_property
-    def averaged(self) -> List[Optional[str]]:
+    def averaged(self) -> list[str | None]:
         """Over what figures are averaged: all queues together (None) if there is one, or several
         on machines of one size; else each queue by itself."""
         if len({run.processors for run in self.runs}) > 1 and len(self.queues) > 1:
@@ -233,18 +234,18 @@ class Study:
         return [None]
 
     @cached_property
-    def groups(self) -> List[str]:
+    def groups(self) -> list[str]:
         """The groups of scenarios."""
         return list(dict.fromkeys(one.group for one in self.scenarios))
 
     @cached_property
-    def series(self) -> List[str]:
+    def series(self) -> list[str]:
         """The series; compact first, for it is what the others are measured against."""
         found = list(dict.fromkeys(one.series for one in self.scenarios))
         return sorted(found, key=lambda name: name != BASELINE)
 
     @cached_property
-    def kinds(self) -> List[str]:
+    def kinds(self) -> list[str]:
         """The applications without their classes, sorted."""
         return sorted(frozenset().union(*(run.table.kinds for run in self.runs)))
 
@@ -253,24 +254,24 @@ class Study:
         """The largest number of repetitions of a scenario on a queue."""
         return max(Counter((run.scenario, run.queue) for run in self.runs).values())
 
-    def scenario(self, group: str, series: str) -> Optional[Scenario]:
+    def scenario(self, group: str, series: str) -> Scenario | None:
         """The scenario at that place, if there is one."""
         return next((one for one in self.scenarios
                      if (one.group, one.series) == (group, series)), None)
 
-    def of(self, scenario: str, queue: Optional[str] = None) -> List[StudyRun]:
+    def of(self, scenario: str, queue: str | None = None) -> list[StudyRun]:
         """The runs of a scenario, on a queue or on all, by repetition."""
         return sorted((run for run in self.runs if run.scenario == scenario
                        and queue in (None, run.queue)), key=lambda run: run.repetition)
 
-    def values(self, scenario: str, figure: str, queue: Optional[str] = None
-               ) -> Dict[int, float]:
+    def values(self, scenario: str, figure: str, queue: str | None = None
+               ) -> dict[int, float]:
         """A figure by repetition: on one queue, or averaged over all queues.
 
         Only repetitions on every queue can be averaged; where the queues have less than two in
         common, their means are averaged into a single value.
         """
-        found: List[Dict[int, float]] = []
+        found: list[dict[int, float]] = []
         for name in self.queues if queue is None else [queue]:
             values = ((run.repetition, run.figures[figure]) for run in self.of(scenario, name))
             found.append({number: value for number, value in values if value is not None})
@@ -282,13 +283,13 @@ class Study:
         return {number: math.fsum(one[number] for one in found) / len(found)
                 for number in sorted(whole)}
 
-    def mean(self, scenario: str, figure: str, queue: Optional[str] = None) -> Optional[Interval]:
+    def mean(self, scenario: str, figure: str, queue: str | None = None) -> Interval | None:
         """A figure over the repetitions; None where there is no value."""
         values = list(self.values(scenario, figure, queue).values())
         return interval(values) if values else None
 
-    def change(self, group: str, series: str, figure: str, queue: Optional[str] = None
-               ) -> Optional[Interval]:
+    def change(self, group: str, series: str, figure: str, queue: str | None = None
+               ) -> Interval | None:
         """The change of a figure from the first series to another, in percent of the first.
 
         The interval is that of the differences within repetitions, which share the state of the
@@ -311,11 +312,11 @@ class Study:
 # ------------------------------------------------------------------------------- side by side
 
 
-def _overlaps(jobs: Sequence[RanJob]) -> Iterator[Tuple[RanJob, RanJob]]:
+def _overlaps(jobs: Sequence[RanJob]) -> Iterator[tuple[RanJob, RanJob]]:
     """The pairs of jobs (given by start) that were on one node at the same time."""
-    live: Dict[str, List[RanJob]] = {}
+    live: dict[str, list[RanJob]] = {}
     for job in jobs:
-        met: Dict[int, RanJob] = {}
+        met: dict[int, RanJob] = {}
         for node in _nodes(job):
             here = [other for other in live.get(node, ()) if other.end > job.start]
             met.update((other.id, other) for other in here)
@@ -324,9 +325,9 @@ def _overlaps(jobs: Sequence[RanJob]) -> Iterator[Tuple[RanJob, RanJob]]:
             yield from ((other, job) for other in met.values())
 
 
-def _merged(stretches: Sequence[Tuple[float, float]]) -> List[Tuple[float, float]]:
+def _merged(stretches: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Sorted stretches of time, those that touch made one."""
-    found: List[Tuple[float, float]] = []
+    found: list[tuple[float, float]] = []
     for begin, end in stretches:
         if found and begin <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
@@ -335,7 +336,7 @@ def _merged(stretches: Sequence[Tuple[float, float]]) -> List[Tuple[float, float
     return found
 
 
-def _nodes(job: RanJob) -> List[str]:
+def _nodes(job: RanJob) -> list[str]:
     if job.cores:
         return [part.partition(":")[0] for part in job.cores.split(";")]
     if not job.nodes:
@@ -355,17 +356,17 @@ class Application:
     policy: str
     beside: str
     seconds: Interval
-    speedup: Optional[float]
+    speedup: float | None
 
 
-def applications(study: Study) -> List[Application]:
+def applications(study: Study) -> list[Application]:
     """How long each program ran alone, and beside which other one.
 
     A job is alone when it shared no node at all, and beside a program when that was there for at
     least half of its running time; jobs between are left out. So are the `app` and `app7` of
     simulated traces, of which nobody knows whether they do the same work each time.
     """
-    times: Dict[Tuple[str, int, str, str], List[float]] = {}
+    times: dict[tuple[str, int, str, str], list[float]] = {}
     policies = {one.name: one.series or one.choices[2] or "" for one in study.scenarios}
     for run in study.runs:
         policy = policies[run.scenario]
@@ -398,10 +399,10 @@ def applications(study: Study) -> List[Application]:
 Value = Callable[[Columns], Any]
 
 
-def pooled(study: Study, scenario: str, value: Value, queue: Optional[str] = None) -> List[float]:
+def pooled(study: Study, scenario: str, value: Value, queue: str | None = None) -> list[float]:
     """The values of all jobs of a scenario that ran, on one queue or on all, in all repetitions,
     lowest first."""
     import numpy as np
-    values: List[float] = np.sort(np.concatenate(
+    values: list[float] = np.sort(np.concatenate(
         [value(run.table.ran) for run in study.of(scenario, queue)])).tolist()
     return values

@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence,
-                    Tuple)
+from typing import (Any)
+from collections.abc import Callable, Iterator, Sequence
 
 from vrm.ext.study.report.compare import CompareError, circumstances
 from vrm.ext.study.report.job_table import JobTable
@@ -22,9 +22,9 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
                progress: Callable[[str], None] = lambda text: None) -> Study:
     """The runs below the directories; each is a run, or holds runs. `threshold` (s) is that of
     the bounded slowdown; `progress` is told which run is read. Raises StudyError."""
-    found: Dict[Path, None] = {}
+    found: dict[Path, None] = {}
     names, planned = [], 0
-    orders: Dict[str, int] = {}
+    orders: dict[str, int] = {}
     for text in dict.fromkeys(directories):
         directory = Path(text)
         if not directory.is_dir():
@@ -60,7 +60,7 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
                  max(0, missing))
 
 
-def _planned(directory: Path) -> Tuple[str, List[str], int]:
+def _planned(directory: Path) -> tuple[str, list[str], int]:
     """The name of the experiment in a directory, its scenarios in the order of its file, and how
     many runs it plans."""
     try:
@@ -74,10 +74,10 @@ def _planned(directory: Path) -> Tuple[str, List[str], int]:
                          "move it away, or start the experiment again") from error
 
 
-def _read(directory: Path) -> Optional[StudyRun]:
+def _read(directory: Path) -> StudyRun | None:
     """A run; None for one of an experiment that is not complete."""
     path = directory / "run.json"
-    record: Dict[str, Any] = {}
+    record: dict[str, Any] = {}
     try:
         if path.exists():
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -136,9 +136,9 @@ def _policies(run: StudyRun) -> str:
     return ", ".join(filter(None, [policy_name(*run.choices[:2]), run.choices[2]])) or run.scenario
 
 
-def _scenarios(runs: Sequence[StudyRun]) -> List[Scenario]:
+def _scenarios(runs: Sequence[StudyRun]) -> list[Scenario]:
     """The scenarios with the place of each. Where not all places are different, each is its own."""
-    first: Dict[str, StudyRun] = {}
+    first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.scenario, run)
     changes = {name: _changes(run) for name, run in first.items()}
@@ -156,19 +156,19 @@ def _scenarios(runs: Sequence[StudyRun]) -> List[Scenario]:
     return found
 
 
-def _changes(run: StudyRun) -> Dict[str, str]:
+def _changes(run: StudyRun) -> dict[str, str]:
     """The keys of a run's scenario."""
     if run.record.get("changes"):
         return {key: str(value) for key, value in run.record["changes"].items()}
     return _choices(run)
 
 
-def _choices(run: StudyRun) -> Dict[str, str]:
+def _choices(run: StudyRun) -> dict[str, str]:
     keys = zip((ALGORITHM, BACKFILLING, POLICY), run.choices)
     return {key: value for key, value in keys if value is not None}
 
 
-def _group(changes: Dict[str, str], varied: Sequence[str]) -> str:
+def _group(changes: dict[str, str], varied: Sequence[str]) -> str:
     """What a scenario is called beside its placement: `WFP3 + EASY`, and `Key=value` for other
     keys."""
     algorithm = changes[ALGORITHM] if ALGORITHM in varied or BACKFILLING in varied else ""

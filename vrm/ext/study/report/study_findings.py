@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import (Any, Dict, Iterator, List, Optional, Tuple)
+from typing import (Any)
+from collections.abc import Iterator
 
 from vrm.ext.study.report.study import MAIN, Scenario, Study, applications
 from vrm.results.names import policy_name, time_text
 from vrm.ext.study.report.statistics import interval
 
 
-def findings(study: Study) -> List[str]:
+def findings(study: Study) -> list[str]:
     """What was found, in sentences."""
     jobs = sum(len(run.table) for run in study.runs)
     done = sum(run.done for run in study.runs)
@@ -86,7 +87,7 @@ def _said_of_best(study: Study, queue: str) -> Iterator[str]:
 RANKED = 3  # scenarios that a sentence names
 
 
-def _beyond(study: Study, one: Scenario, other: Scenario, queue: Optional[str]) -> bool:
+def _beyond(study: Study, one: Scenario, other: Scenario, queue: str | None) -> bool:
     """Whether turnaround under two scenarios differs by more than the scatter: that of the
     differences within repetitions, which share the state of the machine, or the drawn queue."""
     first = study.values(one.name, "turnaround", queue)
@@ -103,7 +104,7 @@ def _percent(large: float, small: float) -> str:
 
 def _said_of_other_jobs(study: Study) -> Iterator[str]:
     """What hinders comparing: on one queue, the same jobs should run in all scenarios."""
-    first: Dict[Tuple[str, int], Tuple[Any, ...]] = {}
+    first: dict[tuple[str, int], tuple[Any, ...]] = {}
     others = []
     for run in study.runs:
         work = run.table.work

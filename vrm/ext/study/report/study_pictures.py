@@ -7,7 +7,8 @@ apart; pairs that matter also differ in line style, hatching or place.
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.ext.study.report.compare import TICKS, figure as short, steps
 from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, grid, styled, file_word
@@ -23,7 +24,7 @@ CURVES = 10  # that a picture of distributions holds
 # ------------------------------------------------------------------------------------- averages
 
 
-def averages(study: Study, queue: Optional[str] = None) -> Picture:
+def averages(study: Study, queue: str | None = None) -> Picture:
     """Grouped bars of waiting, running and turnaround side by side."""
     with styled() as plots:
         # Three abreast, or three below each other where there are many bars.
@@ -46,7 +47,7 @@ def averages(study: Study, queue: Optional[str] = None) -> Picture:
                    f"Average times{where}", _said(study, MAIN, queue), figure)
 
 
-def average(study: Study, name: str, queue: Optional[str] = None) -> Picture:
+def average(study: Study, name: str, queue: str | None = None) -> Picture:
     """Grouped bars of one figure, narrow enough for a phone."""
     with styled() as plots:
         figure, axes = plots.subplots(figsize=(_bars_width(study), 2.9), layout="constrained")
@@ -60,7 +61,7 @@ def _bars_width(study: Study) -> float:
     return max(3.9, 0.8 + 0.42 * len(study.groups) * len(study.series))
 
 
-def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool = True) -> bool:
+def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = True) -> bool:
     """Draw the bars; whether any has a whisker."""
     count = len(study.series)
     width = 0.8 / count
@@ -71,9 +72,9 @@ def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool
         unit = unit_of(mean.mean for mean in means if mean is not None)
     most: float = 0.0
     for index, series in enumerate(study.series):
-        places: List[float] = []
-        heights: List[float] = []
-        errors: List[float] = []
+        places: list[float] = []
+        heights: list[float] = []
+        errors: list[float] = []
         for place, group in enumerate(study.groups):
             scenario = study.scenario(group, series)
             mean = study.mean(scenario.name, name, queue) if scenario else None
@@ -112,7 +113,7 @@ def _few(value: float) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
-def _said(study: Study, names: Sequence[str], queue: Optional[str]) -> str:
+def _said(study: Study, names: Sequence[str], queue: str | None) -> str:
     parts = []
     for name in names:
         for one in study.scenarios:
@@ -143,7 +144,7 @@ def distributions(study: Study) -> Iterator[Picture]:
                                     f"bounded slowdown ({study.runs[0].threshold:g} s)", 1.0)
 
 
-def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queue: Optional[str],
+def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queue: str | None,
                   name: str, label: str, least: float) -> Picture:
     threshold = study.runs[0].threshold
 

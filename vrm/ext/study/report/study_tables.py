@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vrm.ext.study.report.formats import Column, Table, Value
 from vrm.ext.study.report.study import FIGURES, MAIN, MEASURED, Study, applications
@@ -11,7 +12,7 @@ from vrm.results.energy import energy_of
 from vrm.ext.study.report.statistics import CONFIDENCE
 
 
-def tables(study: Study) -> List[Table]:
+def tables(study: Study) -> list[Table]:
     """All tables of a study that say something."""
     found = [averages(study, queue) for queue in study.averaged]
     found += [*_changes(study), *(machine(study, queue) for queue in study.averaged)]
@@ -27,7 +28,7 @@ def _note(study: Study) -> str:
            f"itself, where it did; turnaround is waiting and running{repeated}"
 
 
-def averages(study: Study, queue: Optional[str] = None) -> Table:
+def averages(study: Study, queue: str | None = None) -> Table:
     """Waiting, running and turnaround of each scenario, on a queue or averaged over all, with the
     change from the first series beside it where there are just two."""
     series = study.series
@@ -36,7 +37,7 @@ def averages(study: Study, queue: Optional[str] = None) -> Table:
         heads += [f"{FIGURES[name].head} {one}".strip() for one in series]
     rows = []
     for group in study.groups:
-        row: List[Value] = [group or series[0]]
+        row: list[Value] = [group or series[0]]
         for name in MAIN:
             for one in series:
                 found = study.scenario(group, one)
@@ -54,7 +55,7 @@ def _changes(study: Study) -> Iterator[Table]:
         queues = list(study.averaged)
         if len(study.queues) > 1 and queues == [None]:
             queues += study.queues
-        rows: List[Any] = []
+        rows: list[Any] = []
         for queue in queues:
             for group in study.groups:
                 changes = [study.change(group, series, name, queue) for name in MAIN]
@@ -74,7 +75,7 @@ def _changes(study: Study) -> Iterator[Table]:
                     f"Change from {base} to {series}", tuple(heads), tuple(rows), note)
 
 
-def machine(study: Study, queue: Optional[str] = None) -> Table:
+def machine(study: Study, queue: str | None = None) -> Table:
     """Makespan, utilisation and slowdown of each scenario."""
     names = [name for name in FIGURES if name not in MAIN]
     columns = [Column("scenario"), *(Column(FIGURES[name].head) for name in names)]
@@ -89,7 +90,7 @@ def machine(study: Study, queue: Optional[str] = None) -> Table:
 
 def _energy(study: Study) -> Iterator[Table]:
     """What the jobs of each scenario have drawn, on average over its runs, where that is known."""
-    rows: List[Tuple[Value, ...]] = []
+    rows: list[tuple[Value, ...]] = []
     for one in study.scenarios:
         found = [energy_of(run.drawn) for run in study.of(one.name) if run.drawn]
         if found:
@@ -123,7 +124,7 @@ def _applications(study: Study) -> Iterator[Table]:
 
 def _runs(study: Study) -> Iterator[Table]:
     """The runs, and where they come from: what another person needs to repeat them."""
-    origins: Dict[Tuple[Value, ...], List[int]] = {}  # how each has come about: number, runs
+    origins: dict[tuple[Value, ...], list[int]] = {}  # how each has come about: number, runs
     rows = []
     for run in study.runs:
         known = run.record
@@ -149,7 +150,7 @@ def _runs(study: Study) -> Iterator[Table]:
                 "cores: those that could be used")
 
 
-def _told(name: str, title: str, heads: Sequence[str], rows: Sequence[Tuple[Value, ...]],
+def _told(name: str, title: str, heads: Sequence[str], rows: Sequence[tuple[Value, ...]],
           note: str) -> Table:
     """A table without the columns of which nothing is known."""
     kept = [index for index in range(len(heads)) if any(row[index] is not None for row in rows)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 from vrm.model.job import application_kind
 from vrm.ext.study.report.density import Places, density, draw as draw_density, natural
@@ -23,10 +24,10 @@ MANY = 1500  # jobs from which on a picture shows density (as PNG), for boxes wo
 EDGED = 1.5  # points that the box of a job measures from which on it has an edge
 
 
-Window = Tuple[float, float]  # seconds after the first submission
+Window = tuple[float, float]  # seconds after the first submission
 
 
-def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture]:
+def timelines(study: Study, window: Window | None = None) -> Iterator[Picture]:
     """For each scenario, its first run: what ran on which cores, how busy they were, and how many
     jobs waited. All have the same axis of time: the longest run, or the window.
 
@@ -43,7 +44,7 @@ def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture
         yield timeline(study, run, (begin, end))
 
 
-def timeline(study: Study, run: StudyRun, window: Optional[Window] = None) -> Picture:
+def timeline(study: Study, run: StudyRun, window: Window | None = None) -> Picture:
     """One run over time, or within a window. Where there are more jobs than boxes can show, the
     nodes are drawn as dark as they were busy."""
     start, last = run.span
@@ -53,8 +54,8 @@ def timeline(study: Study, run: StudyRun, window: Optional[Window] = None) -> Pi
     shown = (jobs.end > first) & (jobs.start < first + length)
     count = int(shown.sum())
     heavy = count > MANY
-    bars: List[Bar] = []
-    names: List[Tuple[float, str]] = []
+    bars: list[Bar] = []
+    names: list[tuple[float, str]] = []
     lines, busy = 0, None
     if heavy:
         begins, ends, _, places = _held(run)
@@ -140,7 +141,7 @@ def _held(run: StudyRun) -> _Held:
                  np.array(cores, np.int64), Places.read([part.cores for part in parts]))
 
 
-def _lends(run: StudyRun) -> List[shares.Held]:
+def _lends(run: StudyRun) -> list[shares.Held]:
     try:
         return shares.read(run.directory / "shares.csv")
     except (OSError, ValueError):
@@ -149,7 +150,7 @@ def _lends(run: StudyRun) -> List[shares.Held]:
 
 def _parts(run: StudyRun) -> Iterator[RanJob]:
     """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores."""
-    parts: Dict[int, Dict[Tuple[float, float], List[str]]] = {}
+    parts: dict[int, dict[tuple[float, float], list[str]]] = {}
     for each in _lends(run):
         parts.setdefault(each.job, {}).setdefault((each.begin, each.end), []).append(
             f"{each.node}:{each.cores}")
@@ -162,14 +163,14 @@ def _parts(run: StudyRun) -> Iterator[RanJob]:
                 yield part
 
 
-Bar = Tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
+Bar = tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
 
 
 def _places(run: StudyRun, jobs: Sequence[RanJob]
-            ) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
+            ) -> tuple[list[Bar], list[tuple[float, str]], int]:
     """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
     a line is a core, or a node where jobs.csv has no cores; below the cores of a node are its GPUs."""
-    sockets: Dict[str, Dict[int, int]] = {}
+    sockets: dict[str, dict[int, int]] = {}
     places = [parse_cores(row.cores) if row.cores else [] for row in jobs]
     for placed in places:
         for node, ranges in placed:
@@ -191,7 +192,7 @@ def _places(run: StudyRun, jobs: Sequence[RanJob]
     nodes = sorted(sockets, key=natural)
     base = {node: number * every for number, node in enumerate(nodes)}
     order = _lines(most, size, len(nodes) > 1)
-    bars: List[Bar] = []
+    bars: list[Bar] = []
     for row, placed in zip(jobs, places):
         taken = sorted(base[node] + order[socket, core] for node, ranges in placed
                        for socket, low, high in ranges for core in range(low, high + 1))
@@ -213,7 +214,7 @@ def _places(run: StudyRun, jobs: Sequence[RanJob]
     return bars, names, every * len(nodes)
 
 
-def _lines(sockets: int, size: int, halves: bool) -> Dict[Tuple[int, int], int]:
+def _lines(sockets: int, size: int, halves: bool) -> dict[tuple[int, int], int]:
     """The line of each socket and core of a node. With `halves` the first halves of all sockets
     come first, so that two jobs that share the sockets are two boxes and not a comb."""
     half = max(1, size // 2)
@@ -223,11 +224,11 @@ def _lines(sockets: int, size: int, halves: bool) -> Dict[Tuple[int, int], int]:
 
 
 def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
-           names: Sequence[Tuple[float, str]], lines: int, first: float, length: float,
+           names: Sequence[tuple[float, str]], lines: int, first: float, length: float,
            inches: float) -> None:
     from matplotlib.patches import Patch
     kinds = _coloured(study)
-    whole: Dict[Tuple[str, bool], List[Box]] = {}
+    whole: dict[tuple[str, bool], list[Box]] = {}
     plain = not any(other.companions for other in study.runs)  # no need to tell apart then
     for row, line, count in bars:
         colour = _colour(kinds, row)
@@ -254,7 +255,7 @@ def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0)
     shown = run.table.kinds
-    keys: List[Any] = [Patch(color=kinds[kind], label=label_of(kind))
+    keys: list[Any] = [Patch(color=kinds[kind], label=label_of(kind))
                        for kind in kinds if kind in shown]
     if any(kind not in kinds for kind in shown):
         keys.append(Patch(color=GREY, label="others"))
@@ -275,7 +276,7 @@ def _pale(colour: str) -> str:
     return "#" + "".join(f"{round(255 - PALE * (255 - part)):02x}" for part in parts)
 
 
-Box = Tuple[float, float, float, float]  # left, lowest line, width, lines
+Box = tuple[float, float, float, float]  # left, lowest line, width, lines
 
 
 def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
@@ -295,11 +296,11 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
     axes.add_artist(boxes_path)
 
 
-def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: Dict[str, str],
-           shown: Tuple[float, float], points: float, tall: float, plain: bool) -> None:
+def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: dict[str, str],
+           shown: tuple[float, float], points: float, tall: float, plain: bool) -> None:
     """Write on each job, where there is room, its number and program, once. A second is `points`
     wide and a line `tall` points high; with `plain` all jobs have their full colours."""
-    widest: Dict[int, Bar] = {}
+    widest: dict[int, Bar] = {}
     for bar in bars:
         if bar[0].id not in widest or bar[2] > widest[bar[0].id][2]:
             widest[bar[0].id] = bar
@@ -320,11 +321,11 @@ def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: Dict[str, str],
                 break
 
 
-def _coloured(study: Study) -> Dict[str, str]:
+def _coloured(study: Study) -> dict[str, str]:
     """The colours of applications: one each for the eight that ran longest."""
     kinds = study.kinds
     if len(kinds) > len(APPS):
-        seconds: Dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for run in study.runs:
             for row in run.jobs:
                 kind = application_kind(row.app)
@@ -333,14 +334,14 @@ def _coloured(study: Study) -> Dict[str, str]:
     return dict(zip(kinds, APPS))
 
 
-def _colour(kinds: Dict[str, str], row: RanJob) -> str:
+def _colour(kinds: dict[str, str], row: RanJob) -> str:
     """The colour of a job: of its application, or where all are of one kind, of its number."""
     if len(kinds) == 1:
         return APPS[row.id % len(APPS)]
     return kinds.get(application_kind(row.app), GREY)
 
 
-def _stretches(run: StudyRun, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
+def _stretches(run: StudyRun, row: RanJob) -> Iterator[tuple[float, float, bool]]:
     """The parts of a job's time, and whether another job was on one of its nodes in each."""
     begin = row.start
     for start, end in run.shared.get(row.id, ()):
@@ -393,7 +394,7 @@ def _power(axes: Any, run: StudyRun, first: float, length: float) -> None:
 SHOWN = 800  # stretches of time that a curve has room for
 
 
-def _thinned(times: Any, values: Any, length: float) -> Tuple[List[float], List[float]]:
+def _thinned(times: Any, values: Any, length: float) -> tuple[list[float], list[float]]:
     """Times (s) and the values from each on, over the length. Where they are more than can be
     seen, the mean over each stretch of time."""
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 from vrm.ext.study.report.compare import COLOURS, CompareError, figure
 from vrm.ext.study.report.plotting import picture
@@ -15,9 +15,9 @@ SOURCES = {"calibrated": "as calibrated",
            "actual": "as measured in the run, so that only the decisions can differ"}
 
 
-def by_application(validation: Validation) -> Dict[str, List[Pair]]:
+def by_application(validation: Validation) -> dict[str, list[Pair]]:
     """The jobs of each application and number of ranks, in the order of names."""
-    groups: Dict[str, List[Pair]] = {}
+    groups: dict[str, list[Pair]] = {}
     for pair in sorted(validation.jobs, key=lambda pair: (pair.app, pair.procs, pair.id)):
         groups.setdefault(f"{pair.app} {pair.procs}", []).append(pair)
     return groups
@@ -55,7 +55,7 @@ def table(validation: Validation) -> str:
     return text
 
 
-def data(validation: Validation) -> Dict[str, Any]:
+def data(validation: Validation) -> dict[str, Any]:
     """The errors as data for `json.dumps`: seconds, and errors as parts (0.1 is 10 %)."""
     live, simulated = validation.mean_turnaround
     return {

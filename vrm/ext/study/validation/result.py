@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Error:
     bias: float
 
     @classmethod
-    def of(cls, errors: Sequence[float]) -> "Error":
+    def of(cls, errors: Sequence[float]) -> Error:
         """The error of at least one figure."""
         return cls(fmean(map(abs, errors)), median(map(abs, errors)), fmean(errors))
 
@@ -61,7 +61,7 @@ class Validation:
     they are replayed with the time they took, and their errors do not count."""
 
     known: str
-    jobs: Tuple[Pair, ...]
+    jobs: tuple[Pair, ...]
     live_makespan: float
     simulated_makespan: float
     left_out: int
@@ -82,7 +82,7 @@ class Validation:
         return Error.of([pair.run_error for pair in self.jobs])
 
     @property
-    def mean_turnaround(self) -> Tuple[float, float]:
+    def mean_turnaround(self) -> tuple[float, float]:
         """The mean turnaround, live and simulated, in seconds."""
         return (fmean(pair.live for pair in self.jobs),
                 fmean(pair.simulated for pair in self.jobs))

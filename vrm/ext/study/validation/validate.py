@@ -11,7 +11,8 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
+from collections.abc import Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, JobState
@@ -48,7 +49,7 @@ class Recorded(Estimator):
         return job.expected
 
 
-def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
+def read_rules(state: Path) -> tuple[Rules, tuple[Node, ...]]:
     """How a run was scheduled, and on which nodes, from the state file that it leaves. Raises
     ValidationError."""
     try:
@@ -65,7 +66,7 @@ def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
         raise ValidationError(f"{state}: vrm has not written this ({error!r})") from error
 
 
-def _records(path: Path) -> List[Record]:
+def _records(path: Path) -> list[Record]:
     try:
         return journal.parsed(read_regular(path), path)
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def _records(path: Path) -> List[Record]:
         raise ValidationError(f"cannot read {path}: {error.strerror}") from error
 
 
-def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
+def read_changes(path: Path, last: Rules) -> list[tuple[float, Rules]]:
     """By which rules a run has scheduled, each with the time (epoch seconds) from which on they were in
     force, from its journal at `path`; `last` are those that its state file says. The first ones are
     those from the beginning on. Raises ValidationError for a journal that cannot be read; where there
@@ -86,7 +87,7 @@ def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
     then. Where that is another one than before, the manager has started with it.
     """
     records = _records(path)
-    found: List[Tuple[float, Any]] = []
+    found: list[tuple[float, Any]] = []
     configured, began = None, -math.inf
     for record in records:
         if record["event"] == "run" and found:
@@ -101,13 +102,13 @@ def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
     return [(time, _decisive(replace(Rules.read(rules), queues=last.queues))) for time, rules in found]
 
 
-def read_lends(path: Path, nodes: Sequence[Node]) -> List[AskedLend]:
+def read_lends(path: Path, nodes: Sequence[Node]) -> list[AskedLend]:
     """What running jobs lent since somebody asked for it, from the journal of a run at `path`; nothing where
     there is none. Raises ValidationError."""
     return recorded(_records(path), Cluster(nodes))
 
 
-def read_node_lends(path: Path) -> Dict[int, float]:
+def read_node_lends(path: Path) -> dict[int, float]:
     """The core seconds that jobs of a run lent to no job, by id, from its journal at `path`; nothing where there is
     none. Raises ValidationError."""
     return lent_to_nodes(_records(path))
@@ -118,7 +119,7 @@ def _decisive(rules: Rules) -> Rules:
     return replace(rules, algorithm="FCFS") if str(rules.algorithm).lower() == ADVISED else rules
 
 
-def read_rows(path: Path) -> List[JobRow]:
+def read_rows(path: Path) -> list[JobRow]:
     """The jobs of a run that ran, by id. Raises ValidationError when there is none."""
     try:
         rows = [row for row in metrics.ran(read_jobs(path)) if metrics.running(row) > 0]
@@ -136,9 +137,9 @@ def read_rows(path: Path) -> List[JobRow]:
 
 
 def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
-             estimates: Optional[Table] = None, measured: Measurements = Measurements(),
-             changes: Sequence[Tuple[float, Rules]] = (),
-             lends: Sequence[AskedLend] = (), to_nodes: Optional[Mapping[int, float]] = None) -> Validation:
+             estimates: Table | None = None, measured: Measurements = Measurements(),
+             changes: Sequence[tuple[float, Rules]] = (),
+             lends: Sequence[AskedLend] = (), to_nodes: Mapping[int, float] | None = None) -> Validation:
     """Replay a run by its rules on its nodes, and compare. `changes`: other rules from these times on.
     `lends`: what running jobs lent by `vrm lend`; jobs run slower by the share of the cores that they lack.
     `to_nodes`: the core seconds that they lent to no job, which are part of how long they run.
@@ -182,7 +183,7 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
                       max(row.end for row in replayed.values()), len(rows) - len(pairs))
 
 
-def _submission(row: JobRow, begin: float, estimates: Optional[Table], alone: float) -> Submission:
+def _submission(row: JobRow, begin: float, estimates: Table | None, alone: float) -> Submission:
     """A job of the run as it was submitted, with how long it ran; it lent `alone` core seconds to no job."""
     run = on_all_cores(row, row.cores_per_task, alone)
     if estimates is not None and row.status == JobState.COMPLETED.value:

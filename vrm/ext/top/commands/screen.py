@@ -12,7 +12,8 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any
+from collections.abc import Iterator
 
 from vrm.commands.shared import nothing_yet
 from vrm.ext.top import cells, top, top_nodes, top_view
@@ -39,9 +40,9 @@ LAST_WORDS = 2.0
 class Seen:
     """What was read last; `alive` is None where it is not known."""
 
-    snapshot: Optional[Snapshot] = None
-    ends: Tuple[top_view.End, ...] = ()
-    alive: Optional[bool] = None
+    snapshot: Snapshot | None = None
+    ends: tuple[top_view.End, ...] = ()
+    alive: bool | None = None
     trouble: str = ""
 
 
@@ -54,14 +55,14 @@ class Reader(threading.Thread):
     def __init__(self, run: RunDirectory) -> None:
         super().__init__(daemon=True, name="reader")
         self.seen = Seen()
-        self.replies: "queue.Queue[cells.Span]" = queue.Queue()
+        self.replies: queue.Queue[cells.Span] = queue.Queue()
         self._run = run
-        self._commands: "queue.Queue[Optional[top_view.Command]]" = queue.Queue()
-        self._sent: Dict[str, float] = {}
-        self._versions: Dict[str, Any] = {}
-        self._forecasts: Tuple[float, Dict[int, forecast.Record]] = (0.0, {})
+        self._commands: queue.Queue[top_view.Command | None] = queue.Queue()
+        self._sent: dict[str, float] = {}
+        self._versions: dict[str, Any] = {}
+        self._forecasts: tuple[float, dict[int, forecast.Record]] = (0.0, {})
         self._asked = 0.0
-        self._failure: Optional[BaseException] = None
+        self._failure: BaseException | None = None
 
     def send(self, wanted: top_view.Command) -> None:
         """Send a command; what comes of it goes to `replies`."""
@@ -171,8 +172,8 @@ class Reader(threading.Thread):
         if text != self.seen.trouble:
             self.seen = replace(self.seen, trouble=text)
 
-    def _changed(self, what: str, path: "os.PathLike[str]", content: bool = True
-                 ) -> Optional[bytes]:
+    def _changed(self, what: str, path: os.PathLike[str], content: bool = True
+                 ) -> bytes | None:
         """The file's content when it is not what it was at the last look, else None.
 
         It is opened each time: that makes NFS ask its server, a `stat` alone does not.
@@ -283,7 +284,7 @@ class Screen:
             self._quit = True
             return
         snapshot = self.reader.seen.snapshot
-        jobs: List[top_view.Job] = []
+        jobs: list[top_view.Job] = []
         if snapshot is not None:
             running, waiting = top_view.jobs_in_view(snapshot, self.view, clock_of(snapshot))
             jobs = [*running, *waiting]
@@ -296,7 +297,7 @@ class Screen:
         if wanted is not None:
             self.reader.send(wanted)
 
-    def _draw(self, window: Any, size: Tuple[int, int]) -> None:
+    def _draw(self, window: Any, size: tuple[int, int]) -> None:
         seen = self.reader.seen
         status = self.status if self.status[0] or not seen.trouble else (seen.trouble, "bad")
         window.erase()
@@ -314,7 +315,7 @@ class Screen:
         attribute = self._attributes.get(style[len("reverse "):] if reverse else style, 0)
         return attribute | curses.A_REVERSE if reverse else attribute
 
-    def _styles(self) -> Dict[str, int]:
+    def _styles(self) -> dict[str, int]:
         """Attributes of the styles; colours where the terminal has them and NO_COLOR is not set."""
         plain = {"title": curses.A_REVERSE | curses.A_BOLD, "heading": curses.A_BOLD
                  | curses.A_UNDERLINE, "bold": curses.A_BOLD, "dim": curses.A_DIM,
