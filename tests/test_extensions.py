@@ -23,7 +23,9 @@ from vrm.system import plugins
 HOUSE = Path(vrm.__file__).parent
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
+    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first",
+    ("vrm.session", "session"): "programs of users import from here",
+    ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
 USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "planning": "", "remote": "", "session": "", "study": "", "top": ""}
