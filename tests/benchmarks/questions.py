@@ -64,7 +64,8 @@ def meanwhile(path: Path, *questions: Callable[[], float]) -> tuple[float, list[
 
 def measure(python: str, folder: Path, jobs: int) -> tuple[float, list[float], list[float], list[float]]:
     """How long the later of both lists takes, and each `sinfo` before that, during that, and during a `scancel`."""
-    run = Run(python, folder, [f"h 1 5 0 array=0-{jobs - 1} hold=1"])
+    run = Run(python, folder, [f"h 1 5 0 array=0-{jobs - 1} hold=1",
+                               "h 1 5 0 hold=1 name=stays"])  # the run, and its manager, when the others are cancelled
     run.wait("only held jobs are left")
     path = folder / "log" / wire.SOCKET
     before = [asked(path, "sinfo", "-h") for _ in range(20)]
