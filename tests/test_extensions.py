@@ -34,7 +34,7 @@ USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending"
 
 @pytest.fixture
 def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file in the place of the one that names vrm's own extensions."""
+    """A file instead of the one that names vrm's own extensions."""
     file = tmp_path / "entry_points.ini"
     monkeypatch.setattr(plugins, "DECLARED", file)
     yield file

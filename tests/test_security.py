@@ -326,7 +326,7 @@ def test_a_group_s_word_is_not_everybody_s(place: Place) -> None:
 
 @pytest.mark.slow
 def test_own_policies_are_loaded_from_nowhere_else(place: Place) -> None:
-    """Nor is a compiled file, which Python would take in the place of the source."""
+    """Nor is a compiled file, which Python would take instead of the source."""
     folder = place.folder("alice/policies", ALICE, 0o1777)
     place.file("alice/policies/mine.py", ALICE, "def first(job, *_):\n    return job.id\n")
     settings = yaml.safe_load((place.home / "vrm.yaml").read_text())

@@ -3,7 +3,7 @@
 
 python tests/benchmarks/probe.py [--nodes 1 8 64] [--rounds 5] [--delay 0.1] [--quick]
 
-The nodes are stand-ins on this machine: a script in the place of ssh that waits for DELAY seconds,
+The nodes are stand-ins on this machine: a script instead of ssh that waits for DELAY seconds,
 as a log-in over a network does, and runs the agent here. So all agents share this machine's
 cores, which those of real nodes do not: this measures what vrm can cost, not what nodes do.
 """

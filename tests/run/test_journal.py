@@ -332,7 +332,7 @@ def test_what_was_read_of_a_journal_is_not_read_again_to_continue_it(tmp_path: P
     assert [record["event"] for record in journals.read(path)][-2:] == ["start", "finished"]
 
 
-@pytest.mark.parametrize("more", [5, 1000])  # records in the place of the zeros, and more than these
+@pytest.mark.parametrize("more", [5, 1000])  # records instead of the zeros, and more than these
 def test_what_is_written_while_a_journal_is_read_is_no_damage(tmp_path: Path, more: int) -> None:
     """The zeros kept ahead were read, and then there are records in their place."""
     path = tmp_path / "journal"

@@ -32,7 +32,7 @@ PLANTS: dict[str, Plant] = {
     "pipe": os.mkfifo,
     "directory": Path.mkdir,
 }
-"""What can be there in the place of a file, by the word in the message."""
+"""What can be there instead of a file, by the word in the message."""
 
 
 @pytest.fixture(params=list(PLANTS))

@@ -165,7 +165,7 @@ def read_programs(path: str | os.PathLike[str]) -> Programs:
 
 
 def write_program(path: str | os.PathLike[str], app: str, name: str, measured: Measured) -> None:
-    """Put a measurement into a database, in the place of an earlier one; a file that is not there is
+    """Put a measurement into a database; it replaces an earlier one; a file that is not there is
     made. Raises ConfigError where the file is not a database, OSError where it cannot be written."""
     known: dict[str, dict[str, dict[str, float]]] = {}
     if os.path.lexists(path):

@@ -248,7 +248,7 @@ class Hosts(BaseModel):
 
     model_config = _STRICT
     file: FilePath | None = None  # the nodes; None = those of the batch job, or this machine
-    reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list stands in the place of ssh
+    reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list instead of ssh
     timeout: Duration = 10.0  # seconds in which a node must answer
 
 

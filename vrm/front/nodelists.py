@@ -15,7 +15,7 @@ HOSTFILE = "SLURM_HOSTFILE"
 
 
 def read(chosen: Mapping[str, str], options: Options, call: Call) -> Needs | dict[str, str]:
-    """The options, with the lists that files have in the place of their paths: a list with a slash is such a
+    """The options, with the lists that files have instead of their paths: a list with a slash is such a
     path. Needs: this file is to be sent first. Refused for one that cannot be read."""
     found = dict(chosen)
     paths = {key: found[key] for key in ("nodelist", "exclude") if "/" in found.get(key, "")}

@@ -130,7 +130,7 @@ def find(counter: Counter, text: str) -> tuple[list[JobView], list[str]]:
 
 
 OUT_OF_MEMORY = 125
-"""What Slurm shows in the place of a signal."""
+"""What Slurm shows instead of a signal."""
 
 _KILLED = re.compile(r"killed by signal (\d+)")
 

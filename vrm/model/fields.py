@@ -189,7 +189,7 @@ TABLE: list[Field] = [
     Field("file", PATH, "the path of a program or script", PAYLOAD, "file", "", record="file",
           shown="file", column="file", form=4,
           option=Option("PATH", "the program, where it is none of Applications (with Applications: {Any: "
-                        "true}); a path in the place of APP says the same")),
+                        "true}); a path instead of APP says the same")),
     Field("", NAME, "", PAYLOAD, "copy", "", record="copy"),
     Field("", NAME, "", PAYLOAD, "front", "", record="front"),
     Field("", NAME, "", PAYLOAD, "environment", "", record="environment"),

@@ -60,7 +60,7 @@ class Dependency(NamedTuple):
 
 def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
              ) -> tuple[Dependency, ...]:
-    """Dependencies with the ids of the jobs in the place of their names; `ids_of` are those of
+    """Dependencies with the ids of the jobs instead of their names; `ids_of` are those of
     each name so far. ValueError for a name that no job has."""
     if not any(each.name for each in after):
         return after
@@ -247,7 +247,7 @@ class Program:
     that the job has there; `copy` names what was kept of it when the job came.
 
     `front` is the batch system by whose commands it came ("": by vrm's own): its user has sent the script.
-    `environment` names what was kept of the variables that it gets in the place of the manager's. `output`,
+    `environment` names what was kept of the variables that it gets instead of the manager's. `output`,
     `errors` and `input` are files that its user has chosen, in which %j is the id (see
     `vrm.live.manager.surroundings`), `append`: they are not emptied first. `each` are the items of an array
     that was made of paths or of lines, by their indices.
@@ -335,7 +335,7 @@ class Job:
                  payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
                  request: Request | None = None, watts: float = 0.0) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too. A
-        `request` says what it needs in the place of the other arguments, but for `procs` and
+        `request` says what it needs instead of the other arguments, but for `procs` and
         `cores`, which are its own."""
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")

@@ -112,7 +112,7 @@ class State:
         return self.book.waiting
 
     def resolved(self, after: tuple[Dependency, ...]) -> tuple[Dependency, ...]:
-        """Dependencies with ids in the place of names; ValueError for a name that no job has."""
+        """Dependencies with ids instead of names; ValueError for a name that no job has."""
         return resolved(after, self.names)
 
     # Transitions.

@@ -108,7 +108,7 @@ class Dispatcher:
         nothing."""
 
     def follow(self, before: Dispatcher) -> None:
-        """It decides from now on in the place of another one, whose jobs have started. Without a
+        """It decides from now on instead of another one, whose jobs have started. Without a
         guard against starvation: nothing."""
 
     def copy(self, view: Cluster) -> Dispatcher:

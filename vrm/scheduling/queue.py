@@ -426,7 +426,7 @@ class JobQueue:
             self.add(job)
 
     def replace(self, job: Job) -> None:
-        """Put a job in the place of that of its id, of which something else is expected now."""
+        """Replace the waiting job of this id: something else is expected of it now."""
         job_id = job.id
         if job_id in self.outside:
             self.outside[job_id] = self.jobs[job_id] = job

@@ -82,7 +82,7 @@ def waiting_state() -> State:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A program that is started in the place of Python."""
+    """A program that is started instead of Python."""
     program = tmp_path / "python"
     monkeypatch.setattr("sys.executable", str(program))
     yield program

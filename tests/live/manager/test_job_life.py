@@ -452,7 +452,7 @@ def test_the_state_of_two_large_arrays_is_small(site: Site) -> None:
 
 
 def test_why_jobs_wait(site: Site) -> None:
-    site.config(Forecast=False)  # whose starts `vrm top` shows in the place of reasons
+    site.config(Forecast=False)  # whose starts `vrm top` shows instead of reasons
     first = site.program("first.x", WAIT)
     site.lines("first.x 1 90 0", "first.x 1 90 0", "first.x 1 90 0", "first.x 1 9 0 hold=1",
                "first.x 1 9 0 after=1-3")

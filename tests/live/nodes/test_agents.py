@@ -54,7 +54,7 @@ eval "exec $2"
 
 
 class StandIn:
-    """Nodes that are this machine, by a script in the place of ssh."""
+    """Nodes that are this machine, by a script instead of ssh."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

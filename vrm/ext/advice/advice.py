@@ -338,7 +338,7 @@ def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Heatmap | None 
 
 def without_plans(frozen: Frozen, rules: Rules, heatmap: Heatmap | None = None
                   ) -> tuple[Frozen, Rules]:
-    """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
+    """The run with EASY instead of a dispatcher that plans: to replay its search for plans hundreds of
     times would take hours. Another run is given as it is."""
     if not frozen.run.scheduler.dispatcher.plans_aside:
         return frozen, rules

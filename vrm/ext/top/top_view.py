@@ -33,7 +33,7 @@ class View:
     wanted: str = ""                # the filter
     order: str = ORDERS[0]
     nodes: str = "some"             # some, all or none of them
-    gantt: bool = False             # jobs as bars over time in the place of nodes and lists
+    gantt: bool = False             # jobs as bars over time instead of nodes and lists
     mode: str = "list"
 
 

@@ -48,7 +48,7 @@ def change(live: LiveRun, changed: Mapping[str, Any], reason: str, instead: Any 
     live.journal.append("rules", time=live.now, rules=rules.record(),
                         was=live.settings.rules.record(), reason=reason, **origin)
     live.changes()
-    text = f"from now on {told(rules)}, in the place of {told(before)}"
+    text = f"from now on {told(rules)}, instead of {told(before)}"
     live.tell("note", f"{text}: {show(reason, 300)}")
     return text
 

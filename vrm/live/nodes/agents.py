@@ -77,7 +77,7 @@ class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
     `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
-    is auto, or one of `vrm.system.ways`; `command` goes in the place of ssh, and `attach` adds its sessions to the
+    is auto, or one of `vrm.system.ways`; `command` replaces ssh, and `attach` adds its sessions to the
     batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are cores to be
     claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`:
     seconds in which a node must answer. Times given and returned are of the clock time.monotonic.

@@ -28,7 +28,7 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
     """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
     arguments. `reach` is local, or one of `vrm.system.ways`.
 
-    `command` stands in the place of ssh and its options: it gets the host's name, and the command
+    `command` replaces ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
     and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
     `vrm.live.batch.adoption`). `gpus`: how many of the node's the batch system grants.

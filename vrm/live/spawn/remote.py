@@ -43,7 +43,7 @@ class Relay:
         return self._orders.fileno()
 
     def start(self) -> int:
-        """Start the relay, or another one in the place of one that has ended; gives `life`.
+        """Start the relay, or another one instead of one that has ended; gives `life`.
 
         Programs that the one before had started are ended with their connections. Raises OSError.
         """

@@ -197,7 +197,7 @@ class Spawner:
         return [sys.executable, "-I", "-S", run_supervisors.__file__]
 
     def _start_relay(self) -> None:
-        """Start the relay, or another one in the place of one that has ended."""
+        """Start the relay, or another one instead of one that has ended."""
         assert self._poll is not None and self._relay is not None
         try:
             self._poll.register(self._relay.start(), select.EPOLLIN)

@@ -115,7 +115,7 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
 
     With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
     instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
-    standard input, in the place of nothing.
+    standard input, instead of nothing.
 
     Directory, cores and limits are set on this process, inherited by the program, and taken
     back: so `posix_spawn` can be used, which says why a program could not be executed.

@@ -355,7 +355,7 @@ def _price(found: Advice, choice: Choice) -> str:
         return ""
     name = found.combinations[choice.best].name
     all_of_it = {choice.objective: against_today(found, choice), **choice.price}
-    return (f"  {OBJECTIVES[choice.objective].words}: {name} in the place of today's rules: "
+    return (f"  {OBJECTIVES[choice.objective].words}: {name} instead of today's rules: "
             f"{', '.join(changes(all_of_it))}")
 
 

@@ -109,7 +109,7 @@ class ExperimentFile(BaseModel):
     seed: Seed = 0
     out: FilePath | None = None
     limit: Amount = 0.0  # seconds after which a live run is ended and counts as failed; 0 = never
-    machine: FilePath | None = None  # of simulated runs, in the place of Nodes, Sockets and Cores
+    machine: FilePath | None = None  # of simulated runs, instead of Nodes, Sockets and Cores
 
 
 # ------------------------------------------------------------------------------------- the plan
