@@ -21,7 +21,7 @@ class Forecasts(Part):
         self.forecaster = Forecaster(live.settings, live.run_directory, math.inf,
                                      lambda text: live.tell("warning", text))
         live.start_of = start_of
-        self._first = math.inf  # when it is told something even if nothing has changed
+        self._first = math.inf  # when it gets its first report even if nothing has changed
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Forecasts are made from now on, unless the settings say otherwise."""

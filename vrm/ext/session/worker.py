@@ -63,7 +63,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def serve(directory: Path, name: str) -> None:
-    """Do what there is to do, until there is no more."""
+    """Work on the parts in `todo` until the session has ended and none is left."""
     todo, taken, done = (directory / each for each in ("todo", "taken", "done"))
     function = pickle.loads(read_own(directory / "function"))
     while True:
