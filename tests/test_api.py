@@ -17,10 +17,10 @@ import pytest
 from vrm import api
 
 RECORD = Path(__file__).with_name("api.txt")
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "how-to" / "policies.md").read_text()
 
 OF_THE_PAGE = ("Cluster", "Dispatcher", "Job", "Placement", "Scheduler")
-"""Of these classes what docs/policies.md names is public, and no more: vrm itself works with them."""
+"""Of these classes what docs/how-to/policies.md names is public, and no more: vrm itself works with them."""
 
 
 class Shown(str):

@@ -24,7 +24,7 @@ from conftest import mpirun_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "npb/README.md", "experiments/README.md",
-         *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+         *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 NOT_RUN: list[tuple[str, str]] = [
     (r"python3 tasks\.py ", "the whole installation, demonstration and tests: .ci/run does it"),
@@ -80,25 +80,25 @@ INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
            r"tail -f ": "vrm --once >/dev/null; [ $? = 1 ]"}
 """What stands in for a command that is not run, where later ones need what it makes."""
 
-INSTALLS = "docs/extending.md"
+INSTALLS = "docs/how-to/extending.md"
 """Installs a package: tests/test_plugins.py does what it says, in an environment of its own."""
 
 BEFORE: dict[str, str] = {
-    "docs/forecast.md": "mkdir -m 755 naps; printf '#!/bin/sh\\nexec sleep 100\\n' > naps/nap; chmod 755 naps/nap\n"
+    "docs/guide/forecast.md": "mkdir -m 755 naps; printf '#!/bin/sh\\nexec sleep 100\\n' > naps/nap; chmod 755 naps/nap\n"
                         "for i in $(seq 9); do echo 'nap 1 300'; done > queue\n"
                         "printf '%s\\n' 'Applications: {Path: naps, Queue: queue}' 'Cores: 1' 'Nodes: 2' "
                         "'Sockets: 1' 'Emulate: true' 'Launcher: {Kind: direct}' > vrm.yaml\n"
                         "vrm run >/dev/null 2>&1 & manager=$!\n"
                         "until grep -qs '\"start\"' logs/journal; do sleep 0.1; done\n"
                         "kill $manager; wait $manager; true",
-    "README.md": DEMONSTRATION, "docs/results.md": DEMONSTRATION,
-    "docs/heatmap.md": "cp docs/heatmap.csv .",
-    "docs/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/heatmap.csv .\n"
+    "README.md": DEMONSTRATION, "docs/research/results.md": DEMONSTRATION,
+    "docs/how-to/heatmap.md": "cp docs/how-to/heatmap.csv .",
+    "docs/guide/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/how-to/heatmap.csv .\n"
                           "cp queues/mix-poisson queue\n"
                           "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' "
                           "> cluster.yaml",
-    "docs/workloads.md": f"cp {ROOT}/tests/workload/data/sacct.txt .",
-    "docs/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
+    "docs/reference/workloads.md": f"cp {ROOT}/tests/workload/data/sacct.txt .",
+    "docs/how-to/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
                      "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",
 }
@@ -187,7 +187,7 @@ def test_the_commands_of_a_page_run(page: str, tree: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/cluster.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/cluster.md"])
 def test_the_batch_scripts_of_a_page_are_written(page: str, tmp_path: Path) -> None:
     lines = re.findall(r"`(vrm script --\w+ -N [^`]*)`", (ROOT / page).read_text())
     assert len(lines) == 2

@@ -1,5 +1,5 @@
 """What a simulation gives back: jobs as a sequence, as columns, as pandas' table, as a trace, and in a
-notebook; users seen by an ordering; and the examples of docs/simulation.md."""
+notebook; users seen by an ordering; and the examples of docs/guide/simulation.md."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_an_ordering_sees_the_users_of_a_trace(tmp_path: Path) -> None:
 
 
 def blocks(kind: str) -> list[str]:
-    text = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "simulation.md").read_text(encoding="utf-8")
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
 
 
@@ -227,7 +227,7 @@ def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: An
     code = blocks("python")
     assert len(code) == 6
     names = {"__name__": "__main__"}
-    exec(compile(code[number], f"docs/simulation.md, example {number + 1}", "exec"), names)
+    exec(compile(code[number], f"docs/guide/simulation.md, example {number + 1}", "exec"), names)
     assert capsys.readouterr().out
 
 

@@ -172,7 +172,7 @@ class Pool:
 
     def free_on(self, node: int) -> int:
         """Cores of a node that nobody holds and no lane keeps; 0 when it is down. For policies of
-        users: docs/policies.md."""
+        users: docs/how-to/policies.md."""
         if not self.up >> node & 1:
             return 0
         facts = self.nodes[node]

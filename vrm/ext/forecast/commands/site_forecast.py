@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pbs", action="store_true", help="ask PBS (qstat, pbsnodes)")
     for name in ("squeue", "sinfo", "qstat", "pbsnodes"):
         add(f"--{name}", metavar="FILE", help=argparse.SUPPRESS if name in ("sinfo", "pbsnodes") else
-            f"what {name} has printed, with " + ("--sinfo FILE; see docs/site-forecast.md"
+            f"what {name} has printed, with " + ("--sinfo FILE; see docs/how-to/site-forecast.md"
                                                  if name == "squeue" else "--pbsnodes FILE"))
     add("--reservations", metavar="FILE", help="with --squeue: what `scontrol show reservation "
         "--oneliner` has printed")
