@@ -333,7 +333,7 @@ class Cluster(Pool):
         return self._ends
 
     def copy(self) -> Cluster:
-        """An independent copy with all bookings, for a run that goes on from here. Watchers stay
+        """An independent copy with all bookings, for a run that continues from here. Watchers stay
         with the original."""
         twin = Cluster.__new__(Cluster)
         self._copy_to(twin)

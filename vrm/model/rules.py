@@ -205,7 +205,7 @@ class Rules:
         return cls(**found)
 
     def changes(self) -> dict[str, Any]:
-        """What a running manager is told to schedule by these: the keys of CHANGEABLE, as files have
+        """What a running manager gets to schedule by these: the keys of CHANGEABLE, as files have
         them."""
         return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
 

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--lml", metavar="FILE", help="a snapshot of a site in LML, as LLview writes it")
     add("--out", metavar="FILE", help="with --lml: write the snapshot there, with the forecast in it")
     add("--user", metavar="NAME", help="whose jobs are shown (default: yours; all: everybody's)")
-    add("--most-jobs", metavar="N", type=count, help="end after so many starts")
+    add("--most-jobs", metavar="N", type=count, help="end after N starts")
     add("--most-time", metavar="TIME", type=seconds, help="end at this time from now: 2d")
 
 
