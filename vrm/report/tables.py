@@ -29,6 +29,7 @@ from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.hosts import fold as fold_nodes
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
+from vrm.system.colour import marked
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -542,7 +543,7 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
                 except (OSError, ValueError) as error:
                     text = f"{clock(time.time())} {shown(str(error))}\n{last}"
                 if screen:
-                    out.write(_frame(text, _size(out)))
+                    out.write(marked(_frame(text, _size(out)), out))
                 else:
                     out.write(("" if first else "-" * 40 + "\n") + text.rstrip("\n") + "\n")
                 out.flush()

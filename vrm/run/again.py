@@ -9,7 +9,7 @@ from vrm.model import JobState
 from vrm.run.book import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
 
 LOSSES = 3
-"""How many lost nodes and failed starts of a launcher a job survives without using a retry: it may be the cause of them."""
+"""How many lost nodes and failed starts of its launcher a job survives without using a retry: it may cause them."""
 
 
 def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue: bool

@@ -24,6 +24,10 @@ def test_a_site_that_is_well(site: Site) -> None:
                  "1 in", "ok.x"):
         assert word in done.stdout
     assert not site.log.exists()  # it looks and changes nothing
+    deep = site.run("check", "--deep")
+    assert deep.returncode == 0 and "trial job" in deep.stdout and "can run" in deep.stdout, deep.stdout
+    site.config(Launcher={"Mpirun": "/no/such/mpirun"})
+    assert (site.run("check", "--deep").returncode, site.run("doctor").returncode) == (2, 2)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
