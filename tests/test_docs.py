@@ -42,6 +42,7 @@ NOT_RUN: list[tuple[str, str]] = [
      "tests/ext/forecast/test_site_forecast.py has one"),
     (r"(qsub|qstat)( |$)", "needs a running manager: tests/live/manager/test_pbs_commands.py"),
     (r"vrm --on |ssh cluster |scp ", "needs another machine: tests/ext/remote/test_on.py has one"),
+    (r"sbatch ", "needs Slurm: tests/live/manager/test_testbed_manager.py has one"),
     (r"vrm stop", "needs a running manager: tests/live/manager/test_manager.py"),
     (r"vrm$", "continues a run of before: tests/test_old_files.py"),
     (r"vrm npb build( --classes S,W --out npb/bin)?$", "minutes of compiling: tests/test_npb.py, "
@@ -76,6 +77,7 @@ NOT_RUN: list[tuple[str, str]] = [
 
 DEMONSTRATION = "vrm -c config/strip.yaml --once >/dev/null"
 INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
+           r"vrm run > run\.log &": "vrm run > run.log & until [ -e logs/state ]; do sleep 0.1; done",
            # The cluster's jobs are too large here: they are refused, and there is a run to look at.
            r"tail -f ": "vrm --once >/dev/null; [ $? = 1 ]"}
 """What stands in for a command that is not run, where later ones need what it makes."""
@@ -171,8 +173,7 @@ def test_the_commands_of_a_page_run(page: str, tree: Path) -> None:
     script = "set -u\n" + BEFORE.get(page, "") + "\n"
     chosen = [command for block in blocks(page) for command in commands(block)]
     for command in chosen:
-        command = next((other for pattern, other in INSTEAD.items()
-                        if re.match(pattern, bare(command))), command)
+        command = next((other for pattern, other in INSTEAD.items() if re.match(pattern, bare(command))), command)
         if not reason(command):
             script += f"{lublin_made_smaller(command)}\nstatus=$?; [ $status = 0 ] || " \
                       f"{{ echo \"FAILED with $status\"; exit 1; }}\n"
