@@ -85,6 +85,7 @@ INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
 INSTALLS = "docs/how-to/extending.md"
 """Installs a package: tests/test_plugins.py does what it says, in an environment of its own."""
 
+TRACE = "gzip -dc trace.swf.gz > trace.swf\n"
 BEFORE: dict[str, str] = {
     "docs/guide/forecast.md": "mkdir -m 755 naps; printf '#!/bin/sh\\nexec sleep 100\\n' > naps/nap; chmod 755 naps/nap\n"
                         "for i in $(seq 9); do echo 'nap 1 300'; done > queue\n"
@@ -95,10 +96,9 @@ BEFORE: dict[str, str] = {
                         "kill $manager; wait $manager; true",
     "README.md": DEMONSTRATION, "docs/research/results.md": DEMONSTRATION,
     "docs/how-to/heatmap.md": "cp docs/how-to/heatmap.csv .",
-    "docs/guide/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/how-to/heatmap.csv .\n"
-                          "cp queues/mix-poisson queue\n"
-                          "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' "
-                          "> cluster.yaml",
+    "docs/guide/simulation.md": TRACE + "cp docs/how-to/heatmap.csv .; cp queues/mix-poisson queue",
+    "docs/reference/simulation.md": TRACE + "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' > cluster.yaml",
+    "docs/reference/policies.md": TRACE,
     "docs/reference/workloads.md": f"cp {ROOT}/tests/workload/data/sacct.txt .",
     "docs/how-to/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
@@ -215,7 +215,7 @@ def test_every_reason_is_wanted() -> None:
 def test_options_and_commands_that_are_named_exist() -> None:
     """Of `vrm COMMAND --option` in the text: the command, and the option in its help."""
     def help_of(*words: str) -> str:
-        return warm.run([*words, "--help"], stderr=subprocess.STDOUT).stdout
+        return warm.run(["help", *words, "--all"], stderr=subprocess.STDOUT).stdout
 
     general = help_of()
     groups = {"npb", "heatmap", "malleable", "energy"}

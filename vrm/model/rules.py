@@ -152,12 +152,12 @@ class Rules:
     events: str = _rule(
         "instant", "events", "Scheduling.Events",
         "simulated only: one decision for all that happens at one moment (instant), or one after each "
-        "submission and each end, none at corrections (published: docs/research/estimates.md)", metavar="HOW",
+        "submission and each end, none at corrections (published: docs/reference/estimates.md)", metavar="HOW",
         example="published", record="event_order")
     malleable: float = _rule(
         0.0, "share", "Sharing.MalleableShare",
         "simulated only: all jobs run on whole nodes with a rank on each socket, and the share X of them, "
-        "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/research/sd-policy.md)", metavar="X",
+        "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/reference/sd-policy.md)", metavar="X",
         example="0.5")
     malleable_seed: int = _rule(
         1, "count", "Sharing.MalleableSeed", "which ones: another N, others", metavar="N",
