@@ -122,8 +122,8 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     command(commands, "run", run, "run the queue", [shared, running],
             "vrm run\nvrm run --failed\nvrm -c vrm.yaml\nvrm run -- ./give-jobs.sh",
             "`vrm -c FILE` is the same as `vrm run -c FILE`. A run always continues the earlier one: it runs "
-            "new lines of the queue and what was interrupted, and repeats nothing (docs/running.md has a table). It "
-            "ends when all jobs have ended and no program writes the queue. Ctrl-C ends it; the same command "
+            "new lines of the queue and what was interrupted, and repeats nothing (docs/guide/running.md has a table). "
+            "It ends when all jobs have ended and no program writes the queue. Ctrl-C ends it; the same command "
             "continues it.\n\n"
             "What follows `--` is a program that is run meanwhile and gives jobs by `vrm submit`; the "
             "run ends when it and its jobs have ended.\n\n"

@@ -14,7 +14,7 @@ Action = Callable[[argparse.Namespace], int]
 
 
 _SLURM = ("run it with vrm's commands of Slurm and PBS first on PATH: `vrm run -- bash script.sh`, `vrm shell`; "
-          "or type `vrm slurm {}` (docs/slurm.md)")
+          "or type `vrm slurm {}` (docs/how-to/slurm.md)")
 
 HINTS: dict[Any, str] = {
     **{name: _SLURM.format(name) for name in ("sbatch", "squeue", "scancel", "sacct", "sinfo", "srun", "salloc", "qsub",

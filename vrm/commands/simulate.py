@@ -63,7 +63,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--load", metavar="FACTOR", type=factor, default=1.0,
         help="divide the times between submissions (2: twice the load)")
     add("--units", action="store_true",
-        help="a row of n nodes is n equal parts, several of which may be on one node (default: n nodes)")
+        help="a row of n nodes is n equal parts; several may be on one node (default: n nodes)")
     add("--clean", action="store_true",
         help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
     add("--keep-estimates", action="store_true",

@@ -38,7 +38,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     """Return the scheduler that these rules describe, for a machine.
 
     The policies of the rules are names, as the configuration has them, or the objects that they stand for: an
-    `Ordering` or a function `utility(job, now, nodes)`, a `Dispatcher` or an object with `fill` or `plan`, a
+    `Ordering` or a function `utility(job, now, nodes)`, an object with `schedule(step)`, a
     function `policy(cluster, heatmap)`. `heatmap` orders nodes under the policy strip. `declared` are classes of
     energy of nodes that are not in the machine now. The machine gets its budget of power.
 

@@ -64,7 +64,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--all", action="store_true", help="also print what each combination gives")
     add("--json", action="store_true", help="print one JSON object")
     add("--objective", metavar="NAME", help="print the advice for one objective alone: makespan, wait, slowdown, "
-        "longest, fits, or energy (where programs were measured: docs/energy.md)")
+        "longest, fits, or energy (where programs were measured: docs/how-to/energy.md)")
     add("--apply", metavar="N|OBJECTIVE", nargs="?", const="",
         help="change the rules of the running manager: to combination N, or to the best for makespan, "
              "wait, slowdown, longest, fits or energy (default: Scheduling.Objective)")
