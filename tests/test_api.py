@@ -20,13 +20,8 @@ RECORD = Path(__file__).with_name("api.txt")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = "".join((DOCS / folder / "policies.md").read_text() for folder in ("how-to", "reference"))
 
-<<<<<<< HEAD
 OF_THE_PAGE = ("Cluster", "Job", "Placement", "Scheduler")
-"""Of these classes what docs/policies.md names is public, and no more: vrm itself works with them."""
-=======
-OF_THE_PAGE = ("Cluster", "Dispatcher", "Job", "Placement", "Scheduler")
 """Of these classes what these pages name is public, and no more: vrm itself works with them."""
->>>>>>> docs
 
 
 class Shown(str):

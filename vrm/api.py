@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from vrm.workload.submission import Submission
     from vrm.workload.swf import Selection
 
-__all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", "Measurements", "Outage",
-           "Outcome", "Placement", "PolicyError", "Recording", "Result", "Rules", "Scheduler", "SchedulingStep",
-           "Selection", "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
+__all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", "Measurements", "Outage", "Outcome",
+           "Placement", "PolicyError", "Recording", "Result", "Rules", "Scheduler", "SchedulingStep", "Selection",
+           "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
 
 _PLACES = {
     "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),

@@ -88,8 +88,8 @@ class SchedulingStep:
         return self._place(job) is not None
 
     def earliest(self, job: Job) -> float:
-        """When a waiting job can start, beside the reservations of this step, if all jobs end when they are expected
-        to: seconds, `now` if at once, infinity where nodes are missing."""
+        """When a waiting job can start without delaying a reservation of this step, if all jobs end when they are
+        expected to: seconds, `now` if at once, infinity where nodes are missing."""
         return self._slots[job.id].time if job.id in self._slots else self._future().earliest(job).time
 
     def reserve(self, job: Job) -> float:
