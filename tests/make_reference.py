@@ -2,7 +2,7 @@
 """Write the pages of docs/reference/ that come from the code: configuration keys, fields of a job, columns of
 jobs.csv, commands with their options, and the Python API.
 
-    python docs/make_reference.py
+    python tests/make_reference.py
 
 tests/test_reference.py fails when a page is out of date.
 """
@@ -25,9 +25,9 @@ from vrm.commands.parsing import Parser, every
 from vrm.model.fields import TABLE
 from vrm.results.job_columns import COLUMNS, FIRST
 
-HERE = Path(__file__).resolve().parent / "reference"
-RECORD = HERE.parents[1] / "tests" / "api.txt"
-MADE = "Made by `python docs/make_reference.py` from the code of vrm.\n"
+RECORD = Path(__file__).with_name("api.txt")
+HERE = RECORD.parents[1] / "docs" / "reference"
+MADE = "Made by `python tests/make_reference.py` from the code of vrm.\n"
 
 RESULTS = {
     "id": "the job's id", "app": "its program", "procs": "ranks", "submit": "when it was submitted",
