@@ -40,7 +40,7 @@ RESULTS = {
     "devices": "the GPUs that it had", "expected": "how long it was expected to run, in seconds; empty: its limit",
     "memory_peak": "the most memory that it used on one node, of a job that asked for memory",
     "frequency": "GHz, where vrm set it", "energy": "joules", "power": "mean watts",
-    "metered": "1: energy was measured; else it is predicted, or empty",
+    "metered": "1: energy was measured; otherwise it is predicted, or empty",
     "mates": "the jobs that lent it cores", "lent": "core seconds that it lent",
     "borrowed": "core seconds that it borrowed",
     "changes": "how often its cores changed", "cause": "what interrupted or ended it"}
