@@ -253,7 +253,7 @@ def test_a_new_field_is_one_row(tmp_path: Path) -> None:
                                    for job in json.loads(vrm("-i", "queue", "--json"))["jobs"]},
                           "jobs wait")
         assert seen[0] == "blue"
-        assert "--colour COLOUR" in vrm("submit", "-h")
+        assert "--colour COLOUR" in vrm("help", "submit", "--all")
         with queue.open("a") as lines:
             lines.write("end\n")
         wait_until(lambda: vrm("release", "all"), "jobs are released")

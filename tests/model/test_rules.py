@@ -47,7 +47,7 @@ def test_one_line_makes_a_key(site: Any) -> None:
             str(site.root / f"simulated{patience}"), *more))
         assert said["patience"] == patience
     assert "--patience N wait for N turns" in " ".join(
-        with_the_key(site, "simulate", "--help").split())
+        with_the_key(site, "help", "simulate", "--all").split())
     # It is read again, and told where it differs.
     compared = with_the_key(site, "compare", "simulated7", "simulated8")
     assert "patience 7" in compared and "patience 8" in compared
