@@ -17,7 +17,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
-    ("Help", ("help", "completion", "plugins")))
+    ("Help", ("help", "docs", "completion", "plugins")))
 
 SHORT = """vrm runs your own queue of MPI jobs on the cores you have, in your order.
 
@@ -54,7 +54,7 @@ def overview(parser: Parser) -> str:
     parts.append(formatter.format_help().strip())
     parts.append("`vrm help COMMAND` explains a command and has an example.\n"
                  "`vrm help config` explains the keys of the configuration.\n"
-                 "`man vrm` is the manual page; `vrm help --man` prints it.\n"
+                 "`vrm docs` has the documentation; `man vrm` is the manual page, which `vrm help --man` prints.\n"
                  "`vrm` alone runs ./vrm.yaml.")
     return "\n\n".join(parts) + "\n"
 
