@@ -2,10 +2,10 @@
 """Make the files of a release of the commit that is checked out: `python3 tasks.py release` runs this.
 
 dist/ gets the sdist and the wheel, built twice in two directories and compared; requirements.txt with the hash of each
-dependency; sbom.json (CycloneDX) of an installation of the wheel; the recipes of this directory, filled in; SHA256SUMS.
+dependency; sbom.json (CycloneDX) of an installation of the wheel; recipes/, those of this directory filled in; SHA256SUMS.
 
 --draft         also while setup.cfg names no home page and no maintainer
---only-build    sdist, wheel and SHA256SUMS only: needs no network
+--only-build    without requirements.txt and sbom.json, which need a network
 --out DIR       write there (default: dist)
 """
 
@@ -28,11 +28,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "packaging"
-PUBLISHER = ("url", "maintainer", "maintainer_email")
+PUBLISHER = ("url", "download_url", "maintainer", "maintainer_email")
 MISSING = "FILL-IN"
 """What the recipes of a draft have where setup.cfg has nothing."""
-RECIPES = ("conda/recipe.yaml", "spack/package.py", "easybuild/vrm.eb", "apptainer/vrm.def", "docker/Dockerfile",
-           "modules/vrm.lua", "modules/vrm.tcl")
+RECIPES = ("apptainer", "conda", "docker", "easybuild", "modules", "spack")
 
 
 def run(*argv: object, cwd: Path = ROOT, **variables: str) -> str:
@@ -146,10 +145,10 @@ def bill_of_materials(out: Path, wheel: Path, wanted: Path) -> Path:
 def fill_in(text: str, sdist_sha256: str) -> str:
     """A recipe with the values of setup.cfg, and the hash of the sdist, in place of its @NAMES@."""
     known = metadata()
-    home = known.get("url") or f"https://{MISSING.lower()}.invalid"
     for name, value in {
-            "VERSION": version(), "SHA256": sdist_sha256, "HOME": home, "DESCRIPTION": known["description"],
-            "MAINTAINER": known.get("maintainer") or MISSING}.items():
+            "VERSION": version(), "SHA256": sdist_sha256, "DESCRIPTION": known["description"],
+            "HOME": known.get("url", f"https://{MISSING}"), "FILES": known.get("download_url", f"https://{MISSING}"),
+            "MAINTAINER": known.get("maintainer", MISSING)}.items():
         text = text.replace(f"@{name}@", value)
     return text
 
@@ -160,12 +159,16 @@ def version() -> str:
     return text.partition('__version__ = "')[2].partition('"')[0]
 
 
-def recipes(out: Path, sdist: Path) -> None:
+def recipes(out: Path, sdist_sha256: str) -> None:
     """Write the recipes, filled in."""
-    for name in RECIPES:
-        path = out / "recipes" / name.replace("vrm.eb", f"vrm-{version()}-foss-2024a.eb")
+    for source in sorted(path for folder in RECIPES for path in (HERE / folder).rglob("*") if path.is_file()):
+        text = fill_in(source.read_text(), sdist_sha256)
+        path = out / source.relative_to(HERE)
+        if path.suffix == ".eb":  # EasyBuild wants the version and the toolchain in the name
+            toolchain = text.partition("'name': 'foss', 'version': '")[2].partition("'")[0]
+            path = path.with_name(f"vrm-{version()}-foss-{toolchain}.eb")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fill_in((HERE / name).read_text(), sha256(sdist)))
+        path.write_text(text)
 
 
 def main(argv: list[str]) -> int:
@@ -190,7 +193,7 @@ def main(argv: list[str]) -> int:
     sdist, wheel = build_twice(out, run("git", "log", "-1", "--format=%ct").strip())
     if not options.only_build:
         bill_of_materials(out, wheel, requirements(out))
-        recipes(out, sdist)
+    recipes(out / "recipes", sha256(sdist))
     sums = "".join(f"{sha256(path)}  {path.relative_to(out)}\n" for path in sorted(out.rglob("*")) if path.is_file())
     (out / "SHA256SUMS").write_text(sums)
     print(sums, end="")
