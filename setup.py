@@ -2,7 +2,8 @@
 configuration, the pages of docs/. It also writes the manual page.
 
 setup.cfg has everything else. It cannot do these two: setuptools takes a package's files from the package's own
-directory only, and the manual page is made from the commands. In an editable installation the files stay where they are.
+directory only, and the manual page is made from the commands. In an editable installation the files stay where they
+are.
 """
 
 import sys

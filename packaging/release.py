@@ -2,7 +2,8 @@
 """Make the files of a release of the commit that is checked out: `python3 tasks.py release` runs this.
 
 dist/ gets the sdist and the wheel, built twice in two directories and compared; requirements.txt with the hash of each
-dependency; sbom.json (CycloneDX) of an installation of the wheel; recipes/, those of this directory filled in; SHA256SUMS.
+dependency; sbom.json (CycloneDX) of an installation of the wheel; recipes/, those of this directory filled in;
+SHA256SUMS.
 
 --draft         also while setup.cfg names no home page and no maintainer
 --only-build    without requirements.txt and sbom.json, which need a network
@@ -36,18 +37,18 @@ RECIPES = ("apptainer", "conda", "docker", "easybuild", "modules", "spack")
 
 def run(*argv: object, cwd: Path = ROOT, **variables: str) -> str:
     """What a command prints; ends the program when it fails."""
-    done = subprocess.run([str(word) for word in argv], cwd=cwd, env={**os.environ, **variables}, text=True, check=False,
-                          stdout=subprocess.PIPE)
+    done = subprocess.run([str(word) for word in argv], cwd=cwd, env={**os.environ, **variables}, text=True,
+                          check=False, stdout=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"release: failed: {' '.join(str(word) for word in argv)}")
     return done.stdout
 
 
-def metadata() -> dict[str, str]:
-    """The section [metadata] of setup.cfg."""
+def setup() -> configparser.ConfigParser:
+    """What setup.cfg says."""
     found = configparser.ConfigParser()
     found.read(ROOT / "setup.cfg")
-    return dict(found["metadata"])
+    return found
 
 
 def sha256(path: Path) -> str:
@@ -105,20 +106,16 @@ def build_twice(out: Path, epoch: str) -> list[Path]:
 def requirements(out: Path) -> Path:
     """Write the versions of all dependencies that CI tests, for every Python, with the hashes of their files."""
     path = out / "requirements.txt"
-    run(Path(sys.executable).with_name("uv"), "pip", "compile", "setup.cfg", "--extra", "plots", "--universal", "--python-version",
-        metadata_python(), "--constraint", ".ci/constraints.txt", "--generate-hashes", "--no-annotate", "--no-header", "--quiet",
-        "--output-file", path)
-    path.write_text("# What vrm[plots] needs. On a machine with a network: pip download --require-hashes -d wheelhouse -r requirements.txt\n"
-                    "# Without one: pip install --no-index --find-links wheelhouse --require-hashes -r requirements.txt\n"
-                    + path.read_text())
+    oldest = setup()["options"]["python_requires"].removeprefix(">=")
+    run(Path(sys.executable).with_name("uv"), "pip", "compile", "setup.cfg", "--extra", "plots", "--universal",
+        "--python-version", oldest, "--constraint", ".ci/constraints.txt", "--generate-hashes", "--no-annotate",
+        "--no-header", "--quiet", "--output-file", path)
+    path.write_text(
+        "# What vrm[plots] needs.\n"
+        "# With a network: pip download --require-hashes --dest wheelhouse -r requirements.txt\n"
+        "# Without one: pip install --no-index --find-links wheelhouse --require-hashes -r requirements.txt\n"
+        + path.read_text())
     return path
-
-
-def metadata_python() -> str:
-    """The oldest Python that setup.cfg allows."""
-    found = configparser.ConfigParser()
-    found.read(ROOT / "setup.cfg")
-    return found["options"]["python_requires"].removeprefix(">=")
 
 
 def bill_of_materials(out: Path, wheel: Path, wanted: Path) -> Path:
@@ -132,19 +129,21 @@ def bill_of_materials(out: Path, wheel: Path, wanted: Path) -> Path:
         print(run(place / "env/bin/vrm", "--version", cwd=place).strip(), "runs from the wheel")
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools", cwd=place)
         path = out / "sbom.json"
-        run(Path(sys.executable).with_name("cyclonedx-py"), "environment", "--output-reproducible", "--output-file", path, python, cwd=place)
+        run(Path(sys.executable).with_name("cyclonedx-py"), "environment", "--output-reproducible",
+            "--output-file", path, python, cwd=place)
     bill = json.loads(path.read_text())
     product, = (part for part in bill["components"] if part["name"] == "vrm")
     bill["components"].remove(product)
     product.pop("externalReferences", None)  # the wheel's path on this machine
-    bill["metadata"]["component"] = {**product, "type": "application", "hashes": [{"alg": "SHA-256", "content": sha256(wheel)}]}
+    bill["metadata"]["component"] = {**product, "type": "application",
+                                     "hashes": [{"alg": "SHA-256", "content": sha256(wheel)}]}
     path.write_text(json.dumps(bill, indent=2) + "\n")
     return path
 
 
 def fill_in(text: str, sdist_sha256: str) -> str:
     """A recipe with the values of setup.cfg, and the hash of the sdist, in place of its @NAMES@."""
-    known = metadata()
+    known = setup()["metadata"]
     for name, value in {
             "VERSION": version(), "SHA256": sdist_sha256, "DESCRIPTION": known["description"],
             "HOME": known.get("url", f"https://{MISSING}"), "FILES": known.get("download_url", f"https://{MISSING}"),
@@ -179,10 +178,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only-build", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    empty = [name for name in PUBLISHER if not metadata().get(name)]
+    empty = [name for name in PUBLISHER if not setup()["metadata"].get(name)]
     if empty and not options.draft:
-        raise SystemExit(f"release: setup.cfg, [metadata]: {', '.join(empty)}: missing; whoever publishes vrm fills them in. "
-                         "To build a draft without them: python3 tasks.py release --draft")
+        raise SystemExit(f"release: setup.cfg, [metadata]: {', '.join(empty)}: missing; whoever publishes vrm fills "
+                         "them in. To build a draft without them: python3 tasks.py release --draft")
     changed = run("git", "status", "--porcelain", "--untracked-files=no").strip()
     if changed:
         raise SystemExit(f"release: these files are not committed; a release is made from a commit:\n{changed}")

@@ -2,9 +2,9 @@
 
     from vrm.api import Session, simulate
 
-A name that stands here keeps its meaning and its signature until the next major version (semantic versioning), from
-1.0 on; of `Cluster`, `Dispatcher`, `Job`, `Placement` and `Scheduler` that is what docs/policies.md names. All other
-modules may change with any version. Each name is loaded when it is used first.
+A name in `__all__` keeps its meaning and its signature until the next major version (semantic versioning), from 1.0
+on; of `Cluster`, `Dispatcher`, `Job`, `Placement` and `Scheduler`, that holds for what docs/how-to/policies.md names.
+All other modules may change with any version. Each name is loaded when it is used first.
 
 | for | names |
 |---|---|

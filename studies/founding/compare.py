@@ -3,7 +3,7 @@ same policies deciding at every event.
 
     python studies/founding/compare.py --queues DIR [--heatmap FILE] [--held SECONDS] [--out DIR]
 
-docs/founding.md says what is compared, what is assumed, and what the figures show.
+docs/research/founding.md says what is compared, what is assumed, and what the figures show.
 """
 
 from __future__ import annotations

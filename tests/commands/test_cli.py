@@ -13,6 +13,7 @@ import pytest
 from conftest import Site
 from vrm import cli
 from vrm.cli import main
+from vrm.commands import check
 
 VRM = [sys.executable, "-m", "vrm"]
 
@@ -105,7 +106,7 @@ def test_a_key_that_must_be_there(empty: Path, capsys: Any) -> None:
 def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def interrupted(arguments: Any) -> int:
         raise KeyboardInterrupt
-    monkeypatch.setattr(cli, "doctor", interrupted)
+    monkeypatch.setattr(check, "doctor", interrupted)
     assert main(["doctor"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == ""
 

@@ -28,10 +28,7 @@ def show(arguments: argparse.Namespace) -> int:
 
     known = pages()
     word = arguments.page.removesuffix(".md")
-    if word in known:
-        found = [word]
-    else:
-        found = [name for name in known if name.rpartition("/")[2] == word]
+    found = [word] if word in known else [name for name in known if name.rpartition("/")[2] == word]
     if not found:
         arguments.parser.error(f"there is no page `{arguments.page}`"
                                + (meant(word, [*known, *(name.rpartition("/")[2] for name in known)])

@@ -246,7 +246,7 @@ class Session:
         workers on the cores of the run; gives the results in the order of the items, and raises what
         a call raises when its turn comes.
 
-        `workers` are so many jobs of `cores` each, at most for `walltime` (0: one for each core of the
+        `workers` is the number of jobs, of `cores` each, at most for `walltime` (0: one for each core of the
         run); each takes `chunksize` items at a time (0: a part of all that suits). Functions of a
         notebook, and lambdas, need the package cloudpickle here and on the nodes.
         """
