@@ -125,7 +125,7 @@ class Rules:
         NO_QUEUES, "queues", "Queues", "limits, nodes, priorities and expected waits of queues")
     node_order: Any = _rule(
         "auto", "text", "Allocation.NodeOrder",
-        "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
+        "which nodes are first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
         "number, heatmap (default: heatmap under strip, first-fit under pack, else number)", metavar="NAME",
         example="weighted", own=True)
 
@@ -147,7 +147,7 @@ class Rules:
         metavar="NAME|EXPR", example="sjf", own=True)
     starvation: float = _rule(
         0.0, "number", "Starvation.Factor",
-        "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
+        "with easy: jobs that have waited longer than X times the mean wait are first (0: off)",
         metavar="X", example="25")
     events: str = _rule(
         "instant", "events", "Scheduling.Events",

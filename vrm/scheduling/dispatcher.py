@@ -28,7 +28,7 @@ class Dispatcher:
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
     its reservations are promises: none is moved to a later time. `tries_all`: it looks at
     jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
-    (`vrm.model.placement.Lease`). `by_energy`: it goes by what was measured of programs. `plans_aside`: it
+    (`vrm.model.placement.Lease`). `by_energy`: it uses what was measured of programs. `plans_aside`: it
     looks for plans, which takes long, so a live manager has a process for it.
     """
 

@@ -130,7 +130,7 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
         print(json.dumps(found.record(), indent=2))
     else:
         print("\n".join(found.lines()))
-        print("No forecast knows of jobs that come later, of failures and of lost nodes.")
+        print("Not included in forecasts: later submissions, failures, lost nodes.")
     if arguments.plot:
         draw([Compared(each.made.start - each.made.time, each.wait,
                        each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)

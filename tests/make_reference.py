@@ -2,7 +2,7 @@
 """Write the pages of docs/reference/ that come from the code: configuration keys, fields of a job, columns of
 jobs.csv, commands with their options, and the Python API.
 
-    python docs/make_reference.py
+    python tests/make_reference.py
 
 tests/test_reference.py fails when a page is out of date.
 """
@@ -25,9 +25,9 @@ from vrm.commands.parsing import Parser, every
 from vrm.model.fields import TABLE
 from vrm.results.job_columns import COLUMNS, FIRST
 
-HERE = Path(__file__).resolve().parent / "reference"
-RECORD = HERE.parents[1] / "tests" / "api.txt"
-MADE = "Made by `python docs/make_reference.py` from the code of vrm.\n"
+RECORD = Path(__file__).with_name("api.txt")
+HERE = RECORD.parents[1] / "docs" / "reference"
+MADE = "Made by `python tests/make_reference.py` from the code of vrm.\n"
 
 RESULTS = {
     "id": "the job's id", "app": "its program", "procs": "ranks", "submit": "when it was submitted",
@@ -40,7 +40,7 @@ RESULTS = {
     "devices": "the GPUs that it had", "expected": "how long it was expected to run, in seconds; empty: its limit",
     "memory_peak": "the most memory that it used on one node, of a job that asked for memory",
     "frequency": "GHz, where vrm set it", "energy": "joules", "power": "mean watts",
-    "metered": "1: energy was measured; else it is predicted, or empty",
+    "metered": "1: energy was measured; otherwise it is predicted, or empty",
     "mates": "the jobs that lent it cores", "lent": "core seconds that it lent",
     "borrowed": "core seconds that it borrowed",
     "changes": "how often its cores changed", "cause": "what interrupted or ended it"}
