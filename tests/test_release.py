@@ -178,3 +178,9 @@ def test_tasks_explains_itself() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "tasks.py")], text=True, check=False,
                           stdout=subprocess.PIPE)
     assert done.returncode == 2 and "--quick" in done.stdout
+
+
+def test_the_paper_cites_what_its_bibliography_has() -> None:
+    text, entries = (ROOT / "paper/paper.md").read_text(), (ROOT / "paper/paper.bib").read_text()
+    assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+\{(\w+),$", entries, re.M))
+    assert len(text.split()) <= 1100
