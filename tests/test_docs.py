@@ -31,7 +31,7 @@ NOT_RUN: list[tuple[str, str]] = [
     (r"git clone URL", "URL stands for the place of the user's choice"),
     (r"git -C ~/vrm pull", "needs a remote repository"),
     (r"python3 -m venv ", "an installation: .ci/run and tests/test_install.py make one"),
-    (r"\S*pip (install|download) ", "an installation: .ci/run and tests/test_install.py make one"),
+    (r"\S*pip (install|download|wheel) ", "an installation: .ci/run and tests/test_install.py make one"),
     (r"sha256sum --check SHA256SUMS|cp vrm-VERSION", "needs a release: tests/test_install.py builds one"),
     (r"conda ", "there is no conda where the tests run"),
     (r"module load ", "modules are a cluster's"),
