@@ -1,7 +1,9 @@
-"""Puts the benchmarks' sources, which lie in npb/ at the top, and the reference of the configuration into
-the package of a wheel, and makes the manual page.
+"""Copies files that are not in the package into the wheel: the benchmarks' sources (npb/), the reference of the
+configuration, the pages of docs/. It also writes the manual page.
 
-Everything else is in setup.cfg. In an editable installation the files stay where they are.
+setup.cfg has everything else. It cannot do these two: setuptools takes a package's files from the package's own
+directory only, and the manual page is made from the commands. In an editable installation the files stay where they
+are.
 """
 
 import sys
@@ -17,15 +19,15 @@ SOURCES = ("README.md", "build.py", "*.c", "common/*.[ch]")
 MANUALS = "share/man/man1"
 
 
-class BuildWithBenchmarks(build_py):
-    """Also copies npb/ to vrm/npb, and config/reference.yaml to vrm/config."""
+class BuildWithFiles(build_py):
+    """Also copies npb/ to vrm/npb, config/reference.yaml to vrm/config, and the Markdown pages of docs/ to vrm/docs."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
         sources = [path for pattern in SOURCES for path in sorted(Path("npb").glob(pattern))]
-        for source in [*sources, Path("config", "reference.yaml")]:
+        for source in [*sources, *sorted(Path("docs").rglob("*.md")), Path("config", "reference.yaml")]:
             target = Path(self.build_lib, "vrm", source)
             target.parent.mkdir(parents=True, exist_ok=True)
             copy2(source, target)
@@ -45,4 +47,4 @@ class InstallManual(install_data):
         self.outfiles.append(str(page))
 
 
-setup(cmdclass={"build_py": BuildWithBenchmarks, "install_data": InstallManual}, data_files=[(MANUALS, [])])
+setup(cmdclass={"build_py": BuildWithFiles, "install_data": InstallManual}, data_files=[(MANUALS, [])])

@@ -6,6 +6,9 @@ python3 tasks.py test            install, run all tests, several at a time
 python3 tasks.py test --quick    the same without those that need MPI, the test cluster, or long
 python3 tasks.py test --again    at most five that failed run once more, one at a time: those that fail again count
 python3 tasks.py lint            install, check types (mypy) and code (ruff)
+python3 tasks.py site            install, build the documentation as pages for a browser: site/
+python3 tasks.py cluster         install, open a shell on a Slurm cluster of two nodes on this machine (as root)
+python3 tasks.py release         install, build the files of a release of this commit: dist/ (packaging/release.py)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
 
@@ -174,6 +177,33 @@ def lint() -> int:
             | run(PYTHON, "-m", "mypy"))
 
 
+def cluster(words: list[str]) -> int:
+    """Install, start a cluster of two nodes, open a shell on its login node or run the words there, and end it."""
+    install()
+    testbed = [PYTHON, "tests/testbed.py"]
+    must(*testbed, "up", "2")
+    if not words:
+        say("a shell on the login node: `sinfo` shows the nodes n0 and n1; `exit` ends the cluster and its jobs")
+    try:
+        first = f'PATH={VENV / "bin"}:$PATH exec "$@"'
+        return run(*testbed, "exec", "login", "sh", "-c", first, "sh", *(words or ["bash"]))
+    finally:
+        must(*testbed, "down")
+
+
+def release(arguments: list[str]) -> int:
+    """Install with what builds a release, and build it."""
+    install("release")
+    return run(PYTHON, "packaging/release.py", *arguments)
+
+
+def site() -> int:
+    """Install with what builds the pages, and build them; a warning, as for a link that leads nowhere, is an error."""
+    install("docs")
+    say("mkdocs build --strict: site/index.html")
+    return run(PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+
+
 def main(argv: list[str]) -> int:
     """Run the task named first."""
     if sys.version_info < (3, 10):
@@ -185,6 +215,12 @@ def main(argv: list[str]) -> int:
         return test(argv[1:])
     if argv == ["lint"]:
         return lint()
+    if argv == ["site"]:
+        return site()
+    if argv[:1] == ["cluster"]:
+        return cluster(argv[1:])
+    if argv[:1] == ["release"]:
+        return release(argv[1:])
     print(__doc__)
     return 2
 

@@ -266,7 +266,7 @@ class Site:
 
 
 SHARED = {"programs": "npb", "larger_programs": "npb_W", "spoilt_programs": "npb_spoilt", "hybrids": "hybrids",
-          "installed": "installed", "wheel": "installed", "year": "year"}
+          "release": "release", "year": "year"}
 """Fixtures that are costly to make, and the group of tests that share one: with `--dist loadgroup`
 each group stays with one worker. Not so the test clusters: their tests are many, and each worker has its own."""
 

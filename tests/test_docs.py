@@ -23,7 +23,7 @@ import pytest
 from conftest import mpirun_environment
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "npb/README.md", "experiments/README.md",
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "npb/README.md", "experiments/README.md", "packaging/README.md",
          *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 NOT_RUN: list[tuple[str, str]] = [
@@ -31,7 +31,8 @@ NOT_RUN: list[tuple[str, str]] = [
     (r"git clone URL", "URL stands for the place of the user's choice"),
     (r"git -C ~/vrm pull", "needs a remote repository"),
     (r"python3 -m venv ", "an installation: .ci/run and tests/test_install.py make one"),
-    (r"\S*pip (install|wheel) ", "an installation: .ci/run and tests/test_install.py make one"),
+    (r"\S*pip (install|download|wheel) ", "an installation: .ci/run and tests/test_install.py make one"),
+    (r"sha256sum --check SHA256SUMS|cp vrm-VERSION", "needs a release: tests/test_install.py builds one"),
     (r"conda ", "there is no conda where the tests run"),
     (r"module load ", "modules are a cluster's"),
     (r"tail -f ", "never ends"),

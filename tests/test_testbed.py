@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import vrm
 from conftest import LIMIT, wait_until
 from testbed import Testbed, missing
 
@@ -132,3 +134,23 @@ def test_by_hand(tmp_path: Path) -> None:
         assert call("down").returncode == 0
     assert not traces(tmp_path) - {f"interface {n}" for n in os.listdir("/sys/class/net")}
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.testbed
+@pytest.mark.slow
+@pytest.mark.skipif(missing() != "", reason=missing())
+def test_tasks_opens_a_cluster_of_two_nodes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The environment is this one: nothing is installed."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    import tasks
+
+    place = Path(tempfile.gettempdir(), f"vrm-testbed.tasks-{os.getpid()}")
+    before = traces(place)
+    monkeypatch.setattr(tasks, "install", lambda: "")
+    monkeypatch.setattr(tasks, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(tasks, "VENV", Path(sys.prefix))
+    monkeypatch.setenv("VRM_TESTBED", place.name.partition(".")[2])
+    assert tasks.cluster(["sh", "-c", "sinfo --noheader --Node --format %N; srun --nodes 2 vrm --version; exit 3"]) == 3
+    shown = capfd.readouterr().out.split("\n")
+    assert {"n0", "n1"} <= set(shown) and shown.count(f"vrm {vrm.__version__}") == 2
+    wait_until(lambda: traces(place) <= before and not place.exists(), "nothing of the cluster is left")

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # steps of scripts load this page, and have milliseconds
     from typing import Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "1.0.0rc1"
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ MODULES = {
     "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
     "reserve": "reserve", "slurm": "slurm", "status": "queue status", "log": "log", "script": "script",
     "simulate": "simulate", "generate": "generate", "wait": "wait",
-    "completion": "completion", "plugins": "plugins", "guide": "help"}
+    "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell")

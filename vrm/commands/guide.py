@@ -17,7 +17,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
-    ("Help", ("help", "completion", "plugins")))
+    ("Help", ("help", "docs", "completion", "plugins")))
 
 EVERYDAY: tuple[tuple[str, str], ...] = (
     ("Begin", "init check"), ("Run", "run submit cancel requeue script stop"),
@@ -67,7 +67,7 @@ def overview(parser: Parser, whole: bool = False) -> str:
     parts.append("\n".join([*(former if whole else ["`vrm help --all` shows all commands and options."]),
                             "`vrm help COMMAND` explains a command and has an example.",
                             "`vrm help config` explains the keys of the configuration.",
-                            "`man vrm` is the manual page; `vrm help --man` prints it.",
+                            "`vrm docs` shows the documentation, `man vrm` the manual page.",
                             "`vrm` alone runs ./vrm.yaml."]))
     return "\n\n".join(parts) + "\n"
 
