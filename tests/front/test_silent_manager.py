@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from vrm.front import build, wire
-from vrm.front.names import READING, TABLE, reads
+from vrm.front.names import everything, reads
 from vrm.front.wire import Call
 from vrm.system import compiling
 
@@ -79,7 +79,7 @@ def test_a_manager_that_says_nothing(manager: socket.socket, compiled: bool) -> 
 
 
 def test_what_only_reads() -> None:
-    assert {name.partition(":")[0] for name in READING} <= set(TABLE)
+    assert {name.partition(":")[0] for name in everything().reading} <= set(everything().answers)
     assert reads(Call("squeue", ["--me"], "/", {})) and reads(Call("scontrol", ["show", "job"], "/", {}))
     assert not any(reads(Call(name, words, "/", {})) for name, words in (
         ("sbatch", ["show"]), ("scontrol", ["hold", "1"]), ("scontrol", [])))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vrm.front.client import main
-from vrm.front.names import LAUNCHERS, TABLE
+from vrm.front.names import LAUNCHERS, everything
 
 
 @pytest.mark.parametrize("directory", [".", "not made yet", ""])
@@ -15,7 +15,7 @@ from vrm.front.names import LAUNCHERS, TABLE
 def test_every_command_says_what_it_is(directory: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                        capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("VRM_DIRECTORY", directory and str(tmp_path / directory))
-    for name in sorted(set(TABLE) - LAUNCHERS):
+    for name in sorted(set(everything().answers) - LAUNCHERS):
         assert main([name, asked]) == 0, name
         said = capfd.readouterr()
         assert not said.err

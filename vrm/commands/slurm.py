@@ -34,12 +34,13 @@ def slurm(arguments: argparse.Namespace) -> int:
         if len(words) != 1:
             raise CannotRun("where to? For example `vrm slurm link ~/vrm-bin`")
         made = build.link(Path(words[0]))
-        print(f"{', '.join(sorted(names.TABLE))} are in {words[0]}"
+        print(f"{', '.join(sorted(names.everything().answers))} are in {words[0]}"
               + ("" if made else " (as scripts, each of which starts Python: there is no C compiler)"))
         return 0
-    if name not in names.TABLE:
+    known = names.dialect(name).answers
+    if name not in known:
         raise CannotRun(f"there is no command `{name}`" + (
-            meant(name, list(names.TABLE)) or f"; there are link, {', '.join(sorted(names.TABLE))}"))
+            meant(name, list(known)) or f"; there are link, {', '.join(sorted(known))}"))
     if not os.environ.get(DIRECTORY):
         os.environ[DIRECTORY] = str(run_of(arguments).directory)
     return main([name, *words])

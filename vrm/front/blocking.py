@@ -315,14 +315,17 @@ class Granted(Attached):
 class Entered(Granted):
     """Waits until a job has started; its client runs a shell or step with the job then (see `vrm.front.shell`)."""
 
+    closing = ""
+    """What the client says at its end, of the job with this id."""
+
     def __init__(self, env: Mapping[str, str], counter: Counter, job_id: int, command: str, says: bool) -> None:
         super().__init__(counter, job_id, command, says)
         self._env = env
 
     def _granted(self, job: JobView) -> Answer:
-        tasks = str(job.job.procs)
+        tasks, closing = str(job.job.procs), self.closing % self.id if self.closing else shell.SILENTLY
         return Joins(variables={**self._counter.entering(self.id, self._env), "SLURM_NTASKS": tasks,
-                                "SLURM_NPROCS": tasks, shell.ENTERED: "1"})
+                                "SLURM_NPROCS": tasks, shell.ENTERED: closing})
 
 
 __all__: list[str] = ["Attached", "mpirun", "salloc", "srun"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from vrm.front import wire
-from vrm.front.names import LAUNCHERS, LOCAL, READING, TABLE
+from vrm.front.names import LAUNCHERS, everything
 from vrm.steps import START, profile
 from vrm.steps.jobfile import VARIABLE
 from vrm.steps.used import PROGRAM
@@ -35,7 +35,7 @@ def link(directory: Path, names: list[str] | None = None, source: Path | None = 
     write_atomically(directory / profile.FILE, profile.text([directory, *([source] if source else [])]))
     program = (source or directory) / PROGRAM
     built = _current(program) or build(program)
-    for name in names or sorted(set(TABLE) - LAUNCHERS):
+    for name in names or sorted(everything().answers.keys() - LAUNCHERS):
         path = directory / name
         temporary = directory / f".{name}.{os.getpid()}.{token_hex(4)}"
         if built:
@@ -59,14 +59,14 @@ def script(name: str) -> str:
 
 def scripts() -> dict[str, str]:
     """All commands but the launchers as such scripts, by their names."""
-    return {name: script(name) for name in sorted(set(TABLE) - LAUNCHERS)}
+    return {name: script(name) for name in sorted(everything().answers.keys() - LAUNCHERS)}
 
 
 def _recipe() -> Recipe:
     """How the program is built: what it is to know. A string of JSON without other than ASCII is one of C."""
-    given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
+    given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(everything().local))} "),
              "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START),
-             "PROGRAM": json.dumps(PROGRAM), "READING": json.dumps(f" {' '.join(sorted(READING))} "),
+             "PROGRAM": json.dumps(PROGRAM), "READING": json.dumps(f" {' '.join(sorted(everything().reading))} "),
              "PATIENCE": str(round(1000 * wire.PATIENCE)), "SAYS_AFTER": str(round(1000 * wire.SAYS_AFTER)),
              "GIVES_UP": json.dumps(wire.gives_up()), "WAITS": json.dumps(wire.waits())}
     return Recipe("client", "the commands", SOURCE, options=[f"-D{name}={value}" for name, value in given.items()],

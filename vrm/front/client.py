@@ -250,7 +250,7 @@ def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> i
         return _nobody(call, run)
     screen = Screen(given or (0, 0))
     while True:
-        if any(screen.given) and call.name in _PRINTING:
+        if any(screen.given) and call.name in names.dialect(call.name).blocking:
             raise RunError("the manager of vrm has ended; its job goes on when the next manager does")
         screen.again()
         reply = _reply(call, run)
@@ -268,10 +268,6 @@ def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> i
         if code is not None:
             return code
         given = screen.given
-
-
-_PRINTING = names.SUBMITTING - {"sbatch", "qsub"}
-"""Commands that print what their job does: where they have begun, no other manager can go on."""
 
 
 def _reply(call: Call, run: RunDirectory) -> control.Command | None:
@@ -334,7 +330,7 @@ def _unanswered(call: Call, run: RunDirectory) -> Answer | None:
         return found
     if run.manager_runs():
         raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; this was taken back")
-    if call.name in names.SUBMITTING:
+    if names.submits(call.name):
         raise RunError("the manager of vrm has ended before it took this; nothing was submitted")
     return None
 

@@ -1,71 +1,90 @@
 """The commands that vrm answers, by their names: who answers them, and where.
 
-A command is one row of `TABLE`: its name, and the function that answers it as `module:function`. The
-function is called by the manager with a `vrm.front.wire.Call` and a `vrm.front.counter.Counter`.
-`LOCAL` are those that the client does itself, without asking the manager: the function is called
-with the call alone and gives the exit status, or None: then the manager is asked.
+Those of a batch system are a `Dialect`: Slurm's are SLURM; extensions name others under `[vrm.dialects]`
+(`vrm.system.plugins`), each as a function that gives a `Dialect`.
 """
 
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cache, reduce
 from typing import NoReturn
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from vrm.front.answers import Answer, Handler, Refused, Reply, Told
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
-
-TABLE: dict[str, str] = {
-    "sbatch": "vrm.front.sbatch:sbatch",
-    "squeue": "vrm.front.squeue:squeue",
-    "scancel": "vrm.front.scancel:scancel",
-    "scontrol": "vrm.front.scontrol:scontrol",
-    "sacct": "vrm.front.sacct:sacct",
-    "sinfo": "vrm.front.sinfo:sinfo",
-    "srun": "vrm.front.blocking:srun",
-    "salloc": "vrm.front.blocking:salloc",
-    "sacctmgr": "vrm.front.others:sacctmgr",
-    "sshare": "vrm.front.others:nothing",
-    "sprio": "vrm.front.others:nothing",
-    "sstat": "vrm.front.sstat:sstat",
-    "mpirun": "vrm.front.blocking:mpirun",
-    "mpiexec": "vrm.front.blocking:mpirun",
-    "qsub": "vrm.front.pbs_qsub:qsub",
-    "qstat": "vrm.front.pbs_qstat:qstat",
-    "qdel": "vrm.front.pbs_jobs:qdel",
-    "qhold": "vrm.front.pbs_jobs:qhold",
-    "qrls": "vrm.front.pbs_jobs:qrls",
-    "qalter": "vrm.front.pbs_jobs:qalter",
-    "pbsnodes": "vrm.front.pbs_nodes:pbsnodes",
-    "qselect": "vrm.front.pbs_jobs:qselect",
-    "qrerun": "vrm.front.pbs_jobs:qrerun",
-    "qsig": "vrm.front.pbs_jobs:qsig",
-    "sbcast": "vrm.front.others:refused",
-    "pbsdsh": "vrm.front.others:refused",
-    **dict.fromkeys((
-        "sattach", "strigger", "sdiag", "sreport", "scrontab", "sview", "smap", "scrun", "sgather",
-        "qmove", "qmsg", "qmgr", "tracejob", "qorder", "qenable", "qdisable", "qstart", "qstop", "qterm", "qrun",
-        "pbs_rsub", "pbs_rstat", "pbs_rdel", "pbs_ralter", "pbs_release_nodes", "pbs_tmrsh", "pbs_attach"),
-        "vrm.front.others:refused"),
-}
+from vrm.system import plugins
 
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))
 """Commands that only programs behind `vrm run --` find: in a script the real ones are to be found."""
 
-SUBMITTING = frozenset(("sbatch", "qsub", "srun", "salloc")) | LAUNCHERS
-"""Commands that bring jobs."""
 
-READING = frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "qstat", "pbsnodes",
-                     "qselect",
-                     "scontrol:show"))
-"""Commands that change nothing, some only with that first argument: without an answer they give up."""
+@dataclass(frozen=True)
+class Dialect:
+    """The commands of a batch system.
 
-LOCAL: dict[str, str] = {"sbcast": "vrm.front.sbcast:sbcast", "pbsdsh": "vrm.front.sbcast:pbsdsh"}
+    `answers` has each command and the function that answers it, as `module:function`: the manager calls it with a
+    `vrm.front.wire.Call` and a `vrm.front.counter.Counter`. `submitting` bring jobs; `blocking` of them print what
+    their job does, so that no other manager can go on where they have begun. `reading` change nothing, some only
+    with that first argument: without an answer they give up. Of these `about_jobs` have answers that are the longer
+    the more jobs there are. What is in `local` the client does itself, without asking the manager: the function is
+    called with the call alone and gives the exit status, or None: then the manager is asked. So is what is in
+    `alone`, where no manager runs.
+    """
 
-ALONE: dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
-"""What the client does itself where no manager runs; as `LOCAL`."""
+    answers: Mapping[str, str]
+    submitting: frozenset[str] = frozenset()
+    blocking: frozenset[str] = frozenset()
+    reading: frozenset[str] = frozenset()
+    about_jobs: frozenset[str] = frozenset()
+    local: Mapping[str, str] = field(default_factory=dict)
+    alone: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: Dialect) -> Dialect:
+        """The commands of both; one that both have is the other's."""
+        return Dialect({**self.answers, **other.answers}, self.submitting | other.submitting,
+                       self.blocking | other.blocking, self.reading | other.reading, self.about_jobs | other.about_jobs,
+                       {**self.local, **other.local}, {**self.alone, **other.alone})
+
+
+SLURM = Dialect(
+    {"sbatch": "vrm.front.sbatch:sbatch",
+     "squeue": "vrm.front.squeue:squeue",
+     "scancel": "vrm.front.scancel:scancel",
+     "scontrol": "vrm.front.scontrol:scontrol",
+     "sacct": "vrm.front.sacct:sacct",
+     "sinfo": "vrm.front.sinfo:sinfo",
+     "srun": "vrm.front.blocking:srun",
+     "salloc": "vrm.front.blocking:salloc",
+     "sacctmgr": "vrm.front.others:sacctmgr",
+     "sshare": "vrm.front.others:nothing",
+     "sprio": "vrm.front.others:nothing",
+     "sstat": "vrm.front.sstat:sstat",
+     "mpirun": "vrm.front.blocking:mpirun",
+     "mpiexec": "vrm.front.blocking:mpirun",
+     **dict.fromkeys(("sbcast", "sattach", "strigger", "sdiag", "sreport", "scrontab", "sview", "smap", "scrun",
+                      "sgather"), "vrm.front.others:refused")},
+    submitting=frozenset(("sbatch", "srun", "salloc")) | LAUNCHERS,
+    blocking=frozenset(("srun", "salloc")) | LAUNCHERS,
+    reading=frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "scontrol:show")),
+    about_jobs=frozenset(("squeue", "sacct", "scontrol")),
+    local={"sbcast": "vrm.front.sbcast:sbcast"},
+    alone={"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"})
+
+
+@cache
+def everything() -> Dialect:
+    """All commands, of Slurm and of the others."""
+    others: list[Dialect] = []
+    plugins.use("vrm.dialects", (), lambda give: others.append(give()))
+    return reduce(Dialect.__or__, [*others, SLURM])
+
+
+def dialect(name: str) -> Dialect:
+    """The commands among which one of this name is; for one of Slurm nothing else is looked for."""
+    return SLURM if name in SLURM.answers else everything()
 
 
 def function_of(where: str) -> Handler:
@@ -75,16 +94,14 @@ def function_of(where: str) -> Handler:
     return found
 
 
-_handler = lru_cache(maxsize=None)(function_of)
+_handler = cache(function_of)
 
 
 def reply_to(call: Call, counter: Counter) -> Reply:
     """What the command answers; Refused when it is not carried out."""
-    where = TABLE.get(call.name)
+    where = dialect(call.name).answers.get(call.name)
     if where is None:
         raise Refused(f"vrm has no command {call.name}")
-    if not where:
-        raise Refused(f"{call.name}: error: vrm does not answer this command yet")
     try:
         return _handler(where)(call, counter)
     except Told as told:
@@ -106,7 +123,7 @@ def unasked(call: Call) -> Answer | None:
     """What a command answers without any manager: to `--help` and `--version`, or why it is refused. None: it has to
     ask one."""
     try:
-        _handler(TABLE[call.name])(call, _Unknown())
+        _handler(dialect(call.name).answers[call.name])(call, _Unknown())
     except Told as told:
         return told.answer
     except Refused as refused:
@@ -118,14 +135,21 @@ def unasked(call: Call) -> Answer | None:
 
 def reads(call: Call) -> bool:
     """Whether the command changes nothing."""
-    return not READING.isdisjoint((call.name, ":".join([call.name, *call.arguments[:1]])))
+    return not dialect(call.name).reading.isdisjoint((call.name, ":".join([call.name, *call.arguments[:1]])))
+
+
+def submits(name: str) -> bool:
+    """Whether the command brings jobs."""
+    return name in dialect(name).submitting
 
 
 def alone(name: str) -> Callable[[Call], int | None] | None:
     """What the client does itself where no manager runs, if anything."""
-    return function_of(ALONE[name]) if name in ALONE else None  # type: ignore[return-value]
+    where = dialect(name).alone.get(name)
+    return function_of(where) if where else None  # type: ignore[return-value]
 
 
 def local(name: str) -> Callable[[Call], int | None] | None:
     """What the client does itself, if anything."""
-    return function_of(LOCAL[name]) if name in LOCAL else None  # type: ignore[return-value]
+    where = dialect(name).local.get(name)
+    return function_of(where) if where else None  # type: ignore[return-value]

@@ -3,11 +3,18 @@ so that a tool does not reach those of the site."""
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import NoReturn
+from collections.abc import Mapping
 
 from vrm.front.answers import Answer, Call, Refused, Told
 from vrm.front.counter import Counter
 from vrm.front.options import VERSION
+
+INSTEAD: Mapping[str, str] = MappingProxyType({
+    "sattach": "look at the job's output file, or type srun --overlap --jobid=ID --pty bash",
+    "sreport": "`vrm report` shows figures of the run", "sdiag": "`vrm status` shows the run"})
+"""What does instead of a command."""
 
 _CHANGES = ("add", "create", "delete", "modify", "archive", "dump", "load", "reconfigure", "clear")
 
@@ -16,7 +23,7 @@ def _tell(call: Call, about: str) -> None:
     """Answer who asks what the command is."""
     asked = set(call.arguments)
     if asked & {"-V", "--version"}:
-        raise Told("pbs_version = vrm\n" if call.name.startswith(("q", "pbs", "trace")) else f"{VERSION}\n")
+        raise Told(f"{VERSION}\n")
     if asked & {"--help", "--usage"}:
         raise Told(f"Usage: {call.name} [options]\n\n{about}\n")
 
@@ -30,17 +37,11 @@ def sacctmgr(call: Call, counter: Counter) -> Answer:
     return Answer()
 
 
-def refused(call: Call, counter: Counter) -> NoReturn:
+def refused(call: Call, counter: Counter, known: Mapping[str, str] = INSTEAD) -> NoReturn:
     """vrm has no such command; that of the site would take an id of vrm for one of its own."""
     _tell(call, "vrm does not have this command.")
-    instead = _INSTEAD.get(call.name, "it is there so that you do not reach your site's, which knows other jobs")
+    instead = known.get(call.name, "it is there so that you do not reach your site's, which knows other jobs")
     raise Refused(f"{call.name}: error: vrm does not have this command: {instead}")
-
-
-_INSTEAD = {"sattach": "look at the job's output file, or type srun --overlap --jobid=ID --pty bash",
-            "sreport": "`vrm report` shows figures of the run", "sdiag": "`vrm status` shows the run",
-            "tracejob": "`vrm log ID` and `vrm explain ID` describe a job",
-            "qmove": "give the job another queue when it is submitted", "qmgr": "queues are in the configuration"}
 
 
 def nothing(call: Call, counter: Counter) -> Answer:

@@ -124,6 +124,7 @@ class Interactive(Entered):
     """Waits until a job has started; its client is a shell with it then."""
 
     granted = f"qsub: job %d.{words.SERVER} ready\n\n"
+    closing = f"\nqsub: job %d.{words.SERVER} completed"
 
     def _say(self, job: JobView) -> None:
         if not self._asked:

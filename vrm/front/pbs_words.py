@@ -22,6 +22,9 @@ from vrm.model.hosts import HOST
 SERVER = "vrm"
 """The server's name, which follows the number in a job's id."""
 
+VERSION = "pbs_version = vrm\n"
+"""What a command says to `--version`."""
+
 UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
 """Exit status: no such job, it has ended, not in this state, a word that is none, a wrong option."""
 
@@ -51,7 +54,7 @@ def options(command: str, letters: str, usage: str, words: Sequence[str]) -> tup
     """The options of a command, each with its value, and the other words; Refused with the usage, Told by
     `--help` and `--version`."""
     if list(words[:1]) in (["--help"], ["--version"]):
-        raise Told(f"usage: {usage}\n" if words[0] == "--help" else "pbs_version = vrm\n")
+        raise Told(f"usage: {usage}\n" if words[0] == "--help" else VERSION)
     try:
         found, rest = getopt.getopt(list(words), letters)
     except getopt.GetoptError as error:

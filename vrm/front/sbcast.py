@@ -1,5 +1,5 @@
-"""`sbcast`: a file of the script's node to the same place, or another, on all nodes of its job. And `pbsdsh`. The
-client does both itself, in the job."""
+"""`sbcast`: a file of the script's node to the same place, or another, on all nodes of its job. The
+client does it itself, in the job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import NoReturn
 
-from vrm.front import pbs_words
 from vrm.front.answers import Call, Refused
 from vrm.front.options import Options
 from vrm.steps import jobfile
@@ -36,7 +34,8 @@ BROKEN_OFF = ".vrm-part"
 """Behind the name of a file that is not complete yet."""
 
 
-def _job(call: Call) -> StepJob:
+def job_around(call: Call) -> StepJob:
+    """The job of the script in which a command is called; Refused where there is none."""
     where = call.env.get(jobfile.VARIABLE)
     if not where:
         raise Refused(f"{call.name}: error: this is for the script of a job of vrm: it needs its nodes")
@@ -48,7 +47,7 @@ def sbcast(call: Call) -> int:
     given, rest = OPTIONS.parse(call.arguments)
     if len(rest) != 2:
         raise OPTIONS.error("name two files: sbcast SOURCE DESTINATION")
-    job, source, target = _job(call), os.path.join(call.cwd, rest[0]), os.path.join(call.cwd, rest[1])
+    job, source, target = job_around(call), os.path.join(call.cwd, rest[0]), os.path.join(call.cwd, rest[1])
     here, mode = job.here(os.environ), os.stat(source).st_mode & 0o7777
     test = "" if "force" in given else f"[ ! -e {shlex.quote(target)} ] || {{ echo 'File exists' >&2; exit 1; }}; "
     part = shlex.quote(target + BROKEN_OFF)
@@ -64,16 +63,3 @@ def sbcast(call: Call) -> int:
     if "preserve" in given and not wrong:
         shutil.copystat(source, target)
     return wrong
-
-
-def pbsdsh(call: Call) -> NoReturn:
-    """Run a program once for each task of the job, or with -u on each node."""
-    options, words = pbs_words.options("pbsdsh", "c:n:osuv", "pbsdsh [-u] [-c count] [--] program [arguments]",
-                                       call.arguments)
-    given, job = dict(options), _job(call)
-    if "n" in given or not words:
-        raise Refused("pbsdsh: vrm knows -u and -c: pbsdsh [-u] [-c count] [--] program [arguments]", pbs_words.USAGE)
-    nodes = str(len(job.nodes))
-    how = ["-N", nodes, "-n", nodes] if "u" in given else ["-n", given.get("c", str(job.tasks))]
-    srun = os.path.join(os.path.dirname(job.one("measure")), "srun")
-    os.execv(srun, [srun, "--mpi=none", "--overlap", "-Q", *how, *words])

@@ -1,4 +1,4 @@
-"""`salloc` without a command and `qsub -I`, the user's shell where they were typed, and `srun --pty`, a step with a
+"""`salloc` without a command and the like, the user's shell where they were typed, and `srun --pty`, a step with a
 terminal there: all with a job that is there for them. They are children of the client, which ends the job with them,
 and them with the job."""
 
@@ -24,12 +24,15 @@ _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.S
 
 
 ENTERED = "VRM_ENTERED"
-"""The variable that says to a client that it is such a command."""
+"""The variable that says to a client that it is such a command, and what it prints at its end."""
+
+SILENTLY = "1"
+"""Its value where that is nothing."""
 
 
 def run(typed: list[str]) -> int:
     """Run what was typed with the job that the variables name; its exit status, 1 where others ended the job."""
-    del os.environ[ENTERED]
+    closing = os.environ.pop(ENTERED)
     job = jobfile.read(os.environ[jobfile.VARIABLE])
     marker = f"{os.path.dirname(job.one('records'))}/pids/{job.id}"
     programs = os.path.dirname(job.one("measure"))
@@ -50,6 +53,6 @@ def run(typed: list[str]) -> int:
         return 1
     subprocess.run([f"{programs}/scancel", "-Q", f"--signal={int(ENDS)}", job.slurm], check=False,
                    stderr=subprocess.DEVNULL)
-    if typed[0] == "qsub":
-        print(f"\nqsub: job {job.slurm}.vrm completed", file=sys.stderr)
+    if closing != SILENTLY:
+        print(closing, file=sys.stderr)
     return shell.returncode if shell.returncode >= 0 else 128 - shell.returncode

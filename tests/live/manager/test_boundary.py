@@ -397,7 +397,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def options_of() -> dict[str, list[str]]:
     """The options of each command, as they are typed."""
-    found: dict[str, list[str]] = {name: [] for name in names.TABLE}
+    found: dict[str, list[str]] = {name: [] for name in names.everything().answers}
     for module in pkgutil.iter_modules(vrm.front.__path__):
         for value in vars(importlib.import_module(f"vrm.front.{module.name}")).values():
             if isinstance(value, Options):
@@ -413,7 +413,7 @@ def test_no_call_and_no_frame_ends_a_manager(live: Live) -> None:
     choose, options = random.Random(SEED), options_of()
     texts = [*WORDS, *(each for each in ODD if isinstance(each, str) and "\ud800" not in each)]
     for number in range(TRIALS):
-        name = choose.choice(sorted(names.TABLE))
+        name = choose.choice(sorted(names.everything().answers))
         arguments = []
         for _ in range(choose.randint(0, 3)):
             if options[name] and choose.random() < 0.8:

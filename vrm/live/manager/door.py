@@ -62,9 +62,6 @@ AGAIN = 5.0
 """Seconds in which one that is there asks again."""
 
 
-ABOUT_JOBS = frozenset(("squeue", "sacct", "qstat", "qselect", "pbsnodes", "scontrol"))
-"""Commands whose answers are the longer the more jobs there are."""
-
 LATER = Answer()
 """Stands for an answer that is still to be made."""
 
@@ -387,7 +384,7 @@ class Afar:
 
 def takes_long(call: Call, live: LiveRun) -> bool:
     """Whether the answer may take long, and changes nothing: then a copy of the manager makes it."""
-    return len(live.state.book.entries) > copies.FEW and call.name in ABOUT_JOBS and names.reads(call)
+    return len(live.state.book.entries) > copies.FEW and call.name in names.dialect(call.name).about_jobs and names.reads(call)
 
 
 def framed(answer: Answer) -> bytes:
