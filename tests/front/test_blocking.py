@@ -22,7 +22,7 @@ from vrm.front import build
 from vrm.front.jobs import JobView
 from vrm.front.answers import Answer, Refused, LaterAnswer
 from vrm.front.blocking import Granted, _ranks
-from vrm.live.manager.door import SILENCE, Afar
+from vrm.live.manager.door import SILENCE, Afar, Door
 from vrm.model import Job as SubmittedJob, JobState
 from vrm.model.job import PLAIN
 from vrm.results.steps import read_steps
@@ -151,7 +151,7 @@ def test_a_client_on_another_node_that_asks_no_more_is_gone(tmp_path: Path) -> N
             self.heard.append(number)
 
     managed = Managed(tmp_path / "run")
-    afar, job = Afar(managed.live, managed.manager.counter), JobView()
+    afar, job = Afar(managed.live, managed.live.part(Door).counter), JobView()
     afar.wait("1.a", job, 100.0)
     asked = afar.answer({"of": "1.a", "signals": [10]}, "2.b", 150.0)
     assert (asked["waits"], os.fsencode(str(asked["out"])), asked["err"]) == ("1.a", b"\xff out", "err")

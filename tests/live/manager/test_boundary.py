@@ -32,6 +32,7 @@ from vrm.front.client import call_record
 from vrm.front.options import Options
 from vrm.front.wire import Call
 from vrm.live.manager import door
+from vrm.live.manager.door import Door
 from vrm.model.ranges import numbers
 from vrm.run import control, journal as journals
 from vrm.run.past import replay
@@ -78,7 +79,7 @@ class Live:
         self.manager, self.run, self.said = managed.manager, managed.run, managed.said
         self.close = managed.close
         self.selector = selectors.DefaultSelector()
-        self.door = self.manager.door
+        self.door = self.manager.live.part(Door)
         self.door.begin(self.selector)
         assert not self.door.trouble
 
@@ -233,7 +234,7 @@ def test_a_long_answer_to_a_command_file_is_made_by_a_copy_too(live: Live) -> No
     assert reply and "n[0-1]" in reply["out"]
     reply = reply_to(live, long)
     assert reply["ok"] and reply["code"] == 0 and len(json.loads(reply["out"])["jobs"]) == 6 + 5000
-    while orders.copies.look():
+    while orders.live.copies.look():
         pass
     orders.obey_all()
     assert not list(live.run.commands.iterdir()) and not list(live.run.replies.iterdir()), "it is answered once"
@@ -261,7 +262,7 @@ def test_no_question_holds_the_loop(live: Live) -> None:
     begun = time.process_time()
     live.manager.showing.finish()
     for call in calls:
-        door.reply_to(call, live.manager.counter, live.manager.live)
+        door.reply_to(call, live.door.counter, live.manager.live)
     itself = time.process_time() - begun
     begun = time.process_time()
     with contextlib.ExitStack() as asked:
@@ -293,7 +294,7 @@ def test_many_jobs_are_cancelled_while_others_are_answered(live: Live, monkeypat
             assert 2000 < left() < 4000
             assert min(part.deadline(run.now) for part in manager.parts) == run.now, "the next turn is at once"
             assert any(part.expects(run.now) for part in manager.parts), "the run does not end before"
-        while manager.door.has_work:
+        while live.door.has_work:
             live.turn()
         assert left() == 2000 and text_of(many) == b""
     assert reply_to(live, by_file(live, Call("scancel", ["-n", "others"])))["code"] == 0 and left() == 0

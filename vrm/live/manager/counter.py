@@ -20,7 +20,6 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
-from vrm.live.manager.part import Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.sampling import put_together
 from vrm.live.manager.surroundings import OURS, files_of, packed
@@ -33,31 +32,24 @@ from vrm.results.places import unfold_nodes
 from vrm.results.steps import Step, read_steps
 from vrm.run.book import FLEXIBLE, Entry, LifeError
 from vrm.run.codec import Own
-from vrm.run.past import Past
 from vrm.run.state import SAID
 from vrm.steps import jobfile
 from vrm.system.files import group_name, read_own, user_name
 
 
-class LiveCounter(Part):
+class LiveCounter:
     """Answers with what the parts of a manager know, and does by them what is asked. `known` are the jobs that were
     made of a command, by an earlier manager or for a client that asks again and again."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, control: JobControl) -> None:
+    def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self._intake = intake
-        self._ends = ends
-        self._control = control
+        self._intake, self._ends, self._control = live.part(Intake), live.part(Ends), live.part(JobControl)
         self.known: dict[str, list[int]] = {}
         self._site_at = -math.inf
         self._site: front.Site
         self._steps: dict[int, list[Step]] = {}
         self._steps_of = (0, 0)
         self._sizes = {node.name: node.cores for node in live.cluster.nodes}
-
-    def recall(self, past: Past) -> None:
-        """Learn the jobs of commands."""
-        self.known = past.by_command
 
     @property
     def now(self) -> float:

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from vrm.front import names, wire
 from vrm.front.answers import Answer, InParts, Joins, Locally, Needs, Refused, Reply, LaterAnswer
@@ -23,9 +23,11 @@ from vrm.front.counter import Counter
 from vrm.front.wire import Call
 from vrm.live.manager import copies
 from vrm.live.manager.boundary import NotUnderstood, reading
-from vrm.live.manager.copies import Copies
+from vrm.live.manager.counter import LiveCounter
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part
+from vrm.live.manager.part import Obey, Part, Question
+from vrm.run.past import Past
+from vrm.run.control import Command
 from vrm.workload.grammar import show
 
 SOON = 0.02
@@ -68,13 +70,12 @@ LATER = Answer()
 
 class Door(Part):
     """Takes calls and answers them. Without a socket (a file system that has none) only command files
-    are obeyed, and `trouble` says why."""
+    are obeyed (`afar`), and `trouble` says why."""
 
-    def __init__(self, live: LiveRun, counter: Counter, copies: Copies) -> None:
-        """`copies` answer what takes long."""
+    def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.counter = counter
-        self.copies = copies
+        self.counter = LiveCounter(live)
+        self.afar = Afar(live, self.counter)
         self.trouble = ""
         self._path = live.run_directory.directory / wire.SOCKET
         self._listening: socket.socket | None = None
@@ -83,6 +84,19 @@ class Door(Part):
         self.next_call = -math.inf          # by when another one is likely to come
         self.calls: list[Client] = []       # whose call is complete
         self.replies: dict[Client, Reply] = {}
+
+    def recall(self, past: Past) -> None:
+        """Learn what calls earlier managers have carried out, and their jobs."""
+        self.counter.known = past.by_command
+        self.afar.done = set(past.commands)
+
+    def commands(self) -> Mapping[str, Obey]:
+        """What comes from other nodes."""
+        return {"front": self.afar.obey}
+
+    def repeats(self) -> Collection[str]:
+        """A call: the jobs that it has brought are known."""
+        return self.commands()
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Make the socket; the loop's selector calls what reads it."""
@@ -117,11 +131,6 @@ class Door(Part):
             self._listening = None
             self._path.unlink(missing_ok=True)
 
-    def knocked(self) -> bool:
-        """Whether somebody has come to a door at which people come all the time, and should not wait."""
-        return (self._selector is not None and self.live.clock() < self.next_call
-                and bool(self._selector.select(0)))
-
     @property
     def has_work(self) -> bool:
         """Whether the next turn has something to do for somebody who waits."""
@@ -132,8 +141,12 @@ class Door(Part):
         return now if self.has_work else math.inf
 
     def expects(self, now: float) -> bool:
-        """Whether an answer is not done yet."""
-        return self.has_work
+        """Whether an answer is not done yet, or a client on another node is about to ask again."""
+        return self.has_work or self.afar.busy(self.live.clock())
+
+    def likely(self) -> float:
+        """Calls come one after the other."""
+        return math.inf if self.has_work else self.next_call
 
     # Who comes, and what it says.
 
@@ -224,6 +237,8 @@ class Door(Part):
 
     def look(self, now: float, files: bool) -> None:
         """Carry out what was asked; it is answered later, by `act`."""
+        if files:
+            self.afar.sweep(self.live.clock())
         calls, self.calls = self.calls, []
         if calls:
             self.next_call = self.live.clock() + SOON
@@ -249,7 +264,7 @@ class Door(Part):
         for client, reply in replies.items():
             if reply is LATER:
                 assert client.call is not None
-                if self.copies.begin(partial(self._answer_all, client), client.connection.fileno()):
+                if self.live.copies.begin(partial(self._answer_all, client), client.connection.fileno()):
                     self._drop(client)
                 else:
                     self.replies[client] = LATER
@@ -323,13 +338,28 @@ class Afar:
     client asks again and again; the job of a client that has not asked for SILENCE seconds ends, as that of
     one that was killed does on this node."""
 
-    def __init__(self, live: LiveRun, counter: Counter) -> None:
+    def __init__(self, live: LiveRun, counter: LiveCounter) -> None:
         self.live = live
         self.counter = counter
+        self.done: set[str] = set()  # calls that earlier managers have carried out
         self._waiting: dict[str, tuple[LaterAnswer, float]] = {}  # with the time at which each client has asked last
 
+    def obey(self, command: Command, name: str) -> Command | Question:
+        """Carry out a command of this name. It is called where anything may be raised (`vrm.live.manager.boundary`)."""
+        if name in self.done and name not in self.counter.known:
+            return {"ok": True, "text": "taken before the manager was restarted", "code": 0}
+        answer = partial(self.answer, command, name, self.live.clock())
+        if self.takes_long(command):
+            return answer
+        first = self.live.state.next_id
+        try:
+            return answer()
+        finally:
+            if self.live.state.next_id > first:  # one that waits for them may ask again, under the same name
+                self.counter.known[name] = list(range(first, self.live.state.next_id))
+
     def answer(self, command: Mapping[str, Any], name: str, now: float) -> dict[str, object]:
-        """The answer to a command of this name. It is called where anything may be raised (`vrm.live.manager.boundary`)."""
+        """The answer to a command of this name."""
         if "of" in command:
             return self._go_on(command["of"], [wire.signal_of(b"%d" % number) for number in command["signals"]], now)
         call = replace(call_of_record(command["call"]), token=name)
@@ -353,7 +383,7 @@ class Afar:
 
     def takes_long(self, command: Mapping[str, Any]) -> bool:
         """Whether the answer to a command may take long."""
-        return command["do"] == "front" and "of" not in command and takes_long(call_of_record(command["call"]), self.live)
+        return "of" not in command and takes_long(call_of_record(command["call"]), self.live)
 
     def _go_on(self, name: str, signals: list[int], now: float) -> dict[str, object]:
         if name not in self._waiting:

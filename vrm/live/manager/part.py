@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import selectors
 from dataclasses import dataclass
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from vrm.run.control import Command
 from vrm.run.past import Past
@@ -15,7 +15,10 @@ POLL = 0.2
 host, where no notification comes from)."""
 
 
-Obey = Callable[[Command, str], Command]
+Question = Callable[[], Command]
+"""Gives an answer that takes long, and changes nothing: a copy of the manager calls it."""
+
+Obey = Callable[[Command, str], Command | Question]
 """Carries out a command file, which has this name, and gives the answer; ValueError, KeyError or TypeError for what is
 no command."""
 
@@ -58,6 +61,16 @@ class Part:
     def commands(self) -> Mapping[str, Obey]:
         """What this part does at commands of people, by what they ask (`do`)."""
         return {}
+
+    def repeats(self) -> Collection[str]:
+        """Those of its commands that it is asked again where an earlier manager has carried them out, since it knows
+        what was done."""
+        return ()
+
+    def likely(self) -> float:
+        """Until when somebody is likely to ask something: what can wait waits until then, and shares the sync of the
+        journal. Infinity: somebody waits for the next turn."""
+        return -math.inf
 
     def observe(self, event: object) -> None:
         """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed`, `Stopped` or
