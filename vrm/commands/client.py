@@ -19,7 +19,7 @@ from vrm.front.wire import DIRECTORY
 from vrm.live.launch.environment import with_own_mpi
 from vrm.live.manager.part import Part
 from vrm.run.rundir import RunDirectory
-from vrm.steps import profile
+from vrm.system import profile
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
 GRACE = 10.0

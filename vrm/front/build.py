@@ -16,7 +16,8 @@ from secrets import token_hex
 
 from vrm.front import wire
 from vrm.front.names import LAUNCHERS, everything
-from vrm.steps import START, profile
+from vrm.steps import START
+from vrm.system import profile
 from vrm.steps.jobfile import VARIABLE
 from vrm.steps.used import PROGRAM
 from vrm.system import compiling

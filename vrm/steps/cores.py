@@ -268,7 +268,7 @@ class Claims:
         claim = self.take(wish, overlap)
         if claim is not None:
             return claim
-        from vrm.steps.bell import CLOSED, GONE, Bell
+        from vrm.system.bell import CLOSED, GONE, Bell
         bell = Bell()
         bell.watch(self.job.directory, CLOSED | GONE)
         while True:

@@ -21,7 +21,7 @@ from vrm.front.wire import Call
 from vrm.results.jobs import read_jobs
 from vrm.run import control, journal as journals
 from vrm.run.rundir import RunDirectory, write_json
-from vrm.steps import profile
+from vrm.system import profile
 from vrm.system import compiling
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,8 @@ from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_sc
 from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
-from vrm.steps import jobfile, profile
+from vrm.steps import jobfile
+from vrm.system import profile
 from vrm.steps.used import PROGRAM
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",

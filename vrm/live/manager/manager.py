@@ -56,8 +56,8 @@ from vrm.run.again import stopped, with_dependents
 from vrm.run.book import Dropped
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
-from vrm.steps import profile
-from vrm.steps.bell import PLACED, WRITTEN, Bell
+from vrm.system import profile
+from vrm.system.bell import PLACED, WRITTEN, Bell
 from vrm.system.errors import RunError
 from vrm.system.processes import TagEnd, pids_with_environment
 
