@@ -3,14 +3,12 @@ is no compiler, scripts that start Python."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 import shutil
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from secrets import token_hex
 
@@ -35,7 +33,7 @@ def link(directory: Path, names: list[str] | None = None, source: Path | None = 
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / profile.FILE, profile.text([directory, *([source] if source else [])]))
     program = (source or directory) / PROGRAM
-    built = _current(program) or build(program)
+    built = current(program) or build(program)
     for name in names or sorted(everything().answers.keys() - LAUNCHERS):
         path = directory / name
         temporary = directory / f".{name}.{os.getpid()}.{token_hex(4)}"
@@ -74,7 +72,7 @@ def _recipe() -> Recipe:
                   flags=compiling.PROGRAM)
 
 
-def _current(program: Path) -> bool:
+def current(program: Path) -> bool:
     """Whether the program is there, and is what `build` would make."""
     try:
         return program.with_suffix(".sum").read_text(encoding="utf-8") == _recipe().mark and os.access(program, os.X_OK)
@@ -107,31 +105,3 @@ def build(program: Path) -> bool:
         return False
     write_atomically(program.with_suffix(".sum"), recipe.mark)
     return True
-
-
-class BackgroundBuild:
-    """The commands of a directory as the program: at once where it is there already, else compiled next to
-    the run when `start` says that somebody needs them. Until then, and without a compiler, they are scripts."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> BackgroundBuild:
-        if ready():
-            self._link()
-        return self
-
-    def start(self) -> None:
-        """Compile it, unless that was tried."""
-        if self._thread is None and not _current(self._directory / PROGRAM):
-            self._thread = threading.Thread(target=self._link, name="commands", daemon=True)
-            self._thread.start()
-
-    def _link(self) -> None:
-        with contextlib.suppress(OSError):
-            link(self._directory)
-
-    def __exit__(self, *failure: object) -> None:
-        if self._thread is not None:
-            self._thread.join(compiling.SECONDS)

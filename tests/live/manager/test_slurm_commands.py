@@ -333,7 +333,7 @@ def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Mon
                               env={"PATH": os.environ["PATH"]})
         assert done.returncode == 1 and "VRM_DIRECTORY" in done.stderr and not done.stdout
         assert sorted(path.name for path in (tmp_path / place).iterdir() if path.name[0] != ".") == sorted(
-            set(build.TABLE) - build.LAUNCHERS | {profile.FILE})
+            build.everything().answers.keys() - build.LAUNCHERS | {profile.FILE})
 
 
 @pytest.mark.skipif(not any(map(shutil.which, compiling.COMPILERS)), reason="needs a C compiler")

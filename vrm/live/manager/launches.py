@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from collections.abc import Mapping
 
-from vrm.front import build
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import cores_unsaid, of_submission
 from vrm.live.lending.job import following, note
@@ -17,7 +16,7 @@ from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.part import Closed, Part, Stopped
+from vrm.live.manager.part import Closed, Launched, Part, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.manager.surroundings import environment, files_of, patience, unpacked
 from vrm.live.manager.verdict import verdict
@@ -50,13 +49,11 @@ class Launches(Part):
     """Launches what was decided, and follows it by what the spawner tells. `prepared` are starts that are launched when
     they are in the journal."""
 
-    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site, programs: build.BackgroundBuild) -> None:
-        """`programs` makes those that scripts use."""
+    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site) -> None:
         self.live = live
         self.ends = ends
         self.nodes = nodes
         self.adoption, self.visible = site.adoption, site.visible
-        self.programs = programs
         self.prepared: list[Start] = []
         self._untold: list[Start] = []       # launched, to be told of
         self._workplace = str(live.settings.workplace)  # of jobs that say nothing of it
@@ -130,11 +127,10 @@ class Launches(Part):
                 continue
             running.memory_due = now + BINDINGS_AFTER
             running.signal_due = signals.due(running, signals.warning_of(live.state.entry(start.job.id).details))
-            if start.job.payload.script:
-                self.programs.start()
-            else:
+            if not start.job.payload.script:
                 running.bindings_due = running.memory_due
             self._untold.append(start)
+            live.notify(Launched(start.job))
 
     def _readied(self, start: Start) -> LaunchRequest | Exception:
         """What the spawner has to start, or why there is none."""

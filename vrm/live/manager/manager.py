@@ -31,7 +31,6 @@ from collections.abc import Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.manager import changes, takeup
-from vrm.front import build
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.adopting import Adopting
 from vrm.live.manager.checks import Checks
@@ -79,8 +78,7 @@ class Manager:
         self.ends = Ends(live)
         self.nodes = Nodes(live, self.ends)
         self.stopping = Stopping(live, self.ends)
-        self.programs = build.BackgroundBuild(run.programs)
-        self.launches = Launches(live, self.ends, self.nodes, site, self.programs)
+        self.launches = Launches(live, self.ends, self.nodes, site)
         self.lending = Lending(live, self.ends, self.launches)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends, self.lending)
@@ -108,8 +106,7 @@ class Manager:
         live = self.live
         live.run_directory.create(live.settings.trust)
         with live.run_directory.owned() as lock:
-            live.run_directory.make_commands({**commands(), **build.scripts(),
-                                              profile.FILE: profile.text([live.run_directory.programs])})
+            live.run_directory.make_commands({**commands(), profile.FILE: profile.text([live.run_directory.programs])})
             past = takeup.past_of(live.run_directory, fresh, live.tell, live.new_state)
             if not past.jobs:
                 self.intake.check_file()
@@ -119,7 +116,7 @@ class Manager:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
             live.spawner.hold = (lock,)
-            with live.spawner, self.stopping.woken_by_signals(), self.programs:
+            with live.spawner, self.stopping.woken_by_signals():
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     for part in self.parts:

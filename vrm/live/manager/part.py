@@ -7,6 +7,7 @@ import selectors
 from dataclasses import dataclass
 from collections.abc import Callable, Collection, Mapping
 
+from vrm.model import Job
 from vrm.run.control import Command
 from vrm.run.past import Past
 
@@ -73,8 +74,8 @@ class Part:
         return -math.inf
 
     def observe(self, event: object) -> None:
-        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed`, `Stopped` or
-        `Shown`."""
+        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), or one of the classes
+        below."""
 
     def leave(self) -> None:
         """The manager ends, however it does: leave nothing behind."""
@@ -85,6 +86,13 @@ class Closed:
     """Nothing starts on a node (its number in the cluster) for now."""
 
     node: int
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The processes of a job are being started."""
+
+    job: Job
 
 
 @dataclass(frozen=True)
