@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import mpirun_environment, wait_until
-from vrm.front.build import link, script
+from vrm.ext.slurm.calls.build import link, script
 from vrm.live.spawn import serving
 from vrm.results.steps import Step, read_steps
 from vrm.steps.jobfile import JOB, text_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vrm.front.build import link
+from vrm.ext.slurm.calls.build import link
 from vrm.steps import used
 from vrm.steps.used import PROGRAM, of_job, of_step
 from vrm.system.compiling import COMPILERS

@@ -57,10 +57,9 @@ def _own(job_id: str) -> bool:
 
 def _ask_the_manager(arguments: list[str]) -> None:
     """Go on as an srun outside of jobs, which finds another job."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = f"import sys; sys.path.insert(0, {root!r}); from vrm.front.client import main; sys.exit(main(sys.argv[1:]))"
     env = {name: value for name, value in os.environ.items() if name not in (jobfile.VARIABLE, jobfile.NODE)}
-    os.execve(sys.executable, [sys.executable, "-I", "-c", code, "srun", *arguments], env)
+    program = os.path.join(os.path.dirname(jobfile.read(os.environ[jobfile.VARIABLE]).one("measure")), "srun")
+    os.execve(program, [program, *arguments], env)
 
 
 def carry_out(options: Options, work: Callable[[Srun], int]) -> int:

@@ -1,7 +1,7 @@
 """What the programs of a job have used where who waits for them cannot see it: on other nodes than the script's,
 and those that the site's own srun has started.
 
-There they are started through a small program (PROGRAM, see `vrm/front/client.c`), which waits for them and leaves
+There they are started through a small program (PROGRAM, `client.c` of the commands), which waits for them and leaves
 a line in a file of its own, `used.STEP.WHO` in the directory of the job's steps: CPU seconds (user, system), and KiB
 of the largest process. STEP is the number of the step, or `batch` for an mpirun of the script itself. A file that is
 empty waits for its line. A step that has ended puts the lines of its files together into `used.steps`.

@@ -27,12 +27,12 @@ import pytest
 import vrm.front
 from conftest import LIMIT
 from executor import Managed
-from vrm.front import answers, names, wire
-from vrm.front.client import call_record
-from vrm.front.options import Options
-from vrm.front.wire import Call
-from vrm.live.manager import door
-from vrm.live.manager.door import Door
+from vrm.ext.slurm.calls import answers, names, wire
+from vrm.ext.slurm.calls.client import call_record
+from vrm.ext.slurm.forms.options import Options
+from vrm.ext.slurm.calls.wire import Call
+from vrm.ext.slurm.calls import door
+from vrm.ext.slurm.calls.door import Door
 from vrm.model.ranges import numbers
 from vrm.run import control, journal as journals
 from vrm.run.past import replay

@@ -14,14 +14,14 @@ from conftest import wait_until
 from executor import Managed
 
 from vrm.config.schema import load
-from vrm.front.answers import Refused
-from vrm.front.counter import Asked
+from vrm.ext.slurm.calls.answers import Refused
+from vrm.ext.slurm.calls.counter import Asked
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
-from vrm.live.manager.door import Door
+from vrm.ext.slurm.calls.door import Door
 from vrm.live.manager.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
 from vrm.live.manager.manager import Manager
-from vrm.live.manager.part import Closed, Obey, Part, Shown, Stopped
+from vrm.live.manager.part import Closed, Launched, Obey, Part, Shown, Stopped
 from vrm.live.manager.part_packages import guarded
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.nodes.bindings import BindingCheck
@@ -83,7 +83,8 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     greeter = Greeter()
     managed = Managed(root, "ok.x 1 9 0", further=[greeter])
     managed.turn(1.0)
-    assert greeter.calls == [("look", 1.0, False), "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
+    started = Launched(managed.state.entry(0).job)
+    assert greeter.calls == [("look", 1.0, False), started, "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
     assert asked(managed, 2.0, do="greet", whom="you")["text"] == "hello you"
     assert "there is no command wave" in asked(managed, 2.0, do="wave")["text"]
     greeter.calls.clear()

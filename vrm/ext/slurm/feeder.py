@@ -13,9 +13,9 @@ import threading
 from typing import Any
 from collections.abc import Mapping, Sequence
 
-from vrm.front import build
-from vrm.front.names import LAUNCHERS
-from vrm.front.wire import DIRECTORY
+from vrm.ext.slurm.calls import build
+from vrm.ext.slurm.calls.names import LAUNCHERS
+from vrm.ext.slurm.calls.wire import DIRECTORY
 from vrm.live.launch.environment import with_own_mpi
 from vrm.live.manager.part import Part
 from vrm.run.rundir import RunDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from vrm.front import build
+from vrm.ext.slurm.calls import build
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Launched, Part
 from vrm.run.past import Past

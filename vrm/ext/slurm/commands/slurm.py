@@ -25,9 +25,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def slurm(arguments: argparse.Namespace) -> int:
     """Make the links, or carry out the command."""
-    from vrm.front import build, names
-    from vrm.front.client import main
-    from vrm.front.wire import DIRECTORY
+    from vrm.ext.slurm.calls import build, names
+    from vrm.ext.slurm.calls.client import main
+    from vrm.ext.slurm.calls.wire import DIRECTORY
 
     name, words = arguments.name, arguments.words
     if name == "link":
