@@ -25,12 +25,13 @@ HOUSE = Path(vrm.__file__).parent
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first",
     ("vrm.front", "slurm"): "commands that an older version has put into directories of users",
+    ("vrm.steps", "steps"): "jobs that an older version has started, and its commands",
     ("vrm.session", "session"): "programs of users import from here",
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
 USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "pbs": "slurm",
-        "planning": "", "remote": "", "session": "", "slurm": "", "study": "", "top": ""}
+        "planning": "", "remote": "", "session": "", "slurm": "steps", "steps": "", "study": "", "top": ""}
 """The extensions, and which others each uses."""
 
 

@@ -15,7 +15,7 @@ from test_front_options import Counter, a_job, run
 from vrm.ext.slurm.calls import jobs as front
 from vrm.model import JobState
 from vrm.model.job import OK, Dependency
-from vrm.results.steps import Step
+from vrm.ext.steps.records import Step
 
 BEGAN = 1_699_999_990.0
 

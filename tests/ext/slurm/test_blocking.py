@@ -25,7 +25,7 @@ from vrm.ext.slurm.blocking import Granted, _ranks
 from vrm.ext.slurm.calls.door import SILENCE, Afar, Door
 from vrm.model import Job as SubmittedJob, JobState
 from vrm.model.job import PLAIN
-from vrm.results.steps import read_steps
+from vrm.ext.steps.records import read_steps
 
 
 class Outside:

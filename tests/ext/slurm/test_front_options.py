@@ -24,7 +24,7 @@ from vrm.model import JobState
 from vrm.model.fields import made
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
 from vrm.model.times import of_slurm
-from vrm.results.steps import Step
+from vrm.ext.steps.records import Step
 
 SCRIPT = b"#!/bin/sh\ntrue\n"
 

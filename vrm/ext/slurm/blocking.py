@@ -24,7 +24,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sbatch import JOB_OPTIONS, NO_HETEROGENEOUS, ask
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.model import JobState
-from vrm.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS
+from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS
 
 STEP_OPTIONS = """
 . cpu-bind v

@@ -15,7 +15,7 @@ from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
-from vrm.results.steps import BATCH, Step
+from vrm.ext.steps.records import BATCH, Step
 
 OPTIONS = Options("sacct", """
 A accounts v

@@ -11,8 +11,9 @@ import sys
 
 from vrm.ext.slurm.calls.answers import Call, Refused
 from vrm.ext.slurm.forms.options import Options
-from vrm.steps import jobfile
-from vrm.steps.jobfile import StepJob
+from vrm.ext.steps import jobfile
+from vrm.ext.steps.jobfile import StepJob
+from vrm.system import marks
 
 OPTIONS = Options("sbcast", """
 C compress m -
@@ -36,7 +37,7 @@ BROKEN_OFF = ".vrm-part"
 
 def job_around(call: Call) -> StepJob:
     """The job of the script in which a command is called; Refused where there is none."""
-    where = call.env.get(jobfile.VARIABLE)
+    where = call.env.get(marks.FOLDER)
     if not where:
         raise Refused(f"{call.name}: error: this is for the script of a job of vrm: it needs its nodes")
     return jobfile.read(where)

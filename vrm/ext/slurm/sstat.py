@@ -12,7 +12,7 @@ from vrm.ext.slurm.forms.formats import SacctField
 from vrm.ext.slurm.calls.jobs import JobView, StepUsage
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
-from vrm.results.steps import BATCH
+from vrm.ext.steps.records import BATCH
 
 OPTIONS = Options("sstat", """
 a allsteps n

@@ -108,7 +108,7 @@ class LiveRun:
         self.rules = settings.rules
         self.launcher = site.launcher
         self.scripts = site.scripts
-        self.scripts.records, self.scripts.commands = run.steps, run.programs
+        self.scripts.directory, self.scripts.commands = run.directory, run.programs
         self.scripts.outside = run.launchers
         self.spawner = site.spawner or Spawner(relay=site.relay)
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")

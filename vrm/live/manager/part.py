@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import selectors
-from dataclasses import dataclass
-from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from vrm.model import Job
+from vrm.live.manager.records import EndedJob
+from vrm.model import Booking, Job
 from vrm.run.control import Command
 from vrm.run.past import Past
 
@@ -86,6 +88,29 @@ class Closed:
     """Nothing starts on a node (its number in the cluster) for now."""
 
     node: int
+
+
+@dataclass(frozen=True)
+class ScriptPrepared:
+    """A script is about to be started with these variables, in its `folder` for files of its own. `files` (their texts, by
+    path) and further `variables` are what else it is given. `alone`: it has all cores of its nodes. `gpus`: as
+    `vrm.live.launch.visible.Visible.listed` has them."""
+
+    booking: Booking
+    program: str
+    folder: Path
+    env: Mapping[str, str]
+    alone: bool
+    gpus: Sequence[str]
+    files: dict[Path, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job that ran has ended; next it is closed, or waits again. The folder of a script is still there."""
+
+    outcome: EndedJob
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from secrets import token_hex
 
 from vrm.ext.slurm.calls import wire
 from vrm.ext.slurm.calls.names import LAUNCHERS, everything
-from vrm.steps import START
-from vrm.system import profile
-from vrm.steps.jobfile import VARIABLE
-from vrm.steps.used import PROGRAM
+from vrm.ext.steps import START
+from vrm.system import marks, profile
+from vrm.ext.steps.used import PROGRAM
 from vrm.system import compiling
 from vrm.system.compiling import CompileError, NotKept, Recipe
 from vrm.system.files import write_atomically
@@ -52,7 +51,7 @@ def script(name: str) -> str:
     words = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
              "from vrm.ext.slurm.calls.client import main; sys.exit(main(sys.argv[1:]))", name]
     step = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"]
-    first = f'[ -z "${VARIABLE}" ] || exec {shlex.join(step)} "$@"\n' if name == "srun" else ""
+    first = f'[ -z "${marks.FOLDER}" ] || exec {shlex.join(step)} "$@"\n' if name == "srun" else ""
     return f'#!/bin/sh\n{first}exec {shlex.join(words)} "$@"\n'
 
 

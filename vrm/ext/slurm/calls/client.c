@@ -4,7 +4,7 @@ It sends what was typed to the manager, through the socket in the run's director
 answer (vrm/ext/slurm/calls/wire.py says how they talk). What it cannot do, since the manager runs on another
 node, has been lost, or the command is one of LOCAL, is done by vrm/ext/slurm/calls/client.py, as which this program goes on.
 
-Under its own name PROGRAM it runs a program and notes what that has used (vrm/steps/used.py).
+Under its own name PROGRAM it runs a program and notes what that has used (vrm/ext/steps/used.py).
 
 PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is), PROGRAM, LOCAL and READING (names between blanks),
 PATIENCE and SAYS_AFTER (milliseconds), GIVES_UP and WAITS (texts) are given by vrm/ext/slurm/calls/build.py. */
@@ -379,7 +379,7 @@ static void served(void)
 }
 
 /* srun in a script job is a step, of which the manager need not know. The server of the job's steps starts it
-   (vrm/steps/server.py), or where there is none, Python. */
+   (vrm/ext/steps/server.py), or where there is none, Python. */
 
 static void step(void)
 {

@@ -215,7 +215,7 @@ def step(call: Call, variables: Mapping[str, str]) -> NoReturn:
     os.environ.update(variables)
     if ENTERED in variables:
         sys.exit(shell([call.name, *call.arguments]))
-    from vrm.steps import main as steps
+    from vrm.ext.steps import main as steps
     sys.argv = [call.name, *call.arguments]
     steps.run()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.ext.slurm.calls.answers import Refused
 from vrm.ext.slurm.calls.jobs import JobView, NodeView, Site, StepUsage
 from vrm.model.job import Dependency
-from vrm.results.steps import Step
+from vrm.ext.steps.records import Step
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,12 @@ from vrm.model.job import ANY, Dependency
 from vrm.model.node import HALF, Node
 from vrm.model.ranges import fold, to_ranges
 from vrm.results.places import unfold_nodes
-from vrm.results.steps import Step, read_steps
+from vrm.ext.steps.records import Step, read_steps
 from vrm.run.book import FLEXIBLE, Entry, LifeError
 from vrm.run.codec import Own
 from vrm.run.state import SAID
-from vrm.steps import jobfile
+from vrm.ext.steps import jobfile
+from vrm.system import marks
 from vrm.system.files import group_name, read_own, user_name
 
 
@@ -324,7 +325,7 @@ class LiveCounter:
         # Not the marks of the job's processes: what has them is killed at its end, with the group in which it is.
         return {**{name: value for name, value in found.items()
                    if name in CONFINING or name.startswith((*OURS, "PBS_")) and name not in ("VRM_RUN", "VRM_JOB_ID")},
-                "SLURM_NTASKS": "", "SLURM_NPROCS": "", jobfile.NODE: on[0] if live.scripts.emulated else here,
+                "SLURM_NTASKS": "", "SLURM_NPROCS": "", marks.NODE: on[0] if live.scripts.emulated else here,
                 **live.scripts.finding(env)}
 
     def hold(self, job_id: int) -> None:

@@ -17,7 +17,7 @@ from vrm.ext.slurm.calls.counter import Asked
 from vrm.ext.slurm.sacct import sacct as answer
 from vrm.model import JobState
 from vrm.model.ranges import fold
-from vrm.results.steps import Step, read_steps
+from vrm.ext.steps.records import Step, read_steps
 from vrm.run import journal as journals
 from vrm.run.past import replay
 from vrm.run.rundir import RunDirectory

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 
-from vrm.steps import jobfile
+from vrm.ext.steps import jobfile
+from vrm.system import marks
 
 LOOK = 0.5
 """Seconds between two looks whether the job still runs."""
@@ -33,7 +34,7 @@ SILENTLY = "1"
 def run(typed: list[str]) -> int:
     """Run what was typed with the job that the variables name; its exit status, 1 where others ended the job."""
     closing = os.environ.pop(ENTERED)
-    job = jobfile.read(os.environ[jobfile.VARIABLE])
+    job = jobfile.read(os.environ[marks.FOLDER])
     marker = f"{os.path.dirname(job.one('records'))}/pids/{job.id}"
     programs = os.path.dirname(job.one("measure"))
     words = [os.environ.get("SHELL") or "/bin/sh"] if typed[0] != "srun" else [f"{programs}/srun", *typed[1:]]

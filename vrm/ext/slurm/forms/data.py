@@ -12,7 +12,7 @@ from vrm.ext.slurm.forms import words
 from vrm.ext.slurm.calls.answers import Call
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView
-from vrm.results.steps import Step
+from vrm.ext.steps.records import Step
 
 Json = dict[str, Any]
 

@@ -20,11 +20,11 @@ import pytest
 from conftest import mpirun_environment, wait_until
 from vrm.ext.slurm.calls.build import link, script
 from vrm.live.spawn import serving
-from vrm.results.steps import Step, read_steps
-from vrm.steps.jobfile import JOB, text_of
-from vrm.steps.options import Wrong, hosts
-from vrm.steps.programs import links_mpi
-from vrm.steps.server import SOCKET
+from vrm.ext.steps.records import Step, read_steps
+from vrm.ext.steps.jobfile import JOB, text_of
+from vrm.ext.steps.options import Wrong, hosts
+from vrm.ext.steps.programs import links_mpi
+from vrm.ext.steps.server import SOCKET
 from vrm.system.compiling import COMPILERS
 
 
@@ -78,7 +78,7 @@ import os, sys
 sys.path.insert(0, {serving.ROOT!r})
 import resource
 from vrm.live.spawn import serving
-server = serving.StepServer({{serving.STEPS: os.fsencode(sys.argv[1])}})
+server = serving.ScriptServer({{serving.FOLDER: os.fsencode(sys.argv[1]), b"VRM_SERVER": b"vrm.ext.steps.server"}})
 server.start()
 sys.stdin.read()
 own = resource.getrusage(resource.RUSAGE_SELF)
@@ -442,8 +442,8 @@ def test_a_program_of_an_mpi_is_known_by_its_libraries(tmp_path: Path) -> None:
 
 def test_a_step_loads_little() -> None:
     """What takes milliseconds to load is not loaded: a step would start late."""
-    root = Path(__file__).parents[2]
-    code = (f"import sys; sys.path.insert(0, {str(root)!r}); import vrm.steps.main; "
+    root = Path(__file__).parents[3]
+    code = (f"import sys; sys.path.insert(0, {str(root)!r}); import vrm.ext.steps.main; "
             "print(*sorted(set(sys.modules) & {'re', 'json', 'typing', 'subprocess', 'enum', 'signal', "
             "'collections', 'ctypes', 'dataclasses', 'pathlib', 'threading'}))")
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], text=True, capture_output=True, check=True)

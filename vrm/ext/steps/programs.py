@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import sys
 
-from vrm.steps import used
-from vrm.steps.cores import Task
-from vrm.steps.jobfile import NODE, StepJob
+from vrm.ext.steps import used
+from vrm.ext.steps.cores import Task
+from vrm.ext.steps.jobfile import StepJob
+from vrm.system import marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str
         here = [task for task in tasks if task.node == at]
         name = quoted(job.nodes[at].name)
         ranks = ",".join(str(rank) for rank, task in enumerate(tasks) if task.node == at)
-        lines.append(f"{number}) export SLURMD_NODENAME={name} {NODE}={name} SLURM_GTIDS={ranks} "
+        lines.append(f"{number}) export SLURMD_NODENAME={name} {marks.NODE}={name} SLURM_GTIDS={ranks} "
                      f"SLURM_CPUS_ON_NODE={len({core for task in here for core in task.cores})};;")
     lines.append("esac")
     bind = ""
@@ -116,7 +117,7 @@ def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str
         lines.append("esac")
     labelled = ""
     if label:
-        from vrm.steps import label as program
+        from vrm.ext.steps import label as program
         labelled = f"{quoted(sys.executable)} -I -S {quoted(program.__file__)} \"$r\" {label} "
     measured = ""
     if job.launcher == "srun" and os.access(job.one("measure"), os.X_OK):

@@ -48,7 +48,7 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 
 def serve(listening: socket.socket, alive: int) -> None:
     """Serve until the pipe `alive` is closed."""
-    from vrm.steps import guard, main, tasks  # noqa: F401  (loaded before the forks)
+    from vrm.ext.steps import guard, main, tasks  # noqa: F401  (loaded before the forks)
     prctl = _prctl()
     running: dict[int, socket.socket] = {}
     reading, wake = os.pipe()
@@ -150,7 +150,7 @@ def _become(connection: socket.socket) -> None:
     os.environ.update(env)
     sys.argv = ["srun", *words]
     connection.sendall(b"%d\n" % os.getpid())
-    from vrm.steps.main import run
+    from vrm.ext.steps.main import run
     run()
 
 

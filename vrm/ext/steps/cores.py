@@ -11,8 +11,8 @@ from __future__ import annotations
 import fcntl
 import os
 
-from vrm.steps.jobfile import JobNode, StepJob
-from vrm.steps.options import Wrong
+from vrm.ext.steps.jobfile import JobNode, StepJob
+from vrm.ext.steps.options import Wrong
 
 LOCK = "lock"
 

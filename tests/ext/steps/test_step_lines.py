@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vrm.results.steps import BATCH, HEADER, Step, append, read_steps
+from vrm.ext.steps.records import BATCH, HEADER, Step, append, read_steps
 
 
 def step(number: str, start: float = 10.0, job: int = 7, name: str = "solve") -> Step:

@@ -18,7 +18,7 @@ from testbed import Batch, Testbed
 
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.results.steps import read_steps
+from vrm.ext.steps.records import read_steps
 
 SCRIPT = """#!/bin/sh
 cd {folder}

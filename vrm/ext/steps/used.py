@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 PROGRAM = ".vrm-client"
 """The name of the program, which is also that of the commands, in the directory of these."""
 
-MARK = "VRM_STEP"
-"""The variable by which the processes of a step are found: the mark of the run, the job's id and the step's
-number, `RUN:JOB.STEP`."""
-
 PATIENCE = 1.0
 """Seconds in which the lines of other nodes come, once the launcher has ended; longer only where a node was lost."""
 

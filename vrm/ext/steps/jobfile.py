@@ -16,7 +16,7 @@ It is lines of a key and a value; line ends in values are written as `\\n`.
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
 | `program`, `option` | its program, and its options, one a line |
 | `agent` | the path of the program that starts commands on other nodes of the job |
-| `measure` | the path of the program that notes what others use (see `vrm.steps.used`), which may not be there |
+| `measure` | the path of the program that notes what others use (see `vrm.ext.steps.used`), which may not be there |
 | `site` | a variable of the batch system around, for its own commands |
 | `threads` | what the script found in OMP_NUM_THREADS |
 """
@@ -25,18 +25,13 @@ from __future__ import annotations
 
 import os
 
+from vrm.system import marks
+
 JOB = "job"
 """The name of the file in the directory of a job's steps."""
 
-VARIABLE = "VRM_STEPS"
-"""The variable in which a script finds that directory."""
-
-NODE = "VRM_NODE"
-"""The variable that says on which of the job's nodes a process is."""
-
-
 ELSEWHERE = "-"
-"""What that variable says on another node."""
+"""What the variable `marks.NODE` says on another node than those of the job."""
 
 
 class Gpu:
@@ -100,7 +95,7 @@ class StepJob:
 
     def here(self, env: dict[str, str] | os._Environ[str]) -> int:
         """The number of the node on which this process is; the first where nothing says so, -1 where it is on none."""
-        name = env.get(NODE, "")
+        name = env.get(marks.NODE, "")
         if name == ELSEWHERE:
             return -1
         return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)

@@ -28,9 +28,9 @@ class Step:
     `end` are seconds since the epoch. `state` is completed, failed, cancelled or timeout; `exit_code` what
     a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
     count over all `nodes`, whose names have a blank between them. `user` and `system` are the CPU seconds of
-    its processes on all nodes, `maxrss` the bytes of the largest of them (see `vrm.steps.used`); those of the script
-    are of its steps, too. `began` is when its job was started, by which the tries of a job are told apart; None where
-    an older version wrote the line.
+    its processes on all nodes, `maxrss` the bytes of the largest of them (see `vrm.ext.steps.used`); those of the
+    script are of its steps, too. `began` is when its job was started, by which the tries of a job are told apart; None
+    where an older version wrote the line.
     """
 
     __slots__ = COLUMNS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from vrm.steps.options import Wrong
+from vrm.ext.steps.options import Wrong
 
 
 def words(path: str, text: str, tasks: int) -> list[str]:

@@ -12,16 +12,15 @@ import marshal
 import os
 import sys
 
-from vrm.steps import main
-from vrm.steps.cores import Claim, Task
-from vrm.steps.guard import Guard
-from vrm.steps.jobfile import NODE
-from vrm.steps.options import Options, each_task
-from vrm.steps.programs import quoted
-from vrm.steps.tasks import Process, Running
-from vrm.steps.used import MARK
+from vrm.ext.steps import main
+from vrm.ext.steps.cores import Claim, Task
+from vrm.ext.steps.guard import Guard
+from vrm.ext.steps.options import Options, each_task
+from vrm.ext.steps.programs import quoted
+from vrm.ext.steps.tasks import Process, Running
+from vrm.system import marks
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ROOT = os.path.abspath(f"{__file__}/../../../..")
 
 
 def start(srun: main.Srun, claim: Claim, running: Running, output: int, errors: int) -> None:
@@ -33,13 +32,13 @@ def start(srun: main.Srun, claim: Claim, running: Running, output: int, errors: 
     with os.fdopen(handle, "wb") as file:
         marshal.dump((srun.options.given, srun.options.words, dict(os.environ), os.getcwd(), mask,
                       [(task.node, task.cores, task.gpus) for task in claim.tasks]), file)
-    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from vrm.steps import afar; afar.run()"
+    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from vrm.ext.steps import afar; afar.run()"
     for at in dict.fromkeys(task.node for task in claim.tasks if task.node != here):
         name = job.nodes[at].name
         words = (sys.executable, "-I", "-S", "-c", code, job.directory, str(claim.number), name)
         source, control = os.pipe()
         running.start(-1 - at, Process([job.one("agent"), name, "exec " + " ".join(map(quoted, words))],
-                                       {**os.environ, MARK: srun.env[MARK]}, None, (source, output, errors),
+                                       {**os.environ, marks.STEP: srun.env[marks.STEP]}, None, (source, output, errors),
                                        control=control))
         os.close(source)
 
@@ -53,7 +52,7 @@ def run() -> None:
     with open(f"{directory}/{number}.part", "rb") as file:
         given, words, env, cwd, mask, tasks = marshal.load(file)
     os.environ.clear()
-    os.environ.update({**env, NODE: node})
+    os.environ.update({**env, marks.NODE: node})
     os.umask(mask)
     os.chdir(cwd)
     claim = Claim("", int(number), [Task(*each) for each in tasks], nowhere)
@@ -74,7 +73,7 @@ def _part(srun: main.Srun, claim: Claim, control: int) -> int:
     """Run the tasks on this node; the greatest of their exit statuses."""
     srun.part = True
     srun.placed(claim)
-    guard = Guard(f"{MARK}={srun.env[MARK]}", lambda: None)
+    guard = Guard(f"{marks.STEP}={srun.env[marks.STEP]}", lambda: None)
     running = Running(guard, True, False, srun.kill, control=control)
     srun.start(claim, running)
     running.wait()

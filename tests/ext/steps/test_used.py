@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vrm.ext.slurm.calls.build import link
-from vrm.steps import used
-from vrm.steps.used import PROGRAM, of_job, of_step
+from vrm.ext.steps import used
+from vrm.ext.steps.used import PROGRAM, of_job, of_step
 from vrm.system.compiling import COMPILERS
 
 

@@ -8,8 +8,8 @@ import select
 import sys
 import time
 
-from vrm.steps.guard import Guard, lives
-from vrm.steps.label import Labelled
+from vrm.ext.steps.guard import Guard, lives
+from vrm.ext.steps.label import Labelled
 
 KILLED_AFTER = 5.0
 """Seconds between SIGTERM and SIGKILL to tasks that are ended."""

@@ -8,16 +8,17 @@ import resource
 import sys
 import time
 
-from vrm.results.steps import Step, append
-from vrm.steps import jobfile
-from vrm.steps.cores import Claim, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
-from vrm.steps.guard import Guard
-from vrm.steps.jobfile import StepJob
-from vrm.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
+from vrm.ext.steps.records import Step, append
+from vrm.ext.steps import jobfile
+from vrm.ext.steps.cores import Claim, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
+from vrm.ext.steps.guard import Guard
+from vrm.ext.steps.jobfile import StepJob
+from vrm.ext.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
                                refuse, wide)
-from vrm.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
-from vrm.steps.tasks import Process, Running, feed
-from vrm.steps.used import MARK, of_step, together
+from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
+from vrm.ext.steps.tasks import Process, Running, feed
+from vrm.ext.steps.used import of_step, together
+from vrm.system import marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,21 +52,21 @@ def main(arguments: list[str]) -> int:
 def _own(job_id: str) -> bool:
     """Whether this is the id of the job around."""
     env = os.environ
-    return job_id in (jobfile.read(env[jobfile.VARIABLE]).slurm,
+    return job_id in (jobfile.read(env[marks.FOLDER]).slurm,
                       f"{env.get('SLURM_ARRAY_JOB_ID')}_{env.get('SLURM_ARRAY_TASK_ID')}")
 
 
 def _ask_the_manager(arguments: list[str]) -> None:
     """Go on as an srun outside of jobs, which finds another job."""
-    env = {name: value for name, value in os.environ.items() if name not in (jobfile.VARIABLE, jobfile.NODE)}
-    program = os.path.join(os.path.dirname(jobfile.read(os.environ[jobfile.VARIABLE]).one("measure")), "srun")
+    env = {name: value for name, value in os.environ.items() if name not in (marks.FOLDER, marks.NODE)}
+    program = os.path.join(os.path.dirname(jobfile.read(os.environ[marks.FOLDER]).one("measure")), "srun")
     os.execve(program, [program, *arguments], env)
 
 
 def carry_out(options: Options, work: Callable[[Srun], int]) -> int:
     """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
     try:
-        return work(Srun(jobfile.read(os.environ[jobfile.VARIABLE]), options))
+        return work(Srun(jobfile.read(os.environ[marks.FOLDER]), options))
     except _NotRun as error:
         _say(f"error: {error}")
         return error.code
@@ -157,7 +158,7 @@ class Srun:
 
     def _programs(self, name: str) -> list[str]:
         """The words of all tasks, of which this file says what each runs."""
-        from vrm.steps import multiprog
+        from vrm.ext.steps import multiprog
         with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
             return multiprog.words(name, file.read(), self.wish.tasks)
 
@@ -183,7 +184,7 @@ class Srun:
         self.placed(claim)
         self.started = time.time()
         self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
-        guard = Guard(f"{MARK}={self.env[MARK]}", lambda: self._record(claim, "cancelled", 137))
+        guard = Guard(f"{marks.STEP}={self.env[marks.STEP]}", lambda: self._record(claim, "cancelled", 137))
         running = Running(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
         if self.outside:
@@ -205,7 +206,7 @@ class Srun:
         bind = self.options.get("cpu-bind")
         self.cpus = cpus_of(self.job, claim.tasks, wide(bind), binding(bind)[1])
         self.step = f"{self.job.id}.{claim.number}"
-        self.env[MARK] = f"{self.job.one('run')}:{self.step}"
+        self.env[marks.STEP] = f"{self.job.one('run')}:{self.step}"
 
     def _claim(self) -> Claim | None:
         """The cores of this step; None where it can never have them."""
@@ -349,7 +350,7 @@ class Srun:
             inputs = [os.open(os.devnull, os.O_RDONLY)] * len(tasks)
         cwd, here, away = os.getcwd(), self.job.here(os.environ), self._away(tasks)
         if away and not self.part:
-            from vrm.steps import afar
+            from vrm.ext.steps import afar
             afar.start(self, claim, running, shared[1], shared[2])
         os.chdir(self.cwd)
         for rank, task in enumerate(tasks):
@@ -366,7 +367,7 @@ class Srun:
             local = sum(each.node == task.node for each in tasks[:rank])
             env = {**self.env, **common, **devices(self.job, task),
                    "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": values["n"],
-                   "SLURMD_NODENAME": node.name, jobfile.NODE: node.name,
+                   "SLURMD_NODENAME": node.name, marks.NODE: node.name,
                    "SLURM_CPUS_ON_NODE": str(len({core for each in same for core in each.cores})),
                    "SLURM_GTIDS": ",".join(str(number) for number, each in enumerate(tasks)
                                            if each.node == task.node)}
@@ -374,7 +375,7 @@ class Srun:
                 if name in env and node.gpus:
                     del env[name]
             if "label" in self.options:
-                from vrm.steps.label import prefix
+                from vrm.ext.steps.label import prefix
                 label = prefix(str(rank), width)
             else:
                 label = b""
