@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import vrm.front
+import vrm.ext.slurm
 from conftest import LIMIT
 from executor import Managed
 from vrm.ext.slurm.calls import answers, names, wire
@@ -399,8 +399,8 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 def options_of() -> dict[str, list[str]]:
     """The options of each command, as they are typed."""
     found: dict[str, list[str]] = {name: [] for name in names.everything().answers}
-    for module in pkgutil.iter_modules(vrm.front.__path__):
-        for value in vars(importlib.import_module(f"vrm.front.{module.name}")).values():
+    for module in pkgutil.iter_modules(vrm.ext.slurm.__path__):
+        for value in vars(importlib.import_module(f"vrm.ext.slurm.{module.name}")).values():
             if isinstance(value, Options):
                 found.setdefault(value.command, []).extend(
                     [f"--{each.name}" for each in value.all if each.name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import NoReturn
 from collections.abc import Callable, Mapping
 
@@ -82,9 +82,14 @@ def everything() -> Dialect:
     return reduce(Dialect.__or__, [*others, SLURM])
 
 
+@lru_cache(maxsize=128)
 def dialect(name: str) -> Dialect:
-    """The commands among which one of this name is; for one of Slurm nothing else is looked for."""
-    return SLURM if name in SLURM.answers else everything()
+    """The commands among which one of this name is: Slurm's or those of an extension of vrm's own, before installed
+    packages are looked for, which takes longer."""
+    if name in SLURM.answers:
+        return SLURM
+    own = (plugins.load(plugin)() for plugin in plugins.own("vrm.dialects"))
+    return next((each for each in own if name in each.answers), None) or everything()
 
 
 def function_of(where: str) -> Handler:

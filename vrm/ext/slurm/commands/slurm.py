@@ -25,7 +25,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def slurm(arguments: argparse.Namespace) -> int:
     """Make the links, or carry out the command."""
-    from vrm.ext.slurm.calls import build, names
+    from vrm.ext.slurm.calls import names
     from vrm.ext.slurm.calls.client import main
     from vrm.ext.slurm.calls.wire import DIRECTORY
 
@@ -33,6 +33,7 @@ def slurm(arguments: argparse.Namespace) -> int:
     if name == "link":
         if len(words) != 1:
             raise CannotRun("where to? For example `vrm slurm link ~/vrm-bin`")
+        from vrm.ext.slurm.calls import build
         made = build.link(Path(words[0]))
         print(f"{', '.join(sorted(names.everything().answers))} are in {words[0]}"
               + ("" if made else " (as scripts, each of which starts Python: there is no C compiler)"))
