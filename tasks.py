@@ -103,9 +103,9 @@ def root_environment() -> dict[str, str]:
 
 
 def demo() -> int:
-    """Install, build, run the demonstration queue under compact and under strip, and compare."""
+    """Install, build, run the demonstration queue under compact and under strip, and compare: a picture, a sentence."""
     compiler()
-    mpicc = install()
+    mpicc = install("plots")
     say("building the benchmark programs: npb/bin")
     must(PYTHON, "npb/build.py", "--apps", "ep,is,cg", "--classes", "S,W,A", "--mpicc", mpicc)
     env = root_environment()
@@ -115,10 +115,15 @@ def demo() -> int:
         status = run(vrm, "-c", config, "--once", "--here", "--fresh", env=env)
         if status:
             return status
+    must(vrm, "compare", "logs/compact", "logs/strip", "--out", "logs/compare.png")
     compact, strip = (makespan(ROOT / "logs" / policy / "jobs.csv") for policy in ("compact", "strip"))
-    say(f"strip: the queue was done {abs(1 - strip / compact):.0%} {'sooner' if strip <= compact else 'later'} than "
-        f"under compact ({strip:.1f} s, {compact:.1f} s)")
-    say(f"what stands behind `next:` works after: export PATH={VENV / 'bin'}:$PATH")
+    say(f"strip: {abs(1 - strip / compact):.0%} {'sooner' if strip <= compact else 'later'} done than under compact "
+        f"({strip:.1f} s, {compact:.1f} s)")
+    say(f"""look at it:
+  export PATH={VENV / 'bin'}:$PATH
+  vrm queue -c config/strip.yaml --all
+  vrm report logs/compact logs/strip --out logs/report
+and open logs/compare.png and logs/report/report.html""")
     return 0
 
 

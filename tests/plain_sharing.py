@@ -1,5 +1,5 @@
 """EASY and SD-policy on whole nodes, in the plainest form: counts of nodes, lists, and everything found again
-at every event. The definitions are those of docs/sd-policy.md.
+at every event. The definitions are those of docs/reference/sd-policy.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/architecture.md: every module, class and function that it names is there, and its table of rooms
+"""docs/dev/architecture.md: every module, class and function that it names is there, and its table of rooms
 is the one that imports are held to."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from test_rooms import DIRECT
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`(vrm(?:\.\w+)+)(?:\(\))?`", PAGE)))
 PATHS = sorted(set(re.findall(r"`((?:vrm|tests|config|docs)/[\w/.]+)`", PAGE)))
 

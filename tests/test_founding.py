@@ -210,7 +210,7 @@ def test_the_recorded_queues_give_these_figures(recorded: Path) -> None:
     assert [line[:110] for line in module.ranges(found)][0].startswith(
         "compact: waiting with the imitated loop is 1.2 to 92.0 times that of event-driven, both in "
         "virtual time")
-    rows = (ROOT / "docs" / "founding.md").read_text(encoding="utf-8")
+    rows = (ROOT / "docs" / "research" / "founding.md").read_text(encoding="utf-8")
     for one in found:
         if one.published.policy == "compact":
             assert "| " + " | ".join(module._cells(one)) + " |" in rows

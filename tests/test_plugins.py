@@ -1,5 +1,5 @@
 """Packages that add to vrm: `tests/plugin` is installed in an environment of its own, with one of each kind; and
-docs/extending.md is done word for word."""
+docs/how-to/extending.md is done word for word."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:
 
 def test_the_page_can_be_followed_word_for_word(tmp_path: Path) -> None:
     pytest.importorskip("pip", reason="no pip in this environment")
-    page = (ROOT / "docs" / "extending.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "extending.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     said = Environment(tmp_path / "there").shell("\n".join(blocks), tmp_path)
     assert "widest  from my-policies 0.1" in said and "hello" in said, said

@@ -35,7 +35,7 @@ DIRECT = {
     "live.launch": "live.nodes live.batch scheduling",
     "live.lending": "live.launch",
     "live.spawn": "system",
-    "live.site": "run config live.launch live.spawn",
+    "live.site": "run results config live.launch live.spawn",
     "live.manager": "run results live.site live.lending",
     "simulation": "run results config",
     "report": "results",

@@ -1,4 +1,4 @@
-"""The promises of docs/security.md, each tried by a second account: as root these tests run vrm as one
+"""The promises of docs/reference/security.md, each tried by a second account: as root these tests run vrm as one
 account and do as another what it must not be able to do.
 
 Whether the kernel itself forbids some of it (`fs.protected_symlinks`, `fs.protected_regular`) differs
@@ -347,7 +347,7 @@ def test_own_policies_are_loaded_from_nowhere_else(place: Place) -> None:
 def test_each_promise_has_its_test() -> None:
     """The page names tests that there are, and each test here stands on it."""
     tests = Path(__file__).parent
-    page = (tests.parent / "docs" / "security.md").read_text()
+    page = (tests.parent / "docs" / "reference" / "security.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     known = {name for path in tests.rglob("test_*.py")
              for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}

@@ -2,16 +2,16 @@
 
     from vrm.api import Session, simulate
 
-A name that stands here keeps its meaning and its signature until the next major version (semantic versioning), from
-1.0 on; of `Cluster`, `Dispatcher`, `Job`, `Placement` and `Scheduler` that is what docs/policies.md names. All other
-modules may change with any version. Each name is loaded when it is used first.
+A name in `__all__` keeps its meaning and its signature until the next major version (semantic versioning), from 1.0
+on; of `Cluster`, `Job`, `Placement` and `Scheduler`, that holds for what docs/how-to/policies.md names.
+All other modules may change with any version. Each name is loaded when it is used first.
 
 | for | names |
 |---|---|
 | jobs of a live run, as futures | `Session`, `JobFuture`, `Result`, `JobFailed`, `SessionError` |
 | simulations | `simulate`, `Machine`, `Rules`, `Outcome` |
 | more of these | `Selection`, `Measurements`, `Timetable`, `Recording`, `Outage`, `Submission`, `Watcher` |
-| own policies | `Job`, `Cluster`, `Placement`, `Dispatcher`, `combine`, `Infeasible`, `PolicyError` |
+| own policies | `Job`, `Cluster`, `Placement`, `SchedulingStep`, `combine`, `Infeasible`, `PolicyError` |
 | to test these | `compose`, `Scheduler` |
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vrm.model.placement import Placement
     from vrm.model.rules import Rules
     from vrm.scheduling.compose import compose
-    from vrm.scheduling.dispatcher import Dispatcher
+    from vrm.scheduling.own_dispatcher import SchedulingStep
     from vrm.scheduling.placement import combine
     from vrm.scheduling.registry import PolicyError
     from vrm.scheduling.scheduler import Scheduler
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from vrm.workload.submission import Submission
     from vrm.workload.swf import Selection
 
-__all__ = ["Cluster", "Dispatcher", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", "Measurements", "Outage",
-           "Outcome", "Placement", "PolicyError", "Recording", "Result", "Rules", "Scheduler", "Selection",
+__all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", "Measurements", "Outage", "Outcome",
+           "Placement", "PolicyError", "Recording", "Result", "Rules", "Scheduler", "SchedulingStep", "Selection",
            "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
 
 _PLACES = {
     "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),
     "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
-    "scheduling.dispatcher": ("Dispatcher",), "scheduling.placement": ("combine",),
+    "scheduling.own_dispatcher": ("SchedulingStep",), "scheduling.placement": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
     "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
     "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),

@@ -17,15 +17,16 @@ from collections.abc import Sequence
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
+from vrm.system.colour import coloured
 
 MODULES = {
-    "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
+    "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
     "reserve": "reserve", "status": "queue status", "log": "log", "script": "script",
     "simulate": "simulate", "generate": "generate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
-OWN = ("run", "shell", "doctor")
+OWN = ("run", "shell")
 """The commands of this module."""
 
 PROGRAM = "`-- PROGRAM`"
@@ -37,9 +38,9 @@ OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 class Top(Parser):
     """The whole program: its help is the overview of all commands."""
 
-    def format_help(self) -> str:
+    def format_help(self, whole: bool = False) -> str:
         from vrm.commands.guide import overview
-        return overview(self)
+        return overview(self, whole)
 
 
 def is_remote(words: Sequence[str]) -> bool:
@@ -124,8 +125,8 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     command(commands, "run", run, "run the queue", [shared, running],
             "vrm run\nvrm run --failed\nvrm -c vrm.yaml\nvrm run -- ./give-jobs.sh",
             "`vrm -c FILE` is the same as `vrm run -c FILE`. A run always continues the earlier one: it runs "
-            "new lines of the queue and what was interrupted, and repeats nothing (docs/running.md has a table). It "
-            "ends when all jobs have ended and no program writes the queue. Ctrl-C ends it; the same command "
+            "new lines of the queue and what was interrupted, and repeats nothing (docs/guide/running.md has a table). "
+            "It ends when all jobs have ended and no program writes the queue. Ctrl-C ends it; the same command "
             "continues it.\n\n"
             "What follows `--` is a program that is run meanwhile and gives jobs by `vrm submit`; the "
             "run ends when it and its jobs have ended.\n\n"
@@ -148,10 +149,6 @@ def parser(words: Sequence[str] | None = None) -> Parser:
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
         plugins.use("vrm.commands", taken, lambda add: add(commands, shared))
-    command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",
-            [shared], "vrm doctor",
-            "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
-            "Exit status: 0 jobs can run, 2 they cannot.")
     return top
 
 
@@ -326,8 +323,9 @@ def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any])
 
 def narrate(kind: str, text: str) -> None:
     """Print what happens, a line each; warnings and failures stand out."""
-    mark = {"warning": "!! ", "failure": "!! "}.get(kind, "   ")
-    say(f"{time.strftime('%H:%M:%S')} {mark}{text}")
+    colour = {"warning": "yellow", "failure": "red"}.get(kind)
+    line = f"{time.strftime('%H:%M:%S')} {'!!' if colour else '  '} {text}"
+    say(coloured(line, colour) if colour else line)
 
 
 def near(path: Path) -> str:
@@ -344,15 +342,6 @@ def say(text: str) -> None:
         print(f"{text}\n", end="", flush=True)  # one write also where nothing is buffered
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
-
-
-def doctor(arguments: argparse.Namespace) -> int:
-    """Print what is found and what is wrong."""
-    from vrm.live.site.doctor import examine
-    findings = examine(getattr(arguments, "config", default_config()))
-    for finding in findings:
-        print(finding)
-    return COULD_NOT_RUN if any(finding.wrong for finding in findings) else OK
 
 
 if __name__ == "__main__":

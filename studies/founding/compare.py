@@ -3,7 +3,7 @@ same policies deciding at every event.
 
     python studies/founding/compare.py --queues DIR [--heatmap FILE] [--held SECONDS] [--out DIR]
 
-docs/founding.md says what is compared, what is assumed, and what the figures show.
+docs/research/founding.md says what is compared, what is assumed, and what the figures show.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Heatmap, Job, Placement, bits
 from vrm.model.speedups import SpeedError, Speedups, load_name
+from vrm.scheduling import Dispatcher
 from vrm.ext.study.report.compare import COLOURS
 from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
 from vrm.simulation.corun import unmatched_said
@@ -100,7 +101,7 @@ class Comparison:
     unlimited: Averages
 
 
-class FoundingBackfilling:
+class FoundingBackfilling(Dispatcher):
     """Backfilling as the thesis wrote it, with what it leaves out.
 
     If the head misses x nodes, each node that it cannot have is taken to be free when the *first*

@@ -6,7 +6,7 @@ of a generated year of it.
                                         [--limit SECONDS]
 
 {LJF, SJF, EASY, PRB, CP} x six node orders x {requested, predicted, actual} run times. FILE is a trace of the
-five days: PA-HPC-SIM's, or a CSV (docs/workloads.md). A month has the one case of `cells.MONTHLY`, with a `+`
+five days: PA-HPC-SIM's, or a CSV (docs/reference/workloads.md). A month has the one case of `cells.MONTHLY`, with a `+`
 the whole grid. What is there is not run again; `--limit` ends the study before a run that would begin
 later. In the end, and with `--show` at once, tables (tables.md), claims (claims.md) and pictures are written
 of what is there.

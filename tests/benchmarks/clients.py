@@ -5,7 +5,7 @@
 
 Each client runs alone, on Slurm and then on vrm, which is in an allocation of the same cluster. A client's time is that
 of its workflow, from the client's start until it has its results; vrm's start is not part of it. Prints rows of the
-table in docs/slurm.md: medians of the rounds.
+table in docs/reference/slurm-commands.md: medians of the rounds.
 """
 
 from __future__ import annotations

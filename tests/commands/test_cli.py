@@ -13,6 +13,7 @@ import pytest
 from conftest import Site
 from vrm import cli
 from vrm.cli import main
+from vrm.commands import check
 
 VRM = [sys.executable, "-m", "vrm"]
 
@@ -105,7 +106,7 @@ def test_a_key_that_must_be_there(empty: Path, capsys: Any) -> None:
 def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def interrupted(arguments: Any) -> int:
         raise KeyboardInterrupt
-    monkeypatch.setattr(cli, "doctor", interrupted)
+    monkeypatch.setattr(check, "doctor", interrupted)
     assert main(["doctor"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == ""
 
@@ -172,9 +173,13 @@ class Careless(Own):
         return {}[job.id]
 
 class Late:
-    def fill(self, now, waiting, first, cluster, policy):
-        for job in waiting[first + 1:]:
-            yield job, 1 / 0
+    def schedule(self, step):
+        for job in step.waiting:
+            yield 1 / 0
+
+class Plain:
+    def schedule(self, step):
+        return [job for job in step.waiting[:1] if step.fits(job)]
 """
 
 
@@ -201,5 +206,5 @@ def test_a_policy_of_ones_own_is_called_as_it_was_named(
     (empty / "own.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(empty))
     monkeypatch.delitem(sys.modules, "own", raising=False)
-    assert main(["simulate", "lublin:64:9", "--backfill", "own:Late"]) == 0  # where none waits
-    assert "FCFS + own:Late, pack" in capsys.readouterr().out
+    assert main(["simulate", "lublin:64:9", "--backfill", "own:Plain"]) == 0
+    assert "FCFS + own:Plain, pack" in capsys.readouterr().out

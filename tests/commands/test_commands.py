@@ -21,7 +21,7 @@ from conftest import Site, wait_until
 import vrm as vrm_package
 from vrm import cli
 from vrm.cli import main
-from vrm.commands.guide import GROUPS, manual
+from vrm.commands.guide import EVERYDAY, GROUPS, manual
 from vrm.commands.parsing import Parser
 from vrm.commands.shared import BOUND
 from vrm.results.metrics import THRESHOLD
@@ -58,12 +58,50 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_command_has_its_place_in_the_overview(capsys: Any) -> None:
     placed = [name for _, names in GROUPS for name in names]
     assert sorted(placed) == sorted(cli.parser().commands())
+    assert main(["help", "--all"]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    for name in placed:
+        assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
+    assert "--failed" in said and "-i {queue,state}" in said
+
+
+def test_vrm_help_shows_the_everyday_commands(capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     said = capsys.readouterr().out
-    assert ended.value.code == 0 and max(map(len, said.splitlines())) <= 80
-    for name in placed:
-        assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
+    assert ended.value.code == 0 and max(map(len, said.splitlines())) <= 80 and "`vrm help --all`" in said
+    shown = re.findall(r"^  (\w+) +\w", said, re.MULTILINE)
+    assert shown == " ".join(names for _, names in EVERYDAY).split() and len(shown) <= 17 and set(shown) <= set(
+        cli.parser().commands())
+    assert len(said.splitlines()) <= 46
+
+
+@pytest.mark.parametrize("name, shown, hidden", [
+    ("simulate", "--nodes", "--warm-up"), ("submit", "--array", "--watts"), ("advise", "--sizes", "--node-order"),
+    ("forecast", "--why", "--lml")])
+def test_a_long_help_page_shows_the_usual_options_and_all_by_all(name: str, shown: str, hidden: str, capsys: Any) -> None:
+    parser = cli.parser().commands()[name]
+    assert set(parser.usual) <= set(parser.options()), "an option of that name is there"
+    assert main(["help", name]) == 0
+    said = capsys.readouterr().out
+    assert shown in said and hidden not in said
+    more = int(re.search(rf"^(\d+) more options: vrm help {name} --all$", said, re.MULTILINE)[1])
+    assert main(["help", name, "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert shown in whole and hidden in whole and "more options" not in whole
+
+    def count(page: str) -> int:
+        return len(re.findall(r"^  -", page, re.MULTILINE))
+
+    assert count(whole) == count(said) + more and main(["help", name]) == 0 and capsys.readouterr().out == said
+
+
+def test_the_second_spelling_of_an_option_is_understood_and_not_shown(capsys: Any) -> None:
+    assert main(["help", "submit", "--all"]) == 0
+    assert "gpus_per_task" not in capsys.readouterr().out
+    for option in ("--gpus-per-task", "--gpus_per_task"):
+        assert cli.parser().parse_all(["submit", "a.x", "2", option, "3"]).gpus_per_task == "3"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -159,7 +197,7 @@ def test_the_table_of_commands_says_what_each_module_has() -> None:
     for name, commands in cli.MODULES.items():
         for word in commands.split():
             alone = cli.parser([word]).commands()
-            assert list(alone) == ["run", "shell", *commands.split(), "doctor"], name
+            assert list(alone) == ["run", "shell", *commands.split()], name
             assert alone[word].format_help() == COMMANDS[f"vrm {word}"].format_help()
 
 

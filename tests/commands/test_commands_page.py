@@ -17,7 +17,7 @@ from conftest import Site, wait_until
 from vrm import cli
 from vrm.commands.parsing import every
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "commands.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "commands.md"
 
 
 def examples() -> list[tuple[str, str]]:

@@ -137,28 +137,26 @@ def test_an_experiment_takes_it_along(here: Path, capsys: Any) -> None:
 # ------------------------------------------------------- dispatchers and placements, live and simulated
 
 MINE = '''\
-from vrm.scheduling import Dispatcher, combine
+from vrm.scheduling import combine
 
 
 class Greedy:
     """Whatever fits starts."""
 
-    def fill(self, now, waiting, first, view, policy):
-        for job in waiting[first + 1:]:
-            placement = policy.place(job, view)
-            if placement is not None:
-                yield job, placement
+    def schedule(self, step):
+        for job in step.waiting:
+            if step.fits(job):
+                yield job
 
 
-class Strict(Dispatcher):
+class Strict:
     """Nobody overtakes the head, and heads start one by one."""
 
     name = "strict"
 
-    def decide(self, now, waiting, view, policy, heads):
-        placement = policy.place(waiting[0], view)
-        if placement is not None:
-            yield waiting[0], placement
+    def schedule(self, step):
+        if step.fits(step.waiting[0]):
+            yield step.waiting[0]
 
 
 def highest_first(job, view, node):
@@ -227,33 +225,24 @@ def test_a_node_order_and_a_share_of_ones_own(site: Site, policy: str) -> None:
 
 
 WRONG = {
-    "twice": ("        yield job, placement\n        yield job, placement\n",
-              "mine.py:10 starts job 2 twice"),
-    "another's": ("        yield Job(77, 'x', 1, 1), placement\n",
-                  "mine.py:9 starts job 77, which does not wait"),
-    "no pair": ("        yield job\n", "mine.py:9 gives Job("),
-    "nowhere": ("        yield job, None\n", "mine.py:9 starts job 2 without a placement"),
-    "taken": ("        yield job, Placement('whole', (1, 1), (1,), 1)\n",
-              "mine.py:9 starts job 2 on cores that are taken"),
-    "too few": ("        yield job, CorePlacement(view.layout, 8, 2)\n",
-                "mine.py:9 starts job 2 on nodes that hold 1 of its 2 ranks"),
+    "twice": ("        yield job\n        yield job\n", "mine.py:7 starts job 2 twice"),
+    "another's": ("        yield Job(77, 'x', 1, 1)\n", "mine.py:6 starts job 77, which does not wait"),
+    "no job": ("        yield job, 1\n", "mine.py:6 gives (Job("),
+    "too large": ("        yield step.waiting[0]\n        yield job\n", "mine.py:7 starts job 2, which does not fit now; ask `step.fits(job)` first"),
     "raises": ("        1 / 0\n", "failed at "),
 }
-"""Endings of a `fill`, with what is said of them."""
+"""Endings of a `schedule`, with what is said of them."""
 
 
 @pytest.mark.parametrize("how", WRONG)
 def test_what_is_wrong_with_what_it_starts_is_reported_by_place(site: Site, how: str) -> None:
     """In one message; the run keeps its journal, and goes on once the file is right."""
     end, said = WRONG[how]
-    broken = ("from vrm.model import CorePlacement, Job, Placement\n\n\nclass Mine:\n"
-              "    def fill(self, now, waiting, first, view, policy):\n"
-              "        job = waiting[-1]\n"
-              "        placement = CorePlacement(view.layout, 8, 1)\n"
-              "        assert placement\n" + end)
-    right = ("class Mine:\n    def fill(self, now, waiting, first, view, policy):\n"
-             "        return ()\n")
-    site.lines("ok.x 3 10 0", "ok.x 3 10 0", f"ok.x {2 if how == 'too few' else 1} 10 0")
+    broken = ("from vrm.model import Job\n\nclass Mine:\n"
+              "    def schedule(self, step):\n"
+              "        job = step.waiting[-1]\n" + end)
+    right = "class Mine:\n    def schedule(self, step):\n        return [job for job in step.waiting[:1] if step.fits(job)]\n"
+    site.lines("ok.x 3 10 0", "ok.x 3 10 0", f"ok.x {2 if how == 'too large' else 1} 10 0")
     done = own_run(site, 1, 4, broken, Scheduling={"Backfilling": "mine:Mine"},
                    Allocation={"Policy": "pack"})
     text = done.stdout + done.stderr
@@ -284,9 +273,11 @@ def test_what_is_wrong_with_what_it_starts_is_reported_by_place(site: Site, how:
      "    def nodes(self, job):\n        return 1\n\n    def place(self, job, view):\n"
      "        return Placement('whole', (1, 1), (1,), job.procs)\n",
      "own.py:11 puts job 1 on cores that are taken, or down (nodes n0)"),
+    ("--backfill", "class mine:\n    def schedule(self, step):\n        return 5\n",
+     "failed: TypeError: 'int' object is not iterable"),
     ("--backfill", "from vrm.scheduling import Dispatcher\n\n\nclass mine(Dispatcher):\n"
      "    def decide(self, now, waiting, view, policy, heads):\n        return 5\n",
-     "failed: TypeError: 'int' object is not iterable"),
+     "`own:mine` has `fill`, which vrm does not call any more: give it `schedule(self, step)`"),
     ("--backfill", "def mine():\n    return 5\n", "makes no backfilling"),
 ])
 def test_what_is_wrong_in_a_simulation_is_reported_by_place(

@@ -16,12 +16,13 @@ def widest(job, now, nodes):
 class ShortOnly:
     """Behind the head, jobs of at most a minute start."""
 
-    def fill(self, now, waiting, first, view, policy):
-        for job in waiting[first + 1:]:
-            if job.expected <= 60:
-                placement = policy.place(job, view)
-                if placement is not None:
-                    yield job, placement
+    def schedule(self, step):
+        waits = False
+        for job in step.waiting:
+            if (not waits or job.expected <= 60) and step.fits(job):
+                yield job
+            else:
+                waits = True
 
 
 def even(job, view, node):

@@ -70,7 +70,7 @@ JOBS = [running(1, "lu.B.x", 2, NOW - 17, 45.0), running(0, "ft.B.x", 6, NOW - 2
         queued(2, "mg.B.x", 8, 10.0, expected_start=NOW + 33), queued(3, "lu.B.x", 8, 120.0)]
 NODES = [("n0", True, [[0, 0, 1, 1], [0, 0, None, None]]),
          ("n1", True, [[0, 0, None, None], [None] * 4]), ("n2", False, [[None] * 4] * 2)]
-HEAD = "WFP3, backfilling easy, strip: 2 running, 2 waiting, 6 ended (1 failed, 2 refused); 2 s ago"
+HEAD = "WFP3 + EASY, strip: 2 running, 2 waiting, 6 ended (1 failed, 2 refused); 2 s ago"
 
 
 def lines(text):
@@ -84,7 +84,7 @@ def test_queue_table():
     assert lines(queue_table(snapshot(NODES, JOBS), NOW)) == [
         HEAD,
         "+----+--------+-------+--------+----------+-----------+",
-        "| Id | App    | Procs | Status | Started  | Remaining |",
+        "| Id | App    | Ranks | Status | Started  | Remaining |",
         "+----+--------+-------+--------+----------+-----------+",
         "| 0  | ft.B.x | 6     | R      | 13:39:40 | 00:00:33  |",
         "| 1  | lu.B.x | 2     | R      | 13:39:50 | 00:00:28  |",
@@ -114,9 +114,9 @@ def test_state_table():
 def test_no_jobs_and_no_nodes():
     empty = snapshot(ended={"completed": 0})
     assert lines(queue_table(empty, NOW)) == [
-        "WFP3, backfilling easy, strip: 0 running, 0 waiting, 0 ended; 2 s ago",
+        "WFP3 + EASY, strip: 0 running, 0 waiting, 0 ended; 2 s ago",
         "+----+-----+-------+--------+---------+-----------+",
-        "| Id | App | Procs | Status | Started | Remaining |",
+        "| Id | App | Ranks | Status | Started | Remaining |",
         "+----+-----+-------+--------+---------+-----------+",
         "+----+-----+-------+--------+---------+-----------+",
     ]
@@ -596,7 +596,7 @@ def test_the_table_has_columns_for_what_tells_jobs_apart_and_for_why_they_wait()
     state = snapshot(NODES, [JOBS[0], ARRAY], format=2)
     table = [[cell.strip() for cell in line.split("|")[1:-1]]
              for line in queue_table(state, NOW).splitlines() if line.startswith("|")]
-    assert table[0] == ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining",
+    assert table[0] == ["Id", "App", "Name", "Args", "Ranks", "Status", "Started", "Remaining",
                         "Why"]
     assert table[2] == ["3", "part.x", "sweep[10]", "-i 10 -o 'a b'", "2", "after 0-2", "-",
                         "00:01:00", "behind job 2"]

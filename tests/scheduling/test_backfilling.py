@@ -258,11 +258,10 @@ def test_a_backfilling_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_backfilling.py").write_text(
         "class Greedy:\n"
         "    name = 'greedy'\n"
-        "    def fill(self, now, waiting, first, cluster, policy):\n"
-        "        for job in waiting[first + 1:]:\n"
-        "            placement = policy.place(job, cluster)\n"
-        "            if placement is not None:\n"
-        "                yield job, placement\n")
+        "    def schedule(self, step):\n"
+        "        for job in step.waiting:\n"
+        "            if step.fits(job):\n"
+        "                yield job\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     cluster = Cluster(single_cores(2))
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("my_backfilling:Greedy"),

@@ -14,27 +14,28 @@ from hypothesis import strategies as st
 from reference import HEATMAP, Task, different_nodes, regular_nodes, workloads
 from vrm.model import Cluster, Heatmap, Infeasible, Job
 from vrm.scheduling import Dispatcher, JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.custom import dispatcher_of
+from vrm.scheduling.own_dispatcher import own_dispatcher
 
 State = tuple[Cluster, JobQueue, Scheduler]
 
 
 class Alternating:
-    """A user's own: fills at every second step, as it remembers."""
+    """A user's own: backfills at every second step, as it remembers."""
 
     def __init__(self) -> None:
         self.steps = [0]
 
-    def fill(self, now: float, waiting: Any, first: int, view: Any, policy: Any) -> Any:
+    def schedule(self, step: Any) -> Any:
         self.steps[0] += 1
-        for job in waiting[first + 1:] if self.steps[0] % 2 else ():
-            placement = policy.place(job, view)
-            if placement is not None:
-                yield job, placement
+        for job in step.waiting:
+            if step.fits(job):
+                yield job
+            elif self.steps[0] % 2 == 0:
+                return
 
 
 def dispatcher(name: str) -> Dispatcher:
-    return dispatcher_of(name, Alternating()) if name == "own" else make_backfilling(name)
+    return own_dispatcher(name, Alternating()) if name == "own" else make_backfilling(name)
 
 
 def run(state: State, tasks: Sequence[Task], begin: float, end: float = float("inf")

@@ -462,11 +462,15 @@ def test_a_users_own_ordering_backfilling_and_placement() -> None:
     class Lucky:
         """Backfills the last job of the queue if it fits."""
 
-        def fill(self, now: float, waiting: Any, first: int, cluster: Cluster, policy: Any) -> Any:
-            job = waiting[-1]
-            placement = policy.place(job, cluster)
-            if placement is not None:
-                yield job, placement
+        def schedule(self, step: Any) -> Any:
+            for job in step.waiting:
+                if not step.fits(job):
+                    break
+                yield job
+            else:
+                return
+            if step.fits(step.waiting[-1]):
+                yield step.waiting[-1]
 
     def from_the_top(cluster: Cluster, heatmap: Any) -> Any:
         from vrm.model import Infeasible, Placement

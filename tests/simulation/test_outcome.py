@@ -1,5 +1,5 @@
 """What a simulation gives back: jobs as a sequence, as columns, as pandas' table, as a trace, and in a
-notebook; users seen by an ordering; and the examples of docs/simulation.md."""
+notebook; users seen by an ordering; and the examples of the pages on simulation."""
 
 from __future__ import annotations
 
@@ -212,11 +212,14 @@ def test_an_ordering_sees_the_users_of_a_trace(tmp_path: Path) -> None:
     assert found.summary["algorithm"] == "Fair" and fair.had == {"8": 30.0, "9": 10.0}
 
 
-# ---------------------------------------------------------------------------------- the document
+# ---------------------------------------------------------------------------------- the documents
 
 
-def blocks(kind: str) -> list[str]:
-    text = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+COMMAND_PAGES = ("guide/simulation.md", "reference/simulation.md")
+
+
+def blocks(kind: str, *pages: str) -> list[str]:
+    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
 
 
@@ -224,10 +227,10 @@ def blocks(kind: str) -> list[str]:
 def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: Any,
                                     capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    code = blocks("python")
+    code = blocks("python", "how-to/simulate-python.md")
     assert len(code) == 6
     names = {"__name__": "__main__"}
-    exec(compile(code[number], f"docs/simulation.md, example {number + 1}", "exec"), names)
+    exec(compile(code[number], f"docs/how-to/simulate-python.md, example {number + 1}", "exec"), names)
     assert capsys.readouterr().out
 
 
@@ -235,13 +238,13 @@ def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: An
 def test_the_commands_run(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     import shlex
     monkeypatch.chdir(tmp_path)
-    commands = [line.partition("#")[0] for block in blocks("sh") for line in block.splitlines()
+    commands = [line.partition("#")[0] for block in blocks("sh", *COMMAND_PAGES) for line in block.splitlines()
                 if line.startswith("vrm ") and not line.startswith("vrm check")]  # wants programs
     assert len(commands) >= 8
     (tmp_path / "trace.swf").write_text("; MaxProcs: 4\n" + "".join(
         f"{number} {number} -1 10 1 -1 -1 1 10 -1 1 1 -1 1 -1 -1 -1 -1\n" for number in range(1, 40)))
     (tmp_path / "queue").write_text("bt.D.x 4 60 0 3\n" * 9)
-    machine, = (text for text in blocks("yaml") if text.startswith("# cluster.yaml"))
+    machine, = (text for text in blocks("yaml", *COMMAND_PAGES) if text.startswith("# cluster.yaml"))
     (tmp_path / "cluster.yaml").write_text(machine)
     (tmp_path / "heatmap.csv").write_text(
         "placement,app,procs,partner,partner_procs,speedup_compact\nstrip,bt.D,4,bt.D,4,0.9\n")

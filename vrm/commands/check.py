@@ -16,11 +16,13 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "check", check, "check the configuration and its queue", [shared],
-        "vrm check\nvrm check --estimates estimates.csv\nvrm check --nodes 4 --sockets 2 --cores 16",
+        "vrm check\nvrm check --deep\nvrm check --estimates estimates.csv\nvrm check --nodes 4 --sockets 2 --cores 16",
         "Shows every line of the queue that can never run, and why: too many ranks, a program that "
-        "is missing, a line that is not understood. Starts nothing.\n\n"
-        "Exit status: 0 every job can run, 1 some never can, 2 the configuration cannot be used.")
+        "is missing, a line that is not understood. Starts nothing, except with --deep.\n\n"
+        "Exit status: 0 every job can run, 1 some never can, 2 the configuration or this machine cannot be used.")
     add = parser.add_argument
+    add("--deep", action="store_true",
+        help="also look at this machine: nodes, MPI, programs and files; starts one rank")
     add("--estimates", metavar="FILE",
         help="also compare with measured run times, as `vrm calibrate` writes them")
     for name, what in (("nodes", "nodes"), ("sockets", "sockets per node"),
@@ -29,11 +31,30 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
             help=f"check for N {what}, instead of what is found here")
     add("--machine", metavar="FILE", help="check for the nodes of a machine file (see "
         "`vrm simulate --machine`)")
+    command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong", [shared], "vrm doctor",
+            "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
+            "Exit status: 0 jobs can run, 2 they cannot.")
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Print what is found on this machine and what is wrong; 0 jobs can run, 2 they cannot."""
+    from vrm.live.site.doctor import examine
+    from vrm.system.colour import marked
+
+    findings = examine(getattr(arguments, "config", default_config()))
+    for finding in findings:
+        print(marked(str(finding)))
+    return UNUSABLE if any(finding.wrong for finding in findings) else ALL_RUN
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Check and print; see the module for the exit status."""
+    return max(doctor(arguments), _check(arguments)) if arguments.deep else _check(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
     from vrm.live.site.check import check as examine
+    from vrm.system.colour import marked
     from vrm.system.trust import distrust
     from vrm.scheduling import PolicyError
 
@@ -51,7 +72,7 @@ def check(arguments: argparse.Namespace) -> int:
     except PolicyError as error:  # the user's own policy, asked about a job
         raise CannotRun(str(error)) from error
     for finding in report.findings:
-        print(finding)
+        print(marked(str(finding)))
     if not report.usable:
         print("\nvrm cannot run with this configuration: see what is marked `wrong`")
         return UNUSABLE

@@ -19,6 +19,14 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "completion", "plugins")))
 
+EVERYDAY: tuple[tuple[str, str], ...] = (
+    ("Begin", "init check"), ("Run", "run submit cancel requeue script stop"),
+    ("Look", "queue status log top forecast"), ("Decide", "advise simulate report"), ("Help", "help"))
+"""What `vrm --help` shows of them."""
+
+FORMER = {"doctor": "check --deep", "explain": "forecast ID --why", "whatif": "advise --sizes"}
+"""Commands that do what others do with an option; both words are understood."""
+
 SHORT = """vrm runs your own queue of MPI jobs on the cores you have, in your order.
 
   vrm init                 write vrm.yaml and a queue for this directory
@@ -35,27 +43,32 @@ def short() -> str:
     return SHORT
 
 
-def overview(parser: Parser) -> str:
-    """All commands, in groups."""
+def overview(parser: Parser, whole: bool = False) -> str:
+    """The everyday commands in groups, or the `whole` of them with the options of a run."""
     known = parser.commands()
     parts = [parser.format_usage().strip(), SHORT.partition("\n")[0]]
-    helps = {action.dest: action.help for whole in parser._actions
-             if isinstance(whole, argparse._SubParsersAction)
-             for action in whole._choices_actions}
+    helps = {action.dest: action.help for every in parser._actions
+             if isinstance(every, argparse._SubParsersAction)
+             for action in every._choices_actions}
     ours = {name for _, names in GROUPS for name in names}
-    for title, names in (*GROUPS, ("Of installed packages", tuple(name for name in known if name not in ours))):
+    added = ("Of installed packages", tuple(name for name in known if name not in ours))
+    groups = GROUPS if whole else tuple((title, tuple(names.split())) for title, names in EVERYDAY)
+    for title, names in (*groups, added):
         rows = [f"  {name:<12}{helps[name]}" for name in names if name in known]
         if rows:
             parts.append("\n".join([f"{title}:", *rows]))
     formatter = parser._get_formatter()
     formatter.start_section("options")
-    formatter.add_arguments(parser._actions[:-1])
+    formatter.add_arguments(action for action in parser._actions[:-1]
+                            if whole or {"--help", "--config", "--version", "--on"} & {*action.option_strings})
     formatter.end_section()
     parts.append(formatter.format_help().strip())
-    parts.append("`vrm help COMMAND` explains a command and has an example.\n"
-                 "`vrm help config` explains the keys of the configuration.\n"
-                 "`man vrm` is the manual page; `vrm help --man` prints it.\n"
-                 "`vrm` alone runs ./vrm.yaml.")
+    former = [f"`vrm {name}` is the same as `vrm {other}`." for name, other in FORMER.items() if name in known]
+    parts.append("\n".join([*(former if whole else ["`vrm help --all` shows all commands and options."]),
+                            "`vrm help COMMAND` explains a command and has an example.",
+                            "`vrm help config` explains the keys of the configuration.",
+                            "`man vrm` is the manual page; `vrm help --man` prints it.",
+                            "`vrm` alone runs ./vrm.yaml."]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -63,11 +76,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "help", show, "explain vrm or one of its commands", [],
-        "vrm help submit\nvrm help config\nvrm help npb build\nvrm help --man > vrm.1",
+        "vrm help submit\nvrm help --all\nvrm help simulate --all\nvrm help config\nvrm help --man > vrm.1",
         "pip installs the manual page, except with -e: with vrm on PATH `man vrm` shows it. --man prints it, or that "
         "of one command; `man ./vrm.1` shows such a file.")
     parser.add_argument("words", metavar="COMMAND", nargs="*", help="a command, or `config`: every key of the "
                         "configuration with its default (default: all of vrm)")
+    parser.add_argument("--all", action="store_true", help="all commands, or all options of the command")
     parser.add_argument("--man", action="store_true", help="print a manual page, in roff")
 
 
@@ -85,7 +99,7 @@ def show(arguments: argparse.Namespace) -> int:
             arguments.parser.error(f"there is no command `{' '.join(arguments.words)}`"
                                    + meant(word, list(below)))
         found = below[word]
-    print(manual(found) if arguments.man else found.format_help(), end="")
+    print(manual(found) if arguments.man else found.format_help(arguments.all), end="")
     return 0
 
 

@@ -45,6 +45,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="submit nothing; say when the job would start, with or without a running manager")
     add("--json", action="store_true", help="with --test-only: as JSON")
     add("--wait", action="store_true", help="wait until it has ended; the exit status is the job's")
+    parser.usual = ("--exclusive", "--test-only", "--wait", "--cores", "--name", "--after", "--array", "--each",
+                    "--dir", "--retries", "--gpus-per-task", "--mem-per-task")
     parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
@@ -64,8 +66,10 @@ def _add_fields(add: Callable[..., Any]) -> None:
             "action": "store_const", "const": "1"}
         if field.kind.repeated:
             how["action"] = "append"
-        names = {f"--{field.word.replace('_', '-')}", f"--{field.word}"}
-        add(*sorted(names), help=option.help, **how)
+        name = f"--{field.word.replace('_', '-')}"
+        add(name, help=option.help, **how)
+        if "_" in field.word:
+            add(f"--{field.word}", **{**how, "help": argparse.SUPPRESS, "dest": name[2:].replace("-", "_")})
 
 
 def _options() -> list[tuple[Field, Option]]:

@@ -14,7 +14,7 @@ Action = Callable[[argparse.Namespace], int]
 
 
 _SLURM = ("run it with vrm's commands of Slurm and PBS first on PATH: `vrm run -- bash script.sh`, `vrm shell`; "
-          "or type `vrm slurm {}` (docs/slurm.md)")
+          "or type `vrm slurm {}` (docs/how-to/slurm.md)")
 
 HINTS: dict[Any, str] = {
     **{name: _SLURM.format(name) for name in ("sbatch", "squeue", "scancel", "sacct", "sinfo", "srun", "salloc", "qsub",
@@ -46,6 +46,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, rest: str = "", **options: Any) -> None:
         self.later: Callable[[], None] | None = None
         """Adds the arguments when they are needed first, where finding them takes time."""
+        self.usual: tuple[str, ...] = ()
+        """The options that the help page shows where there are many, as they are typed; none: all."""
         super().__init__(*arguments, **{"formatter_class": Help, **options})
         self.rest = rest
         self.set_defaults(parser=self)
@@ -66,10 +68,22 @@ class Parser(argparse.ArgumentParser):
         self.options()
         return super().format_usage()
 
-    def format_help(self) -> str:
-        """argparse's, of all arguments."""
-        self.options()
-        return super().format_help()
+    def format_help(self, whole: bool = False) -> str:
+        """argparse's, of the usual arguments, or of the `whole` of them."""
+        shown = {*(self.options() if whole or not self.usual else self.usual), "--help", "--config"}
+        hidden = {action: action.help for action in self._actions if action.option_strings
+                  and action.help != argparse.SUPPRESS and not shown & {*action.option_strings}}
+        end = self.epilog
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        if hidden:
+            self.epilog = f"{len(hidden)} more options: vrm help {self.prog.partition(' ')[2]} --all\n\n{end or ''}"
+        try:
+            return super().format_help()
+        finally:
+            self.epilog = end
+            for action, text in hidden.items():
+                action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """argparse's, with the words after the first `--` as a tuple under the name `rest`."""

@@ -23,8 +23,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "plugins", plugins, "list what installed packages add to vrm", [],
         "vrm plugins\nvrm plugins --json",
         "Policies, launchers, batch systems, workload formats and commands by their names, those of vrm and those of "
-        "installed packages, which declare them as entry points of a group (docs/extending.md). Exit status: 0, or 1 "
-        "where something that a package adds cannot be used.")
+        "installed packages, which declare them as entry points of a group (docs/how-to/extending.md). Exit status: 0, "
+        "or 1 where something that a package adds cannot be used.")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -93,4 +93,4 @@ def show(records: list[dict[str, Any]]) -> None:
                 if record["trouble"]:
                     print(f"{'':<22}!! {record['trouble']}")
     if all(record["package"] == "vrm" for record in records):
-        print("\nNo installed package adds to them; docs/extending.md says how one does.")
+        print("\nNo installed package adds to them; docs/how-to/extending.md says how one does.")

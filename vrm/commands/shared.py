@@ -23,7 +23,7 @@ BOUND = 10.0
 
 
 MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "
-           "(docs/install.md)")
+           "(docs/guide/install.md)")
 """What is said of a part of vrm that is not there."""
 
 

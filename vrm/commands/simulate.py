@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+USUAL = ("--algorithm", "--backfill", "--policy", "--heatmap", "--estimates", "--nodes", "--sockets", "--cores",
+         "--machine", "--jobs", "--out", "--json")
+"""The options that most simulations are given."""
+
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's; it has a `-c` of its own kind."""
@@ -33,6 +37,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "The scheduler is that of live runs. Options override the configuration. Without nodes, "
         "a trace's header gives their number (processors count as nodes of one core).",
         usage="%(prog)s WORKLOAD [options]")
+    parser.usual = USUAL
     parser.later = partial(_add_arguments, parser)
 
 
@@ -58,7 +63,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--load", metavar="FACTOR", type=factor, default=1.0,
         help="divide the times between submissions (2: twice the load)")
     add("--units", action="store_true",
-        help="a row of n nodes is n equal parts, several of which may be on one node (default: n nodes)")
+        help="a row of n nodes is n equal parts; several may be on one node (default: n nodes)")
     add("--clean", action="store_true",
         help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
     add("--keep-estimates", action="store_true",

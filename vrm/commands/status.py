@@ -48,6 +48,7 @@ def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.results import state
     from vrm.report import tables
+    from vrm.system.colour import marked
 
     run = run_of(arguments)
     path = run.state
@@ -74,7 +75,7 @@ def info(arguments: argparse.Namespace) -> int:
         parts = render()
     except ValueError as error:
         raise CannotRun(str(error)) from error
-    sys.stdout.writelines(parts)
+    sys.stdout.writelines(parts if arguments.json else map(marked, parts))
     print()
     return 0
 

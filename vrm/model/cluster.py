@@ -172,7 +172,7 @@ class Pool:
 
     def free_on(self, node: int) -> int:
         """Cores of a node that nobody holds and no lane keeps; 0 when it is down. For policies of
-        users: docs/policies.md."""
+        users: docs/how-to/policies.md."""
         if not self.up >> node & 1:
             return 0
         facts = self.nodes[node]
@@ -333,7 +333,7 @@ class Cluster(Pool):
         return self._ends
 
     def copy(self) -> Cluster:
-        """An independent copy with all bookings, for a run that goes on from here. Watchers stay
+        """An independent copy with all bookings, for a run that continues from here. Watchers stay
         with the original."""
         twin = Cluster.__new__(Cluster)
         self._copy_to(twin)

@@ -301,7 +301,7 @@ class Job:
 
     `submit` is the submission time in seconds. `walltime` is the user's limit in seconds and
     `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
-    by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
+    by the one, scheduling by the other. Jobs of a higher `priority` are first, whatever the
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
     `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
     `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on

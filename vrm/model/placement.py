@@ -233,9 +233,9 @@ class Placement:
     filled. For CORES, it is one set of cores (numbered as in `layout`), which ranks fill by number.
 
     `procs` is the number of ranks, `width` that of the cores of each, which lie in one socket. `size` counts what the
-    job holds, in nodes or cores. `most` tells how many ranks a node takes where that is less than its cores allow (for
+    job holds, in nodes or cores. `most` is how many ranks a node takes where that is less than its cores allow (for
     lack of other resources). `devices` are given when the job is booked. `frequency` is that of its cores in GHz (0: as
-    the nodes choose), `pace` its run time there as a multiple of that of which its user speaks.
+    the nodes choose), `pace` its run time there as a multiple of that which its user gave.
 
     With a `lease` the ranks are on cores that running jobs hold and lend: `room` is what passed to the job from lenders
     that have ended.
@@ -320,7 +320,7 @@ class Placement:
         return self.grown[0][1] if self.grown else self
 
     def slower(self, cores: int) -> float:
-        """The run time there as a multiple of the expected one, of ranks that asked for so many cores each."""
+        """The run time there as a multiple of the expected one, with `cores` asked for by each rank."""
         return self.pace if self.lease is None else self.pace * cores / self.width
 
     def lane(self, node: int) -> int:

@@ -125,7 +125,7 @@ class Rules:
         NO_QUEUES, "queues", "Queues", "limits, nodes, priorities and expected waits of queues")
     node_order: Any = _rule(
         "auto", "text", "Allocation.NodeOrder",
-        "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
+        "which nodes are first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
         "number, heatmap (default: heatmap under strip, first-fit under pack, else number)", metavar="NAME",
         example="weighted", own=True)
 
@@ -147,17 +147,17 @@ class Rules:
         metavar="NAME|EXPR", example="sjf", own=True)
     starvation: float = _rule(
         0.0, "number", "Starvation.Factor",
-        "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
+        "with easy: jobs that have waited longer than X times the mean wait are first (0: off)",
         metavar="X", example="25")
     events: str = _rule(
         "instant", "events", "Scheduling.Events",
         "simulated only: one decision for all that happens at one moment (instant), or one after each "
-        "submission and each end, none at corrections (published: docs/estimates.md)", metavar="HOW",
+        "submission and each end, none at corrections (published: docs/reference/estimates.md)", metavar="HOW",
         example="published", record="event_order")
     malleable: float = _rule(
         0.0, "share", "Sharing.MalleableShare",
         "simulated only: all jobs run on whole nodes with a rank on each socket, and the share X of them, "
-        "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/sd-policy.md)", metavar="X",
+        "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/reference/sd-policy.md)", metavar="X",
         example="0.5")
     malleable_seed: int = _rule(
         1, "count", "Sharing.MalleableSeed", "which ones: another N, others", metavar="N",
@@ -169,7 +169,7 @@ class Rules:
     power_cap: str = _rule(
         "", "cap", "PowerCap",
         "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "
-        "until what they draw is left (docs/energy.md)", metavar="WATTS|FILE", example="5000")
+        "until what they draw is left (docs/how-to/energy.md)", metavar="WATTS|FILE", example="5000")
 
     def record(self) -> dict[str, Any]:
         """What files have of it; `read` reads that."""
@@ -205,7 +205,7 @@ class Rules:
         return cls(**found)
 
     def changes(self) -> dict[str, Any]:
-        """What a running manager is told to schedule by these: the keys of CHANGEABLE, as files have
+        """What a running manager gets to schedule by these: the keys of CHANGEABLE, as files have
         them."""
         return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
 

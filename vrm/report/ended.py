@@ -22,7 +22,7 @@ def ended_table(rows: Sequence[JobRow], width: int | None = None, all_of_them: b
     as it gets).
     """
     last = rows if all_of_them else rows[-LAST:]
-    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Ran", "Why"]
+    names = ["Id", "App", "Name", "Args", "Ranks", "Status", "Started", "Ran", "Why"]
     cells = [_cells(row) for row in last]
     drop_empty(names, cells, ("Why", "Args", "Name"))
     if width is not None:

@@ -28,7 +28,9 @@ from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.hosts import fold as fold_nodes
+from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
+from vrm.system.colour import marked
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -68,7 +70,7 @@ class _Head:
         rules, manager, ended = (snapshot[key] for key in ("scheduling", "manager", "ended"))
         others = ", ".join(f"{count} {what}" for what, count in ended.items()
                            if count and what != "completed")
-        policies = f"{rules['algorithm']}, backfilling {rules['backfilling']}, {rules['policy']}:"
+        policies = f"{policy_name(rules['algorithm'], rules['backfilling'])}, {rules['policy']}:"
         counts = (f"{len(self.running)} running, {_count(self.queued)} waiting,"
                   f" {sum(ended.values())} ended{f' ({others})' if others else ''};"
                   f" {ago(self.age)} ago")
@@ -225,7 +227,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
-    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining",
+    names = ["Id", "App", "Name", "Args", "Ranks", "Status", "Started", "Remaining",
              "Expected", "Forecast", "Why"]
     drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
     if width is not None:
@@ -266,7 +268,7 @@ _NARROW = 100
 """Columns of a terminal below which ranges of forecasts are left out."""
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
-_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Procs")
+_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Ranks")
 """Columns that are left out, in this order, where the table is still too wide."""
 
 
@@ -542,7 +544,7 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
                 except (OSError, ValueError) as error:
                     text = f"{clock(time.time())} {shown(str(error))}\n{last}"
                 if screen:
-                    out.write(_frame(text, _size(out)))
+                    out.write(marked(_frame(text, _size(out)), out))
                 else:
                     out.write(("" if first else "-" * 40 + "\n") + text.rstrip("\n") + "\n")
                 out.flush()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from vrm.model import JobState
 from vrm.run.book import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
 
-NODE_LOSSES = 3
-"""How many lost nodes a job may outlive without using a retry: it may be what takes them down."""
+LOSSES = 3
+"""How many lost nodes and failed starts of its launcher a job survives without using a retry: it may cause them."""
 
 
 def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue: bool
@@ -21,6 +21,8 @@ def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue
     `Interrupted`), unless the job itself says something else (its field `requeue`: yes or no).
     """
     own = entry.details.more.get("requeue", "")
+    if intent == "unstarted" and entry.losses < LOSSES:  # nothing of it ran
+        return f"it was not started: {reason}", False
     if own == "no":
         return "", False
     if intent == "requeue":
@@ -32,7 +34,7 @@ def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue
         return ("interrupted by the end of the allocation" if requeue else ""), False
     if intent == "pause":
         return "the manager was stopped (OnStop: requeue)", False
-    if intent == "node" and requeue and entry.losses < NODE_LOSSES:
+    if intent == "node" and requeue and entry.losses < LOSSES:
         return f"interrupted: {reason}", False
     if entry.tries < entry.details.retries:
         return f"{state.value} ({reason}); retry {entry.tries + 1} of {entry.details.retries}", True

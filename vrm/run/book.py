@@ -76,9 +76,9 @@ class SharedDependencies:
 @dataclass(slots=True, eq=False)
 class Entry:
     """A job and where it is in its life. `tries` counts the retries that were used, `losses` how
-    often it has lost a node, `wish` is what it waits for, once it waits, `wished` are those of
-    others in which it is (and what they want of it), `late`: it would not end before the
-    allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
+    often it has lost a node or its launcher failed before it ran, `wish` is what it waits for, once
+    it waits, `wished` are those of others in which it is (and what they want of it), `late`: it would not end before
+    the allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
     `begun` is when it first began, or was found never to, in seconds; `early`: it is not to start yet, but at
     `begin`. `cause` is why it ended, "" where there is nothing to say of that."""
 

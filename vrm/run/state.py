@@ -270,7 +270,7 @@ class State:
     def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
               **origin: Any) -> list[Dropped]:
         """A job that ran or ended waits again; `retry`: it uses up one of its retries. With
-        `lost=True` it has lost a node. The result is as of `submit`."""
+        `lost=True` it has lost a node or its launcher failed before it ran. The result is as of `submit`."""
         entry = self.entry(job_id)
         self.intents.pop(job_id, None)
         self.running.pop(job_id, None)

@@ -14,10 +14,11 @@ from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
 from vrm.model.rules import KEYS, WORDS, Rules
 from vrm.scheduling.dispatchers import make_backfilling, with_order
-from vrm.scheduling.custom import dispatcher_of, make_policy, placement_of
+from vrm.scheduling.custom import make_policy, placement_of
 from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.ordering import Ordering, make_ordering, own_ordering
+from vrm.scheduling.own_dispatcher import own_dispatcher
 from vrm.scheduling.power_cap import check_energy, under_cap
 from vrm.scheduling.registry import PolicyError, own_name
 from vrm.scheduling.scheduler import Scheduler
@@ -37,7 +38,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     """Return the scheduler that these rules describe, for a machine.
 
     The policies of the rules are names, as the configuration has them, or the objects that they stand for: an
-    `Ordering` or a function `utility(job, now, nodes)`, a `Dispatcher` or an object with `fill` or `plan`, a
+    `Ordering` or a function `utility(job, now, nodes)`, an object with `schedule(step)`, a
     function `policy(cluster, heatmap)`. `heatmap` orders nodes under the policy strip. `declared` are classes of
     energy of nodes that are not in the machine now. The machine gets its budget of power.
 
@@ -98,8 +99,10 @@ def _ordering(algorithm: Any) -> Ordering:
 def _dispatcher(backfill: Any) -> Dispatcher:
     if isinstance(backfill, (str, int)):
         return make_backfilling(backfill)
-    return dispatcher_of(own_name(backfill), backfill, f"backfill={backfill!r}: give a name, a number of "
-                         "reservations, or an object with `fill` or `plan`")
+    if isinstance(backfill, Dispatcher):
+        return backfill
+    return own_dispatcher(own_name(backfill), backfill, f"backfill={backfill!r}: give a name, a number of "
+                         "reservations, or an object with `schedule(step)`")
 
 
 def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> PlacementPolicy:

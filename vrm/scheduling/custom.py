@@ -1,4 +1,4 @@
-"""Policies of a user's own, made to what vrm works with: whatever they raise, or give that cannot be,
+"""Placement policies of a user's own, made to what vrm works with: whatever they raise, or give that cannot be,
 is a PolicyError which names the place in the user's file.
 
 Only here it is looked at what a user's object has.
@@ -6,11 +6,9 @@ Only here it is looked at what a user's object has.
 
 from __future__ import annotations
 
-import copy
-import math
 import re
 from typing import Any
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 
 from vrm.model import bits
 from vrm.model.amounts import said
@@ -20,122 +18,13 @@ from vrm.model.job import Infeasible, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, PlacementPolicy
 from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.lanes import LanePolicy
 from vrm.scheduling.placement import POLICIES, combine
-from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
 from vrm.scheduling.spread import admits, lacking_licence, named, stranger
 
 _PARTS = re.compile(r"\s+x\s+")
-
-
-# ------------------------------------------------------------------------------------ dispatchers
-
-
-def dispatcher_of(text: str, made: Any, otherwise: str = "") -> Dispatcher:
-    """The dispatcher that a user's object is; `text` names it. Raises PolicyError, with the text
-    `otherwise`, for what is none."""
-    if isinstance(made, Dispatcher) and type(made).__module__.startswith("vrm."):
-        return made
-    for name in ("decide", "plan", "fill"):
-        if callable(getattr(made, name, None)):
-            return OwnDispatcher(text, made)
-    raise PolicyError(otherwise or f"`{text.strip()}` makes no backfilling; it must give an object "
-                      "with `fill`, as Easy has it, or `plan`")
-
-
-class OwnDispatcher(Dispatcher):
-    """A user's object with `fill` or `plan`, or a Dispatcher of theirs; what it starts is checked."""
-
-    def __init__(self, text: str, own: Any) -> None:
-        super().__init__()
-        self.name = str(getattr(own, "name", text))
-        self._text = text.strip()
-        self._own = own
-        self._decides = next((name for name in ("plan", "decide")
-                              if callable(getattr(own, name, None))), "fill")
-        if isinstance(own, Dispatcher) and type(own).decide is Dispatcher.decide:
-            self._decides = "fill"
-        self.heads_first = self._decides == "fill"
-        self.kept = bool(getattr(own, "kept", False))
-        self.lends = bool(getattr(own, "lends", False))
-
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
-               heads: int) -> Starts:
-        """What the user's object says, or the heads and what it fills in behind them."""
-        if self._decides == "fill":
-            return super().decide(now, waiting, view, policy, heads)
-        own = getattr(self._own, self._decides)
-        more = (heads,) if self._decides == "decide" else ()
-        return self._checked(own, (now, waiting, view, policy, *more), waiting, view)
-
-    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
-             policy: PlacementPolicy) -> Starts:
-        """What the user's object fills in."""
-        return self._checked(self._own.fill, (now, waiting, first, view, policy), waiting, view)
-
-    def _checked(self, own: Callable[..., Any], arguments: tuple[Any, ...], waiting: Waiting,
-                 view: Cluster) -> Starts:
-        found = own  # what is asked for its place
-        started: dict[int, None] = {}
-
-        def wrong(what: str) -> PolicyError:
-            return PolicyError(f"`{self._text}`{where(found)} {what}")
-
-        def ask() -> Any:
-            nonlocal found
-            found = own(*arguments)
-            return iter(found if found is not None else ())
-
-        steps = guarded(self._text, ask)()
-        while True:
-            one = guarded(self._text, lambda: next(steps, None))()
-            if one is None:
-                return
-            if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], Job)):
-                raise wrong(f"gives {shortened(one)}; give pairs of a job and its placement: "
-                            "`yield job, policy.place(job, view)` where that is not None")
-            job, placement = one
-            if job.id in started:
-                raise wrong(f"starts job {job.id} twice")
-            if not waiting.holds(job):
-                raise wrong(f"starts job {job.id}, which does not wait"
-                            + (": it runs" if job.id in view.bookings else ""))
-            fault = fault_of(job, placement, view)
-            if fault:
-                raise wrong(f"starts job {job.id} {fault}")
-            started[job.id] = None
-            yield job, placement
-
-    def wake(self, now: float) -> float:
-        """As the user's object says; it may have no `wake`."""
-        own = getattr(self._own, "wake", None)
-        return math.inf if own is None else float(guarded(self._text, own)(now))
-
-    def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
-        """As the user's object says; it may have no `reservations`."""
-        own = getattr(self._own, "reservations", None)
-        if own is None:
-            return {}
-        arguments = (now, waiting, view, policy) if isinstance(self._own, Dispatcher) else ()
-        return dict(guarded(self._text, own)(*arguments))
-
-    def restore(self, promises: Mapping[int, float]) -> None:
-        """As the user's object says; it may have no `restore`."""
-        own = getattr(self._own, "restore", None)
-        if own is not None:
-            guarded(self._text, own)(promises)
-
-    def copy(self, view: Cluster) -> Dispatcher:
-        """A copy of the user's object; what it keeps of the cluster is then of the copy."""
-        twin = super().copy(view)
-        assert isinstance(twin, OwnDispatcher)
-        twin._own = copy.deepcopy(self._own, {} if self._left[0] is None else
-                                  {id(self._left[0]): view})
-        return twin
 
 
 def fault_of(job: Job, placement: Any, view: Pool) -> str:

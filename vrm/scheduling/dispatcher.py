@@ -26,9 +26,9 @@ class Dispatcher:
     may let later ones start. Subclasses override `fill`, or `decide` as a whole.
 
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
-    its reservations are promises, of which none is moved to a later time. `tries_all`: it looks at
+    its reservations are promises: none is moved to a later time. `tries_all`: it looks at
     jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
-    (`vrm.model.placement.Lease`). `by_energy`: it goes by what was measured of programs. `plans_aside`: it
+    (`vrm.model.placement.Lease`). `by_energy`: it uses what was measured of programs. `plans_aside`: it
     looks for plans, which takes long, so a live manager has a process for it.
     """
 
@@ -83,7 +83,7 @@ class Dispatcher:
     def promises(self, now: float, waiting: Waiting, view: Cluster,
                  policy: PlacementPolicy) -> dict[int, float]:
         """What it has promised: latest starts of waiting jobs by id, in seconds. They are in the
-        journal, and whoever goes on with the run has them by `restore`."""
+        journal, and a manager that continues the run gives them to `restore`."""
         return self.reservations(now, waiting, view, policy) if self.kept else {}
 
     def wake(self, now: float) -> float:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 
 from vrm.scheduling.backfilling import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
-from vrm.scheduling.custom import dispatcher_of
 from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.ordering import make_ordering
+from vrm.scheduling.own_dispatcher import own_dispatcher
 from vrm.scheduling.registry import PolicyError, guarded
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.starvation import GuardedEasy
@@ -41,10 +41,9 @@ def make_backfilling(text: str | int, order: str = "queue",
 
     `3` makes three reservations again at each step, `3-kept` keeps them; `1-per-queue` makes one for
     each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
-    or class without arguments whose result is a `Dispatcher` or has `fill`, as Easy, or `plan`, as
-    `Dispatcher.decide` without its last argument. `order`: that in which later jobs are backfilled,
-    queue or as of `make_ordering`. `starvation`: the factor of `vrm.scheduling.starvation`, 0 for
-    none. Raises PolicyError.
+    or class without arguments whose result has `schedule(step)`, as in `vrm.scheduling.own_dispatcher`. `order`: that
+    in which later jobs are backfilled, queue or as of `make_ordering`. `starvation`: the factor of
+    `vrm.scheduling.starvation`, 0 for none. Raises PolicyError.
     """
     dispatcher = _backfilling(text)
     return with_order(dispatcher, order, starvation)
@@ -71,8 +70,8 @@ def _backfilling(text: str | int) -> Dispatcher:
     depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
         own = BACKFILLINGS.own(str(text))
-        return dispatcher_of(str(text), guarded(str(text), own)() if own is not None
-                             else BACKFILLINGS.make(str(text)))
+        return own_dispatcher(str(text), guarded(str(text), own)() if own is not None
+                              else BACKFILLINGS.make(str(text)))
     number, per_queue, kept = int(depth.group(1)), bool(depth.group(2)), bool(depth.group(3))
     if number == 0:
         return NoBackfilling()

@@ -60,7 +60,7 @@ def check_energy(dispatcher: Dispatcher | None, cluster: Cluster, declared: Iter
             "classes of the machine file, or into NodeClasses")
     if dispatcher is not None and dispatcher.by_energy and not programs:
         raise PolicyError(f"backfilling {dispatcher.name.split()[0]} goes by what was measured of programs: name the "
-                          "database (Energy: {Database: FILE}, or --energy FILE; docs/energy.md)")
+                          "database (Energy: {Database: FILE}, or --energy FILE; docs/how-to/energy.md)")
 
 
 class UnderCap(Wrapped):

@@ -443,3 +443,10 @@ class PoolProfile:
 
 
 Profile = CountProfile | PoolProfile
+
+
+def countable(cluster: Cluster, policy: PlacementPolicy) -> bool:
+    """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
+    other units."""
+    return all(policy.exact(job) and (placement.lease is not None or policy.size(job) == placement.size)
+               for job, placement, *_ in cluster.running())

@@ -20,7 +20,7 @@ from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import NO_CALENDAR
 from vrm.scheduling.compressing import ReservationTable, move_earlier
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
+from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot, countable
 from vrm.scheduling.queue import Waiting
 
 
@@ -207,7 +207,7 @@ class Reserving(Dispatcher, Watcher):
         elif cluster.calendar or profile is None:
             if profile is not None:
                 profile.policy = policy
-        elif all(policy.exact(job) for job in waiting) and _countable(cluster, policy):
+        elif all(policy.exact(job) for job in waiting) and countable(cluster, policy):
             self._counting = True
             self._profile = counts = CountProfile(now, cluster, policy)
             slots = [(job, slot) for job, slot in table if waiting.holds(job)]
@@ -224,7 +224,7 @@ class Reserving(Dispatcher, Watcher):
     def _check_countable(self, fresh: Sequence[Job], cluster: Cluster,
                          policy: PlacementPolicy) -> None:
         if self._counting and not (all(policy.exact(job) for job in fresh)
-                                   and (not self._stale or _countable(cluster, policy))):
+                                   and (not self._stale or countable(cluster, policy))):
             self._counting, self._stale = False, True
 
     def _reserve(self, jobs: Iterable[Job], waiting: Waiting) -> None:
@@ -272,10 +272,3 @@ class Reserving(Dispatcher, Watcher):
                 room = policy.room(cluster)
                 yield from waiting[at + 1:] if room is None else waiting.fitting(at + 1, room)
                 return
-
-
-def _countable(cluster: Cluster, policy: PlacementPolicy) -> bool:
-    """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
-    other units."""
-    return all(policy.exact(job) and (placement.lease is not None or policy.size(job) == placement.size)
-               for job, placement, *_ in cluster.running())

@@ -53,7 +53,7 @@ class Scheduler:
     two ticks stay idle until the next.
 
     Raises PolicyError for a limit without an interval (the jobs beyond it would wait for an event
-    that may never come), and for one beside several reservations, where heads do not start first.
+    that may never come), and for one with several reservations, where heads do not start first.
     """
 
     def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: PlacementPolicy,
@@ -112,7 +112,7 @@ class Scheduler:
         """Start everything that may start at `now`, in the order in which the dispatcher says it.
 
         Books the jobs on the cluster and takes them out of the queue. With an interval it does
-        nothing but at the moments that `wake` tells.
+        nothing but at the moments that `wake` gives.
         """
         number = len(queue.jobs)
         if not number or (self.interval and not self._is_tick(now)):
@@ -167,7 +167,7 @@ class Scheduler:
         return math.inf if self.interval else min(cluster.boundaries(now), default=math.inf)
 
     def ticked(self, at: float) -> None:
-        """Go on with the ticks of which one was at this time (seconds)."""
+        """Continue with the ticks: one was at this time (seconds)."""
         self._first, self._tick = at, 0
 
     def _is_tick(self, now: float) -> bool:

@@ -36,7 +36,7 @@ class Measurements:
     """What was measured of programs and jobs before the run.
 
     `heatmap` orders nodes under the policy strip: a `Heatmap`, or a file of ranks or of measured speed-ups. With
-    speed-ups, also those given as `speedups`, jobs run faster or slower beside others, and pairs whose combined
+    speed-ups, also those given as `speedups`, jobs run faster or slower next to others, and pairs whose combined
     throughput is below `Rules.min_throughput` share no node. `rows_are`: whose speed the rows of such a file
     are, `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`:
     directories of earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`:
@@ -52,7 +52,7 @@ class Measurements:
     energy: File | Programs | None = None
 
     def pairs(self, least: float) -> tuple[Heatmap | None, Speedups | None]:
-        """Return the order of nodes and the speeds beside others, where they are known; pairs with a combined
+        """Return the order of nodes and the speeds next to others, where they are known; pairs with a combined
         throughput below `least` are refused. Raises SpeedError."""
         if isinstance(self.heatmap, (str, Path)):
             found = heatmap_files.read(self.heatmap, self.rows_are, least)

@@ -48,7 +48,7 @@ class Selection:
     `memory`: whether requested memory counts. `units`: a row of n nodes is n equal parts, several of
     which may be on one node (see `vrm.workload.rows.request_of`). `resources` are the names of those
     that the machine has, and `features` those that its nodes offer (None: not known).
-    `keep_estimates` leaves requested times below the run time as they are; else they are raised to it.
+    `keep_estimates` leaves requested times below the run time as they are; otherwise they are raised to it.
     Raises ValueError for a load that is not above 0.
     """
 

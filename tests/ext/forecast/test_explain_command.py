@@ -56,6 +56,7 @@ def test_a_run_is_explained_with_and_without_its_manager(site: Site) -> None:
         assert "there is no job 77" in explained("77", status=2).stderr
         assert "#4 waits.x has ended as refused: 9 ranks do not fit" in explained("4", status=2).stderr
         assert "`x` is not an id" in explained("x", status=2).stderr
+        assert site.run("forecast", "0", "1", "--why").stdout.split("\n\n")[-1] == explained("0", "1").stdout.split("\n\n")[-1]
 
     look()
     manager.send_signal(signal.SIGKILL)

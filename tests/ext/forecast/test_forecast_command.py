@@ -58,7 +58,7 @@ def test_a_run_is_forecast_with_and_without_its_manager(site: Site, vrm: Vrm) ->
         assert found[2]["chance"] == 1.0 and found[2]["nodes"] == "n1"
         assert list(by_id("2", "77")) == [2]
         text = vrm("forecast")
-        assert text.startswith("forecast of ") and "not known: jobs that come later" in text
+        assert text.startswith("forecast of ") and "not included: later submissions" in text
         assert vrm("forecast", "77", status=2) == "vrm: there is no job 77\n"
         assert "#4 waits.x has ended as refused" in vrm("forecast", "4", status=2)
         assert "`x` is not an id" in vrm("forecast", "x", status=2)

@@ -59,7 +59,7 @@ def test_what_is_on_it() -> None:
     assert "1 running, 3 waiting, 6 ended; 3 nodes of 2x4" in words
     assert "the allocation ends 14:11" in words and "uncalibrated" not in words
     assert "13:55:07" in words and "13:51:47-14:13:27" in words and "40%" in words and "late" in words
-    assert "n2 down" in words and "Not known: jobs that come later" in words
+    assert "n2 down" in words and "Not included: later submissions" in words
     titles = [bar["title"] for bar in seen.bars if "title" in bar]
     assert titles.count("reservation tests: 13:53 to 14:00") == 1
     assert sum(title.startswith("#1 ep.x, 4 ranks: runs until 13:46:47") for title in titles) == 2

@@ -59,8 +59,8 @@ def test_the_table() -> None:
         "-1] | 25%    | would not end before |",
         "+----+------+-------+-------+-------+-------------+-------+-----------+----"
         "----+--------+----------------------+",
-        "not known: jobs that come later, failures, lost nodes; who comes later and goes first makes "
-        "others wait longer"]
+        "not included: later submissions, failures, lost nodes; a later job of higher priority "
+        "delays the others"]
     near = table(made(job(5, 900, 1500, -300, 1200)), now=NOW)
     assert " 13:55:07 " in near and " 13:40:07-14:00:07 " in near  # a moment that is over is now
     assert "no job runs or waits" in table(made(), now=NOW)

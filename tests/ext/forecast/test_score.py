@@ -163,7 +163,7 @@ def test_the_command_prints_and_draws_the_score(directory: Path, capsys: pytest.
     assert score(directory, "--plot", str(picture)) == 0
     text = capsys.readouterr().out
     assert re.search(r"forecasts that came true +\d\d, the mean wait was ", text)
-    assert "error of the start" in text and "jobs that come later" in text
+    assert "error of the start" in text and "later submissions" in text
     assert "wait as forecast" in drawn_text(picture)
     assert score(directory, "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -66,7 +66,7 @@ def test_jobs_are_futures(place: Path) -> None:
 
 
 def test_the_example_of_the_page(place: Path) -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "python.md"
     example = page.read_text().split("```python\n")[1].split("```")[0]
     assert 'Nodes="auto"' in example
     for name, text in {"solve": 'echo "solved $1"', "collect": "echo all"}.items():

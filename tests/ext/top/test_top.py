@@ -49,7 +49,7 @@ def test_the_picture() -> None:
             queued(6, "bt.B.x", 8, 5.0, held=True), queued(7, "bt.B.x", 4, 5.0, after=[3, 6])]
     nodes = [*NODES[:1], ("n1", True, [[0, 0, None, None], [None, None, 5, None]]), NODES[2]]
     assert text(snapshot(nodes, jobs)) == [
-        "vrm top  strip, WFP3, backfilling easy  3 nodes of 2x4                  13:40:07",
+        "vrm top  WFP3 + EASY, strip  3 nodes of 2x4                             13:40:07",
         "3 running, 4 waiting (1 held), 6 ended (1 failed, 2 refused)",
         "cores 9 of 16 ━━━━━━━━━━━─────────  56 %  1 node down",
         "Nodes (3)",
@@ -83,7 +83,7 @@ def test_reasons_have_the_room_that_names_leave() -> None:
 
 def test_a_narrow_and_low_screen_keeps_the_most_important() -> None:
     assert text(snapshot(NODES, JOBS, emulated=True), (40, 13)) == [
-        "vrm top  strip, WFP3, backfill… 13:40:07",
+        "vrm top  WFP3 + EASY, strip  3… 13:40:07",
         "2 running, 2 waiting, 6 ended (1 failed…",
         "cores 8 of 16 ━━━━───  50 %  1 node down",
         "EMULATED: 3 nodes of 2x4 on this machin…",

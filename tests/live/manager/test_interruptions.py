@@ -18,7 +18,7 @@ from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.live.batch.pbs import parse_qstat
 from vrm.live.manager.verdict import HOLD, verdict
 from vrm.live.nodes.nodewatch import Down, Up
-from vrm.run.again import NODE_LOSSES
+from vrm.run.again import LOSSES
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 
@@ -212,7 +212,7 @@ def test_a_verdict_is_held_until_a_lost_node_is_known(tmp_path: Path) -> None:
 
 def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(tmp_path: Path) -> None:
     managed = one_job(tmp_path / "run")
-    for number in range(NODE_LOSSES + 1):
+    for number in range(LOSSES + 1):
         running, = managed.live.running.values()
         managed.agents.says.append(Down(0, "it is off"))
         managed.manager.nodes.look(float(number), False)
@@ -220,7 +220,7 @@ def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(tmp_path: Path) -> 
         managed.end(0, float(number), code=3)
         managed.agents.says.append(Up(0))
         managed.manager.nodes.look(float(number), False)
-        if number < NODE_LOSSES:
+        if number < LOSSES:
             assert managed.state.waiting == 1
             managed.start(float(number))
     assert managed.state.book.entries[0].state is JobState.FAILED

@@ -1,4 +1,4 @@
-"""What a second run does to each kind of job and of line: the table of docs/running.md, with the real `vrm`."""
+"""What a second run does to each kind of job and of line: the table of docs/guide/running.md, with the real `vrm`."""
 
 from __future__ import annotations
 

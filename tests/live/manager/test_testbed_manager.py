@@ -235,7 +235,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
             [job for job in cluster.state()["jobs"] if job["state"] == "running"]) >= 2,
             "two jobs run")
         queue, state = cluster.vrm("-i", "queue"), cluster.vrm("-i", "state")
-        assert "WFP3, backfilling easy, strip" in queue.stdout and " R " in queue.stdout
+        assert "WFP3 + EASY, strip" in queue.stdout and " R " in queue.stdout
         assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes), state
         asked.touch()
         cluster.wait_for_batch(job, limit=150)

@@ -24,6 +24,10 @@ def test_a_site_that_is_well(site: Site) -> None:
                  "1 in", "ok.x"):
         assert word in done.stdout
     assert not site.log.exists()  # it looks and changes nothing
+    deep = site.run("check", "--deep")
+    assert deep.returncode == 0 and "trial job" in deep.stdout and "can run" in deep.stdout, deep.stdout
+    site.config(Launcher={"Mpirun": "/no/such/mpirun"})
+    assert (site.run("check", "--deep").returncode, site.run("doctor").returncode) == (2, 2)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
@@ -105,7 +109,7 @@ def test_each_node_of_an_allocation_is_listed(site: Site) -> None:
         assert f"ok     node          {host}: 2 socket(s) of 4+4 core(s), emulated" in said
     assert "note   node          n2 is left out: n2: No route to host" in said
     assert said.count("n2 is left out") == 1
-    assert "ok     cluster       FCFS, backfilling none, compact on 2 nodes of 4+4 cores" in said
+    assert "ok     cluster       FCFS, compact on 2 nodes of 4+4 cores" in said
 
 
 def test_check_gives_emulated_nodes_the_memory_that_they_will_have(site: Site) -> None:

@@ -79,7 +79,7 @@ OBJECTIVES: Mapping[str, Objective] = {
 """By name. The makespan is the time from now until the last job has ended; the bounded slowdown of a
 job is max(1, (wait + run) / max(run, 10 s)). A job that does not start in this allocation counts as
 if it started at its end. `fits` is asked only where the allocation ends, `energy` only where
-something was measured of the energy of programs (docs/energy.md)."""
+something was measured of the energy of programs (docs/how-to/energy.md)."""
 
 
 class Spread(NamedTuple):

@@ -82,7 +82,7 @@ def calibration(apps: Sequence[str], cluster: Cluster, programs: Programs, secon
             name: node for name, node in classes.items() if name == only}
     if not classes:
         raise MeasureError(f"no node has {f'the class {only}' if only else 'a class'}: write NodeClasses: [{{Hosts: "
-                           "..., Energy: {Name: ...}}] into the configuration (docs/energy.md)")
+                           "..., Energy: {Name: ...}}] into the configuration (docs/how-to/energy.md)")
     return [f"{app} {rank_counts(app, node.cores)[-1]} {seconds:g} 0 nodes=1"
             + f" features={feature(name)}" * marked for app in apps for name, node in sorted(classes.items())
             if name not in programs.of(app) and rank_counts(app, node.cores)]

@@ -59,8 +59,8 @@ done
 FAILED = {
     3: "Python makes no virtual environment there; install python3-venv, or name another Python with --python",
     4: "its Python has no pip; install python3-pip or python3-venv, or name another Python with --python",
-    5: "pip could not install it; without internet there, give --wheelhouse DIR (docs/remote.md), with wheels for its "
-       "Python and processor",
+    5: "pip could not install it; without internet there, give --wheelhouse DIR (docs/how-to/remote.md), with wheels "
+       "for its Python and processor",
     6: "what was installed does not start"}
 
 FIND = """\

@@ -142,7 +142,7 @@ class Session:
 
     `config` is a configuration as of `vrm -c FILE`. Without one, its keys are arguments (`Nodes=4,
     Allocation={"NodeOrder": "best-fit"}`), jobs may be any programs and share nodes (`pack`), and the files
-    of the run are in `directory`. A manager that runs already is used, and left alone at the end; else one is started,
+    of the run are in `directory`. A manager that runs already is used, and left alone at the end. Otherwise one is started,
     which ends when the session is closed, or this program ends, and the jobs have ended. A manager that
     was killed is started again.
 
@@ -246,7 +246,7 @@ class Session:
         workers on the cores of the run; gives the results in the order of the items, and raises what
         a call raises when its turn comes.
 
-        `workers` are so many jobs of `cores` each, at most for `walltime` (0: one for each core of the
+        `workers` is the number of jobs, of `cores` each, at most for `walltime` (0: one for each core of the
         run); each takes `chunksize` items at a time (0: a part of all that suits). Functions of a
         notebook, and lambdas, need the package cloudpickle here and on the nodes.
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VERSION = "slurm 22.05.8"
 
-USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm says which options)"
+USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/reference/steps.md of vrm says which options)"
 
 _NO_PMI = ("none", "")
 

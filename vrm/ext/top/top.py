@@ -18,6 +18,7 @@ from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, lend_
 from vrm.ext.top.top_nodes import colour, draw_nodes
 from vrm.ext.top.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.ext.top.top_view import PLAIN, End, Job, View, chosen, jobs_in_view, name_of
+from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
 
 _LOW = 20
@@ -86,7 +87,7 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool |
           glyphs: Glyphs) -> list[Line]:
     """Policy, counts, how much is in use, and what is wrong."""
     rules, ended, nodes = snapshot["scheduling"], snapshot["ended"], snapshot["nodes"]
-    policies = f"{rules['policy']}, {rules['algorithm']}, backfilling {rules['backfilling']}"
+    policies = f"{policy_name(rules['algorithm'], rules['backfilling'])}, {rules['policy']}"
     left = shown(f"vrm top  {policies}  {geometry(nodes)}")
     title = f"{pad(left, max(8, width - 9), glyphs)} {clock(now)}"
     states = [job["state"] for job in snapshot["jobs"]]

@@ -13,8 +13,6 @@ from collections import Counter
 from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import psutil
-
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
                                  NodeShare, WrapperError, clock, counted, epoch, read_text, register,
                                  slots_of_lines, whole)
@@ -273,6 +271,8 @@ def duration(text: str) -> float | None:
 def script_start() -> float | None:
     """When the leader of this session started, in seconds since the epoch: a batch system gives
     every job's script a session. None where it is in another namespace of processes."""
+    import psutil  # not at the top: the manual page of a wheel is made where nothing is installed
+
     try:
         return psutil.Process(os.getsid(0)).create_time()
     except psutil.Error:

@@ -135,6 +135,11 @@ class Launcher:
         match = _DISCONNECTED.search(tail(errors, 512))
         return (match[1],) if match else ()
 
+    def failed_start(self, code: int, errors: PathLike, output: PathLike) -> str:
+        """Why the launcher's program ended with `code` before it started a rank, by its own files, and may be
+        tried again; "" where a rank may have run, or another try would end alike."""
+        return ""
+
     def own_words(self, line: str) -> str:
         """A line of a job's output without what the launcher's program adds to it."""
         return line

@@ -17,6 +17,7 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.site.setup import judges
 from vrm.model.job import Infeasible
 from vrm.model.rules import CHANGEABLE, KEYS, Rules
+from vrm.results.names import policy_name
 from vrm.run.past import Past
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
@@ -55,7 +56,7 @@ def change(live: LiveRun, changed: Mapping[str, Any], reason: str, instead: Any 
 
 def told(rules: Rules) -> str:
     """Rules in a few words."""
-    return ", ".join([rules.algorithm, f"backfilling {rules.backfill}"]
+    return ", ".join([policy_name(rules.algorithm, rules.backfill)]
                      + [f"{rules.backfill_order} first"] * (rules.backfill_order != "queue")
                      + [rules.policy + (f" ({rules.node_order})" if rules.node_order != "auto" else "")])
 

@@ -131,10 +131,14 @@ class Ends(Part):
     # A job has ended.
 
     def judged(self, running: Running, status: ExitStatus) -> tuple[JobState, str]:
-        """How a job ended; mpirun may say that all is well when it has lost a node."""
-        lost = () if running.intent else self.lost_nodes(running)
-        if lost:
-            return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
+        """How a job ended; mpirun may say that all is well when it has lost a node, and may end before it starts a rank."""
+        if not running.intent:
+            lost = self.lost_nodes(running)
+            if lost:
+                return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
+            why = self._failed_start(running, status)
+            if why:
+                running.intent, running.why = "unstarted", why
         return verdict(running.intent, status, running.why, running.told)
 
     def lost_nodes(self, running: Running) -> tuple[str, ...]:
@@ -143,6 +147,15 @@ class Ends(Part):
         if not running.former and not self.beyond(running):
             return ()
         return self.live.launcher_of(job).lost_nodes(run.errors(job.app, job.id), run.output(job.app, job.id))
+
+    def _failed_start(self, running: Running, status: ExitStatus) -> str:
+        """Why the launcher's program ended before it started a rank; "" where it did not."""
+        job, run = running.job, self.live.run_directory
+        if status.ok or running.former:
+            return ""
+        launcher = self.live.launcher_of(job)
+        why = launcher.failed_start(status.code or 0, run.errors(job.app, job.id), run.output(job.app, job.id))
+        return why and f"{Path(launcher.mpirun).name}: {why}"
 
     def beyond(self, running: Running) -> bool:
         """Whether a job has other nodes of this cluster than this machine."""
@@ -213,7 +226,7 @@ class Ends(Part):
                                  self.live.settings.interrupted == "requeue")
         if why:
             self.live.records.sweep(outcome)
-            lost = {"lost": True} if intent == "node" and not retry else {}
+            lost = {"lost": True} if intent in ("node", "unstarted") and not retry else {}
             self.wait_again(outcome.job, why, retry, **lost)
         else:
             self.close_job(outcome)

@@ -10,6 +10,7 @@ that wait, since a job that failed may have been interrupted.
 | of its memory | the same | failed |
 | of `vrm cancel`, of `vrm stop` or a signal at vrm | the same | cancelled |
 | of the allocation's end, a lost node, `vrm requeue` | the same | it waits again |
+| done nothing to it | before its launcher had started a rank | it waits again |
 
 Exit status 0 after the signal is not a success: a program that catches SIGTERM, writes a checkpoint
 and ends well has not done its work.
@@ -49,6 +50,7 @@ def verdict(intent: str, status: ExitStatus | None, why: str = "",
         "binding": (JobState.FAILED, "its ranks were not where they should be"),
         "memory": (JobState.FAILED, why or "it used more memory than it asked for"),
         "node": (JobState.FAILED, why or "a node of it is down"),
+        "unstarted": (JobState.FAILED, why or "its launcher could not start it"),
     }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
 
 

@@ -33,6 +33,7 @@ from vrm.live.spawn.remote import Relay
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
+from vrm.results.names import policy_name
 from vrm.scheduling import Scheduler, make_policy
 from vrm.scheduling.limits import in_queues
 from vrm.scheduling.node_orders import AUTO
@@ -75,7 +76,7 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     rules = settings.rules
     order = f" ({rules.node_order})" if rules.node_order != AUTO else ""
     every = f", deciding every {rules.interval:g} s" if rules.interval else ""
-    return (f"{rules.algorithm}, backfilling {rules.backfill}{every}, "
+    return (f"{policy_name(rules.algorithm, rules.backfill)}{every}, "
             f"{rules.policy}{order} on {shape}{described(nodes)}{warning * emulated}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, count, default_config, run_of, seconds, settings_of, tell, words
+from vrm.commands.shared import CannotRun, count, counts, default_config, run_of, seconds, settings_of, tell, words
 
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
@@ -33,6 +33,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "the options of `vrm simulate`. Each combination of an order, a backfilling and a placement is "
         "replayed under the same draws of how long the jobs take, from jobs that have ended.",
         usage="%(prog)s [QUEUE] [options]")
+    parser.usual = ("--sizes", "--objective", "--apply", "--all", "--json", "--walltime", "--orders", "--dispatchers",
+                    "--placements", "--history", "--nodes", "--sockets", "--cores")
     parser.later = partial(_add_arguments, parser)
 
 
@@ -53,13 +55,16 @@ def _add_arguments(parser: Parser) -> None:
     add("--most", metavar="N", type=count, help="at most N combinations (default: 12)")
     add("--members", metavar="N", type=count, help="draws (default: 50)")
     add("--walltime", metavar="TIME", type=seconds,
-        help="with a QUEUE: the allocation ends after this time")
+        help="with a QUEUE, or with --sizes: the allocation ends after this time")
+    add("--sizes", metavar="N,N", nargs="?", type=counts, const=(),
+        help="say how large an allocation to ask for: replay the queue on machines of N nodes (default: half "
+             "as many as now, as many, and twice as many)")
     shown = parser.add_argument_group("results")
     add = shown.add_argument
     add("--all", action="store_true", help="also print what each combination gives")
     add("--json", action="store_true", help="print one JSON object")
     add("--objective", metavar="NAME", help="print the advice for one objective alone: makespan, wait, slowdown, "
-        "longest, fits, or energy (where programs were measured: docs/energy.md)")
+        "longest, fits, or energy (where programs were measured: docs/how-to/energy.md)")
     add("--apply", metavar="N|OBJECTIVE", nargs="?", const="",
         help="change the rules of the running manager: to combination N, or to the best for makespan, "
              "wait, slowdown, longest, fits or energy (default: Scheduling.Objective)")
@@ -77,6 +82,10 @@ class Case:
 
 def advise(arguments: argparse.Namespace) -> int:
     """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
+    if arguments.sizes is not None:
+        from vrm.ext.advice.commands.whatif import whatif
+        arguments.nodes = arguments.sizes or arguments.nodes
+        return whatif(arguments)
     from vrm.ext.advice import advice
     from vrm.ext.forecast.sharing import processes_for
     from vrm.scheduling.registry import PolicyError

@@ -27,6 +27,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "under the same draws of how long the jobs take. Without --walltime it also says "
         "which to ask for: what 90 % of the draws need.",
         usage="%(prog)s [QUEUE] [--nodes N,N] [options]")
+    parser.usual = ("--walltime", "--members", "--json", "--policy", "--history", "--nodes", "--sockets", "--cores")
     parser.later = partial(_add_arguments, parser)
 
 

@@ -28,15 +28,17 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command."""
     parser = command(
         commands, "forecast", forecast, "when jobs are likely to start and end", [shared],
-        "vrm forecast\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m\n"
+        "vrm forecast\nvrm forecast 7 --why\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m\n"
         "vrm forecast --page forecast.html --watch\nvrm forecast --site",
         "Shows what the process alongside the manager has forecast; without a manager the forecast is made "
         "from the files of the run, for one that starts now. Start is the likely one, four starts of "
         "five are in Range, and Latest is the start if all jobs take as long as their users allow.")
+    parser.usual = ("--json", "--why", "--estimate", "--score", "--page", "--watch", "--site")
     add = parser.add_argument
     add("ids", nargs="*", metavar="ID", help="a job's id or a range 3-7 (default: all)"
         ).completer = job_ids  # type: ignore[attr-defined]
     add("--json", action="store_true", help="as JSON: a list of jobs")
+    add("--why", action="store_true", help="why the job waits, and what would let it start earlier")
     add("--estimate", metavar="ID=TIME", action="append", default=[], type=estimate,
         help="what if this job's estimate were this time (7=20m)? Nothing is changed")
     add("--score", action="store_true", help="how good the forecasts of this run were")
@@ -65,6 +67,9 @@ def forecast(arguments: argparse.Namespace) -> int:
     """Print the forecast; 0."""
     from vrm.ext.forecast.report import forecast_table as report
 
+    if arguments.why:
+        from vrm.ext.forecast.commands.explain import explain
+        return explain(arguments)
     if site_forecast.wanted(arguments):
         return site_forecast.run(arguments)
     settings = settings_of(arguments)
@@ -125,7 +130,7 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
         print(json.dumps(found.record(), indent=2))
     else:
         print("\n".join(found.lines()))
-        print("No forecast knows of jobs that come later, of failures and of lost nodes.")
+        print("Not included in forecasts: later submissions, failures, lost nodes.")
     if arguments.plot:
         draw([Compared(each.made.start - each.made.time, each.wait,
                        each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)

@@ -39,14 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pbs", action="store_true", help="ask PBS (qstat, pbsnodes)")
     for name in ("squeue", "sinfo", "qstat", "pbsnodes"):
         add(f"--{name}", metavar="FILE", help=argparse.SUPPRESS if name in ("sinfo", "pbsnodes") else
-            f"what {name} has printed, with " + ("--sinfo FILE; see docs/site-forecast.md"
+            f"what {name} has printed, with " + ("--sinfo FILE; see docs/how-to/site-forecast.md"
                                                  if name == "squeue" else "--pbsnodes FILE"))
     add("--reservations", metavar="FILE", help="with --squeue: what `scontrol show reservation "
         "--oneliner` has printed")
     add("--lml", metavar="FILE", help="a snapshot of a site in LML, as LLview writes it")
     add("--out", metavar="FILE", help="with --lml: write the snapshot there, with the forecast in it")
     add("--user", metavar="NAME", help="whose jobs are shown (default: yours; all: everybody's)")
-    add("--most-jobs", metavar="N", type=count, help="end after so many starts")
+    add("--most-jobs", metavar="N", type=count, help="end after N starts")
     add("--most-time", metavar="TIME", type=seconds, help="end at this time from now: 2d")
 
 

@@ -12,8 +12,8 @@ from vrm.report.moments import FORECAST, all_near, span, when
 from vrm.report.tables import ago, drop_empty, narrow, shown, table_text
 from vrm.results.forecast import Record, moment
 
-UNKNOWN = ("not known: jobs that come later, failures, lost nodes; who comes later and goes first "
-           "makes others wait longer")
+UNKNOWN = ("not included: later submissions, failures, lost nodes; a later job of higher priority "
+           "delays the others")
 """What no forecast can say."""
 
 _SHRINK = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4))

@@ -16,7 +16,7 @@ SECONDS = 30.0
 """That a program of the batch system may take."""
 
 UNKNOWN = (
-    "jobs that come later, and those of a higher priority among them",
+    "later submissions, and those of a higher priority among them",
     "how priorities change while jobs wait (age, fair share)",
     "limits of users, groups and qualities of service",
     "memory, GPUs, licences and features: jobs are placed by nodes and cores alone",

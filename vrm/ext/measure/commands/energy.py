@@ -32,7 +32,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         actions, "calibrate", calibrate, "run programs on a node of each class, and fill the database", [shared],
         "vrm energy calibrate --apps 'lu.C.x,ep.D.x'",
         "Runs each program once on one node of each class of NodeClasses, with all its cores, where the database "
-        "has no entry. The run times give the time coefficients. The same command goes on where it was interrupted.")
+        "has no entry. The run times give the time coefficients. The same command continues where it was interrupted.")
     parser.add_argument("--apps", metavar="LIST", type=words, default=(),
                         help="programs in Applications.Path; * and ? match (default: all)")
     parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=3600.0,

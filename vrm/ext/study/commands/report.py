@@ -42,7 +42,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
              "with --out html)")
     for name, field, where in (("--from", "begin", "begin"), ("--to", "end", "end")):
         add(name, dest=field, metavar="TIME", type=moment,
-            help=f"{where} the pictures over time so long after the first submission: seconds, or "
+            help=f"{where} the pictures over time at this time after the first submission: seconds, or "
                  "as 90m, 36h, 5d")
     add("--threshold", metavar="SECONDS", type=seconds, default=BOUND,
         help=f"of the bounded slowdown (default: {BOUND:g})")

@@ -1,7 +1,7 @@
 """Many runs: every policy on every workload with every seed, on all cores or many machines.
 
 A run leaves one JSON file named by its cell. Cells whose file is there are not run again, so a
-matrix that was stopped goes on where it was. Engines: processes of this machine; mpi4py.futures
+matrix that was stopped continues where it was. Engines: processes of this machine; mpi4py.futures
 (`mpiexec -n 64 python -m mpi4py.futures my_matrix.py`) or a Dask client, both optional.
 """
 

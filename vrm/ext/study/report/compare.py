@@ -266,7 +266,6 @@ def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], tit
             axes.xaxis.set_major_locator(_steps_of(unit.seconds, most))
         else:
             axes.locator_params(axis="x", nbins=5)
-            axes.set_xlabel("no unit", fontsize=8)
     axes.set_yticks(lines, [label_of(run.name) for run in runs])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
@@ -288,19 +287,20 @@ def _curves(axes: Any, runs: Sequence[ComparedRun]) -> None:
         times, shares = steps(run.waits)
         axes.step([*times, right], [*shares, 1], where="post", color=colour, linestyle=style,
                   linewidth=1.6, label=label_of(run.name))
-    # Linear up to 1 s, so that jobs that did not wait have their place at 0.
-    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    wide = right > 100
+    if wide:  # linear up to 1 s, so that jobs that did not wait have their place at 0
+        axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+        axes.minorticks_off()
+        shown = [(at, text) for at, text in TICKS if at <= right]
+        axes.set_xticks([at for at, _ in shown], [text for _, text in shown], fontsize=8,
+                        rotation=30 if len(shown) > 7 else 0)
     axes.set_xlim(0, right)
-    axes.minorticks_off()
-    shown = [(at, text) for at, text in TICKS if at <= right]
-    axes.set_xticks([at for at, _ in shown], [text for _, text in shown], fontsize=8,
-                    rotation=30 if len(shown) > 7 else 0)
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"], fontsize=8)
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_xlabel("waiting time (logarithmic from 1 s on)", fontsize=8)
-    axes.set_ylabel("share of jobs that waited at most so long", fontsize=8)
+    axes.set_xlabel("waiting time (logarithmic from 1 s on)" if wide else "waiting time in seconds", fontsize=8)
+    axes.set_ylabel("share of jobs that waited this long or less", fontsize=8)
     # Above the panel, where no curve can be.
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, fontsize=8, frameon=False)
 

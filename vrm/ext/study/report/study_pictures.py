@@ -183,7 +183,7 @@ def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queu
         axes.set_ylim(0, 1.02)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         axes.set_xlabel(label)
-        axes.set_ylabel("share of jobs with at most so much")
+        axes.set_ylabel("share of jobs with this value or less")
         grid(axes, "both")
         # Above the panel, where no curve can be.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, borderaxespad=0.2,
