@@ -188,7 +188,7 @@ TABLE: list[Field] = [
                         "on its first node")),
     Field("file", PATH, "the path of a program or script", PAYLOAD, "file", "", record="file",
           shown="file", column="file", form=4,
-          option=Option("PATH", "the program, where it is none of Applications (with Applications: {Any: "
+          option=Option("PATH", "the program, where it is not one of Applications (with Applications: {Any: "
                         "true}); a path instead of APP says the same")),
     Field("", NAME, "", PAYLOAD, "copy", "", record="copy"),
     Field("", NAME, "", PAYLOAD, "front", "", record="front"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from vrm.ext.study.report.plotting import label_of
 from vrm.cli import main
 from vrm.ext.study.report import compare
 from vrm.results.jobs import JobRow, JobWriter
@@ -200,3 +201,11 @@ def test_without_matplotlib(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     error = capsys.readouterr().err
     assert "-m pip install matplotlib Jinja2`" in error and error.count("\n") == 1
     assert not (tmp_path / "c.png").exists()
+
+
+@pytest.mark.parametrize("name, shown", [
+    ("FCFS + EASY", "FCFS + EASY"), ("my_policies:short_and_old + conservative", "short_and_old\n+ conservative"),
+    ("my.policies:mine + a.b:other", "mine + other"), ("lublin:16:60", "lublin:16:60"), ("a$b$", r"a\$b\$"),
+    ("a_name_that_is_much_too_long + EASY", "a_name_that_is_mu…\n+ EASY")])
+def test_names_in_pictures_keep_what_tells_them_apart(name: str, shown: str) -> None:
+    assert label_of(name) == shown

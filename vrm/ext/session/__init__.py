@@ -142,8 +142,8 @@ class Session:
 
     `config` is a configuration as of `vrm -c FILE`. Without one, its keys are arguments (`Nodes=4,
     Allocation={"NodeOrder": "best-fit"}`), jobs may be any programs and share nodes (`pack`), and the files
-    of the run are in `directory`. A manager that runs already is used, and left alone at the end. Otherwise one is started,
-    which ends when the session is closed, or this program ends, and the jobs have ended. A manager that
+    of the run are in `directory`. A manager that runs already is used, and left alone at the end. Otherwise one is
+    started, which ends when the session is closed, or this program ends, and the jobs have ended. A manager that
     was killed is started again.
 
     Raises `vrm.config.problems.ConfigError` for a wrong configuration, SessionError where no manager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import re
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,9 +72,10 @@ def pyplot(error: type[Exception], otherwise: str) -> Plots:
 
 
 def label_of(name: str) -> str:
-    """A name as pictures show it: without the middle of a long one, and without formulas."""
+    """A name as pictures show it: own policies without their modules, a long one in lines, and without formulas."""
+    name = re.sub(r"\b[\w.]+:(?=[A-Za-z_])", "", name)
     if len(name) > LONG:
-        name = f"{name[:LONG // 2]}…{name[-LONG // 2:]}"
+        name = "\n+ ".join(part if len(part) <= LONG else f"{part[:LONG - 1]}…" for part in name.split(" + "))
     return name.replace("$", r"\$")  # else two of them would begin and end a formula
 
 
