@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 import vrm
-from conftest import mpirun_environment
+from conftest import mpirun_environment, wait_until
 from vrm import cli
 from vrm.results.jobs import read_jobs
 from vrm.scheduling.registry import PolicyError, Registry
@@ -24,11 +25,14 @@ HOUSE = Path(vrm.__file__).parent
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first",
+    ("vrm.front", "slurm"): "commands that an older version has put into directories of users",
+    ("vrm.steps", "steps"): "jobs that an older version has started, and its commands",
     ("vrm.session", "session"): "programs of users import from here",
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "planning": "", "remote": "", "session": "", "study": "", "top": ""}
+USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "pbs": "slurm",
+        "planning": "", "remote": "", "session": "", "slurm": "steps", "steps": "", "study": "", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -162,6 +166,21 @@ def typed(core: Path, words: str, cwd: Path, status: int = 0) -> str:
     return done.stdout
 
 
+@contextlib.contextmanager
+def running(core: Path, cwd: Path) -> Iterator[None]:
+    """A manager of this vrm, until its jobs have ended; jobs may be given to it inside."""
+    words = [sys.executable, "-m", "vrm.cli", "run", "--here", "--wait"]
+    with subprocess.Popen(words, cwd=cwd, env={**mpirun_environment(), "PYTHONPATH": str(core)}, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as manager:
+        try:
+            wait_until((cwd / "logs" / "state").exists, "it runs")
+            yield
+            said, _ = manager.communicate(timeout=60)
+        finally:
+            manager.kill()
+    assert manager.returncode in (0, 1), said
+
+
 def test_without_extensions_workloads_are_simulated(core: Path, tmp_path: Path) -> None:
     (tmp_path / "queue").write_text("a 6 100 0\nb 2 60 0\nend\n")
     said = typed(core, "simulate queue --nodes 2 --sockets 1 --cores 4 --algorithm FCFS --backfill easy --policy pack "
@@ -181,6 +200,25 @@ def test_without_extensions_a_queue_is_run(core: Path, tmp_path: Path) -> None:
     assert "hello" in typed(core, "queue --all", tmp_path)
 
 
+def test_without_extensions_scripts_are_run_and_commands_obeyed(core: Path, tmp_path: Path) -> None:
+    """A script finds its job in variables, and an mpirun in it the agent; there is no srun of vrm's."""
+    (tmp_path / "job.sh").write_text("#!/bin/sh\necho $VRM_JOB_ID $SLURM_NTASKS $(basename $VRM_STEPS)\nls $VRM_STEPS\n"
+                                     "ls $(dirname $OMPI_MCA_plm_rsh_agent)\n")
+    (tmp_path / "queue").write_text("job.sh 2 60 script=1\njob.sh 1 60 script=1 hold=1\n")
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: direct}\nLog: logs\n"
+                                       "Nodes: 1\nSockets: 1\nCores: 2\nEmulate: true\n")
+    with running(core, tmp_path):
+        assert "job 2" in typed(core, "submit job.sh 1 60 --script", tmp_path)
+        typed(core, "cancel 1", tmp_path)
+        with open(tmp_path / "queue", "a") as queue:
+            queue.write("end\n")
+    assert (tmp_path / "logs" / "job.sh.0.o").read_text().split() == [
+        "0", "2", "job.sh.0.steps", "cores", "nodes", "bash_env", "vrm-agent", "vrm-rank"]
+    assert {row.id: row.status for row in read_jobs(tmp_path / "logs" / "jobs.csv")} == {
+        0: "completed", 1: "cancelled", 2: "completed"}
+    assert not [*(tmp_path / "logs" / "rankfiles").glob("*.steps")] and not (tmp_path / "logs" / "steps.csv").exists()
+
+
 def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: Path) -> None:
     (tmp_path / "queue").write_text("a 6 100 0\nend\n")
     machine = "simulate queue --nodes 2 --sockets 1 --cores 4"
@@ -196,9 +234,11 @@ def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_p
     said = typed(core, "help", tmp_path)
     for plugin in plugins.own("vrm.commands"):
         assert f"\n  {plugin.name} " not in said
-    for name in ("report", "top"):
+    for name in ("report", "top", "slurm"):
         assert (f"vrm: `{name}` is a command of vrm's extensions, which are not in this installation (vrm/ext); install vrm "
                 "again, with all its files") in typed(core, name, tmp_path, 2)
     assert "vrm: --on is an option of vrm's extensions, which are not in this installation" in typed(
         core, "--on somewhere queue", tmp_path, 2)
+    for words, said in (("run --here -- ./give-jobs.sh", "`-- PROGRAM`"), ("shell", "`vrm shell`")):
+        assert f"vrm: {said} is an option of vrm's extensions, which are not in" in typed(core, words, tmp_path, 2)
     assert ".SS vrm queue\n" in typed(core, "help --man", tmp_path)

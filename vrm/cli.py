@@ -21,13 +21,16 @@ from vrm.system.colour import coloured
 
 MODULES = {
     "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
-    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "log": "log", "script": "script",
+    "reserve": "reserve", "status": "queue status", "log": "log", "script": "script",
     "simulate": "simulate", "generate": "generate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell")
 """The commands of this module."""
+
+PROGRAM = "`-- PROGRAM`"
+"""How an option is called that has no name."""
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
@@ -276,6 +279,7 @@ def shell(arguments: argparse.Namespace) -> int:
     """Run a shell, and the jobs that come from it."""
     from vrm.system.files import open_own
 
+    of_extension("program", "`vrm shell`")
     arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
     path = settings_of(arguments).directory / "vrm.out"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,10 +293,9 @@ def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> A
     """The program that is to give the manager its jobs; None where there is none."""
     if not getattr(arguments, "client", ()):
         return None
-    from vrm.commands.client import Client
     config = getattr(arguments, "config", default_config())
     env = {} if config is None else {"VRM_CONFIG": os.path.abspath(config)}
-    return Client(arguments.client, directory, settings.applications.queue, env)
+    return of_extension("program", PROGRAM)(arguments.client, directory, settings.applications.queue, env)
 
 
 def command_of(arguments: argparse.Namespace) -> str:

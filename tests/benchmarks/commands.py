@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from testbed import LOGIN, Testbed, missing  # noqa: E402  (a module of the tests)
 
-from vrm.front import build  # noqa: E402
+from vrm.ext.slurm.calls import build  # noqa: E402
 
 SCRIPT = "#!/bin/sh\n#SBATCH -J loop -n 1 -t 5 -o /dev/null\ntrue\n"
 

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from prettytable import PrettyTable
 
 from arrays import Run
-from vrm.front import wire
-from vrm.front.client import Call, call_record
+from vrm.ext.slurm.calls import wire
+from vrm.ext.slurm.calls.client import Call, call_record
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from vrm.front.pbs_words import clock as of_qstat
-from vrm.front.times import elapsed, used
+from vrm.ext.pbs.words import clock as of_qstat
+from vrm.ext.slurm.forms.times import elapsed, used
 from vrm.live.batch.base import clock
 from vrm.model.times import of_parts, of_slurm, said, seconds_of
 

@@ -66,8 +66,9 @@ def _config_of(arguments: argparse.Namespace) -> str | None:
     return config
 
 
-def of_extension(name: str) -> Any:
-    """What an extension does at an option of vrm. CannotRun where none does, or it cannot be had."""
+def of_extension(name: str, called: str = "") -> Any:
+    """What an extension does at an option of vrm, which people know as `--name` or as it is `called`. CannotRun where
+    none does, or it cannot be had."""
     from vrm.system import plugins
     try:
         found = plugins.find("vrm.options", name)
@@ -75,7 +76,7 @@ def of_extension(name: str) -> Any:
             return plugins.load(found)
     except plugins.PluginError as error:
         raise CannotRun(str(error)) from error
-    raise CannotRun(f"--{name} is an option {MISSING}")
+    raise CannotRun(f"{called or f'--{name}'} is an option {MISSING}")
 
 
 def nothing_yet(state: Path) -> str:

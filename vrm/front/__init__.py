@@ -1,1 +1,3 @@
-"""Commands of other batch systems, answered by vrm: names, options and forms that people and tools know."""
+"""Where the client was before 0.2: commands that an older version has put into directories of users import it."""
+
+from vrm.ext.slurm.calls import __path__  # noqa: F401

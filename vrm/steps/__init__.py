@@ -1,9 +1,3 @@
-"""Steps: programs that a script job starts by `srun` on part of its cores.
+"""Where steps were before 0.2: jobs that an older version has started, and its commands, import them from here."""
 
-A step is a program of its own, which knows of the job what the manager has written into a file, and goes on
-while the manager is dead. It starts within milliseconds: this room loads nothing that takes longer
-(`re`, `json`, `typing`, `subprocess`), and of vrm only `vrm.results.steps`.
-"""
-
-START = "from vrm.steps.main import run; run()"
-"""What Python runs as `srun` of a script job, with `-I -S`, once it knows where vrm is."""
+from vrm.ext.steps import __path__  # noqa: F401

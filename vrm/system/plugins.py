@@ -29,7 +29,7 @@ GROUPS: dict[str, str] = {
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
     "vrm.formats": "workload format", "vrm.commands": "command", "vrm.options": "option",
-    "vrm.parts": "part of the manager"}
+    "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system"}
 """The groups of entry points, and what one of each is."""
 
 DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"

@@ -24,14 +24,15 @@ from collections.abc import Iterator
 
 import pytest
 
-import vrm.front
+import vrm.ext.slurm
 from conftest import LIMIT
 from executor import Managed
-from vrm.front import answers, names, wire
-from vrm.front.client import call_record
-from vrm.front.options import Options
-from vrm.front.wire import Call
-from vrm.live.manager import door
+from vrm.ext.slurm.calls import answers, names, wire
+from vrm.ext.slurm.calls.client import call_record
+from vrm.ext.slurm.forms.options import Options
+from vrm.ext.slurm.calls.wire import Call
+from vrm.ext.slurm.calls import door
+from vrm.ext.slurm.calls.door import Door
 from vrm.model.ranges import numbers
 from vrm.run import control, journal as journals
 from vrm.run.past import replay
@@ -78,7 +79,7 @@ class Live:
         self.manager, self.run, self.said = managed.manager, managed.run, managed.said
         self.close = managed.close
         self.selector = selectors.DefaultSelector()
-        self.door = self.manager.door
+        self.door = self.manager.live.part(Door)
         self.door.begin(self.selector)
         assert not self.door.trouble
 
@@ -233,7 +234,7 @@ def test_a_long_answer_to_a_command_file_is_made_by_a_copy_too(live: Live) -> No
     assert reply and "n[0-1]" in reply["out"]
     reply = reply_to(live, long)
     assert reply["ok"] and reply["code"] == 0 and len(json.loads(reply["out"])["jobs"]) == 6 + 5000
-    while orders.copies.look():
+    while orders.live.copies.look():
         pass
     orders.obey_all()
     assert not list(live.run.commands.iterdir()) and not list(live.run.replies.iterdir()), "it is answered once"
@@ -261,7 +262,7 @@ def test_no_question_holds_the_loop(live: Live) -> None:
     begun = time.process_time()
     live.manager.showing.finish()
     for call in calls:
-        door.reply_to(call, live.manager.counter, live.manager.live)
+        door.reply_to(call, live.door.counter, live.manager.live)
     itself = time.process_time() - begun
     begun = time.process_time()
     with contextlib.ExitStack() as asked:
@@ -293,7 +294,7 @@ def test_many_jobs_are_cancelled_while_others_are_answered(live: Live, monkeypat
             assert 2000 < left() < 4000
             assert min(part.deadline(run.now) for part in manager.parts) == run.now, "the next turn is at once"
             assert any(part.expects(run.now) for part in manager.parts), "the run does not end before"
-        while manager.door.has_work:
+        while live.door.has_work:
             live.turn()
         assert left() == 2000 and text_of(many) == b""
     assert reply_to(live, by_file(live, Call("scancel", ["-n", "others"])))["code"] == 0 and left() == 0
@@ -397,9 +398,9 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def options_of() -> dict[str, list[str]]:
     """The options of each command, as they are typed."""
-    found: dict[str, list[str]] = {name: [] for name in names.TABLE}
-    for module in pkgutil.iter_modules(vrm.front.__path__):
-        for value in vars(importlib.import_module(f"vrm.front.{module.name}")).values():
+    found: dict[str, list[str]] = {name: [] for name in names.everything().answers}
+    for module in pkgutil.iter_modules(vrm.ext.slurm.__path__):
+        for value in vars(importlib.import_module(f"vrm.ext.slurm.{module.name}")).values():
             if isinstance(value, Options):
                 found.setdefault(value.command, []).extend(
                     [f"--{each.name}" for each in value.all if each.name]
@@ -413,7 +414,7 @@ def test_no_call_and_no_frame_ends_a_manager(live: Live) -> None:
     choose, options = random.Random(SEED), options_of()
     texts = [*WORDS, *(each for each in ODD if isinstance(each, str) and "\ud800" not in each)]
     for number in range(TRIALS):
-        name = choose.choice(sorted(names.TABLE))
+        name = choose.choice(sorted(names.everything().answers))
         arguments = []
         for _ in range(choose.randint(0, 3)):
             if options[name] and choose.random() < 0.8:

@@ -14,13 +14,16 @@ from conftest import wait_until
 from executor import Managed
 
 from vrm.config.schema import load
-from vrm.front.answers import Refused
-from vrm.front.counter import Asked
+from vrm.ext.slurm.calls.answers import Refused
+from vrm.ext.slurm.calls.counter import Asked
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
+from vrm.ext.slurm.calls.door import Door
 from vrm.live.manager.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
 from vrm.live.manager.manager import Manager
-from vrm.live.manager.part import Closed, Obey, Part, Shown, Stopped
+from vrm.live.manager.part import Closed, Launched, Obey, Part, Shown, Stopped
+from vrm.live.manager.part_packages import guarded
+from vrm.live.manager.recording import RecordWriting
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.nodewatch import Bound, Unsure, Up
 from vrm.live.nodes.outcomes import MemoryUse
@@ -80,7 +83,8 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     greeter = Greeter()
     managed = Managed(root, "ok.x 1 9 0", further=[greeter])
     managed.turn(1.0)
-    assert greeter.calls == [("look", 1.0, False), "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
+    started = Launched(managed.state.entry(0).job)
+    assert greeter.calls == [("look", 1.0, False), started, "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
     assert asked(managed, 2.0, do="greet", whom="you")["text"] == "hello you"
     assert "there is no command wave" in asked(managed, 2.0, do="wave")["text"]
     greeter.calls.clear()
@@ -221,7 +225,7 @@ def test_commands_act_on_jobs_one_by_one_and_in_ranges(root: Path) -> None:
 
 def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     managed = Managed(root, *["ok.x 2 9 0 nodes=2 cores=3"] * 3)
-    counter = managed.manager.counter
+    counter = managed.live.part(Door).counter
     managed.start(1.0)
     assert [job.state for job in counter.jobs()] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
     assert [(node.name, node.taken) for node in counter.nodes()] == [("n0", 3), ("n1", 3)]
@@ -238,12 +242,37 @@ def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     managed.close()
 
 
+class Faulty(Part):
+    """Fails in each turn, in `look` behind a change."""
+
+    def __init__(self, managed: Managed) -> None:
+        self.journal = managed.live.journal
+
+    def look(self, now: float, files: bool) -> None:
+        self.journal.append("note")
+        raise RuntimeError("half of it")
+
+    def act(self, now: float) -> None:
+        raise RuntimeError("nothing of it")
+
+
+def test_a_part_of_an_extension_that_fails_is_left_out_but_not_in_half_of_a_change(root: Path) -> None:
+    managed = Managed(root)
+    part = guarded(Faulty(managed), managed.live)
+    with pytest.raises(RuntimeError, match="half of it"):
+        part.look(1.0, False)
+    part.act(1.0)
+    assert "Faulty is left out from here on: its `act` raised RuntimeError: nothing of it" in managed.said[-1]
+    part.look(1.0, False)
+    managed.close()
+
+
 def test_ends_are_recorded_when_no_call_is_likely_to_come(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     managed = Managed(root, "ok.x 1 9 0")
-    recording = managed.live.parts[managed.live.parts.index(managed.manager.door) + 1]
+    recording = managed.live.part(RecordWriting)
     managed.start(1.0)
     managed.end(0, 2.0)
-    managed.manager.door.next_call = 3.0
+    managed.live.part(Door).next_call = 3.0
     recording.tidy(2.0)
     assert recording.busy() and recording.deadline(2.0) == 3.0, "its sync serves the end, too"
     managed.live.now = 3.0

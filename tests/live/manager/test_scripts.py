@@ -19,7 +19,7 @@ from vrm.live.launch.stepping import counted, folded_names
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
 from vrm.model.ranges import numbers
-from vrm.results.steps import read_steps
+from vrm.ext.steps.records import read_steps
 from vrm.system.compiling import COMPILERS
 
 
@@ -166,7 +166,7 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
         "SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2", "SLURM_NTASKS": "3",
         "SLURM_TASKS_PER_NODE": "2,1", "SLURM_JOB_CPUS_PER_NODE": "2,1", "SLURM_CPUS_ON_NODE": "2"}
     assert env["VRM_STEPS"] == "/r/run.sh.3.steps"
-    assert [path.name for path in launch.files] == ["job", "nodes", "cores"]
+    assert [path.name for path in launch.files] == ["nodes", "cores"]
     assert (env["VRM_NTASKS"], env["VRM_TASKS_PER_NODE"]) == ("3", "2,1")
 
 
@@ -177,8 +177,6 @@ def test_an_exclusive_script_has_all_cores_of_its_nodes() -> None:
     assert [launch.env[name] for name in (
         "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_ON_NODE",
         "OMP_NUM_THREADS", "VRM_NTASKS")] == ["3", "2,1", "1", "4(x2)", "4", "2", "3"]
-    job = next(text for path, text in launch.files.items() if Path(path).name == "job")
-    assert "node n0 n0 2 0/1;2/3\nnode n1 n1 1 0/1;2/3\n" in job, job
 
 
 @pytest.mark.mpi

@@ -86,7 +86,7 @@ class Launcher:
     | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
     | `mpirun`, `version_text` | its program, and what that calls itself |
     | `run_id` | marks the processes of one run |
-    | `in_steps` | how it starts the steps of scripts, see `vrm.steps.programs.command`; none: without MPI |
+    | `in_steps` | what starts MPI programs within scripts: openmpi4, openmpi5, mpich, intel or srun; none: without MPI |
     """
 
     kind = ""

@@ -16,12 +16,11 @@ from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import environment, with_own_mpi
 from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_script, is_bound, nodes_script,
-                                      pbs_variables, slurm_variables, values_of)
+                                      pbs_variables, slurm_variables)
 from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
-from vrm.steps import jobfile, profile
-from vrm.steps.used import PROGRAM
+from vrm.system import marks, profile
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",
            "I_MPI_PIN": "off"}
@@ -36,9 +35,10 @@ CONFINING = frozenset((*UNBOUND, *confined(Path(), True), *confined(Path(), Fals
 class Scripts(Direct):
     """Starts scripts; see `vrm.live.launch.base.Launcher`.
 
-    `launcher` is that of the run, which starts the steps of MPI programs; `ways` lead to the other nodes;
-    `site` is what the batch system around says. `records` is the run's file of steps, `commands` the folder
-    with the programs that scripts find first, `outside` that with those for programs outside of jobs.
+    `launcher` is that of the run; `ways` lead to the other nodes; `site` is what the batch system around says.
+    `directory` is that of the run, `commands` the folder with the programs that scripts find first, `outside` that with
+    those for programs outside of jobs. `measure` is the path of a program that starts others and notes what they use,
+    where an extension has one.
 
     | variable | what it says |
     |---|---|
@@ -56,7 +56,8 @@ class Scripts(Direct):
     launcher: Launcher = Launcher()
     ways: Ways = {}
     site: Mapping[str, str] = {}
-    records = Path("steps.csv")
+    directory = Path()
+    measure = ""
     commands = outside = Path("/nowhere")
 
     @classmethod
@@ -68,8 +69,8 @@ class Scripts(Direct):
                      if OF_OTHERS.fullmatch(name) and name.isidentifier()}
         return made
 
-    def steps(self, rankfile: PathLike) -> Path:
-        """The directory of a job's steps: next to its rankfile."""
+    def folder(self, rankfile: PathLike) -> Path:
+        """The directory of a job's own files: next to its rankfile."""
         return Path(rankfile).with_suffix(".steps")
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
@@ -77,12 +78,7 @@ class Scripts(Direct):
                 variables: Mapping[str, str] | None = None, alone: bool = False, unsaid: bool = False) -> Launch:
         """The script, bound to the cores of those slots that are on the first node; `alone`: to all cores of
         the node, as nobody else has any. `unsaid`: see `cores_unsaid`."""
-        on: dict[str, list[RankSlot]] = {}
-        for slot in slots:
-            on.setdefault(nodes[slot.node].name, []).append(slot)
-        idle: dict[str, list[RankSlot]] = {}
-        for slot in _idle(slots, nodes) if alone else ():
-            idle.setdefault(nodes[slot.node].name, []).append(slot)
+        on, idle = self.places(slots, nodes, alone)
         names = list(on)
         first = on[names[0]]
         launch = super().command(job_id, app, first, nodes, rankfile, arguments, variables)
@@ -98,16 +94,12 @@ class Scripts(Direct):
                              for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
                 for name, here in on.items()} if bound else {}
         affinity = launch.affinity and tuple(cpus.get(names[0], launch.affinity))
-        folder, name = self.steps(rankfile), os.path.basename(os.fspath(app))
-        measure = self.commands / PROGRAM
-        values = values_of(job_id, name, on, idle, self.topologies, bound, self.launcher, self.records, self.run_id,
-                           self._of_site(), env.get("OMP_NUM_THREADS", ""), measure)
-        files = {folder / jobfile.JOB: jobfile.text_of(values),
-                 folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
-                                                      folder, measure),
+        folder, name = self.folder(rankfile), os.path.basename(os.fspath(app))
+        files = {folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
+                                                   folder, self.measure),
                  folder / CORES: cores_script(cpus)}
-        own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
-                    "VRM_DIRECTORY": str(self.records.parent), **self.finding(env)})
+        own.update({marks.FOLDER: str(folder), marks.NODE: names[0],
+                    "VRM_DIRECTORY": str(self.directory), **self.finding(env)})
         if "PBS_O_WORKDIR" in chosen:  # it came by qsub
             listed = folder / "nodefile"
             files[listed] = "".join(f"{host}\n" * len(here) for host, here in on.items())
@@ -118,7 +110,17 @@ class Scripts(Direct):
             del given["SLURM_CPUS_PER_TASK"], given["SRUN_CPUS_PER_TASK"]
         return Launch(launch.argv, {**given, **env, **own}, files, affinity, launch.host)
 
-    def _of_site(self) -> Mapping[str, str]:
+    @staticmethod
+    def places(slots: Sequence[RankSlot], nodes: Sequence[Node], alone: bool
+               ) -> tuple[dict[str, list[RankSlot]], dict[str, list[RankSlot]]]:
+        """The slots of a job by the names of their nodes, and the other cores there, where it is `alone` on them."""
+        found: tuple[dict[str, list[RankSlot]], dict[str, list[RankSlot]]] = {}, {}
+        for there, each in zip(found, (slots, _idle(slots, nodes) if alone else ())):
+            for slot in each:
+                there.setdefault(nodes[slot.node].name, []).append(slot)
+        return found
+
+    def of_site(self) -> Mapping[str, str]:
         """What the batch system around says, for its own srun where that starts steps."""
         theirs: Mapping[str, str] = getattr(self.launcher, "env", {})
         return {name: value for name, value in theirs.items()

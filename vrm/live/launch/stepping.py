@@ -1,9 +1,9 @@
-"""What a script job is given to start its own programs: files for its steps (`vrm.steps`), and variables by
-which a plain mpirun stays on the job's nodes and cores.
+"""What a script job is given to start its own programs: variables, and files next to its own, by which a plain mpirun
+stays on the job's nodes and cores.
 
 | variable | why |
 |---|---|
-| `VRM_STEPS`, `VRM_NODE` | an srun finds its job by them |
+| those of `vrm.system.marks` | programs in it find its files by them |
 | `SLURM_JOB_ID` and the others of `slurm_variables` | what a batch script for Slurm expects. mpirun takes the job's nodes and tasks from them |
 | `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_plm=ssh` (5), and their agent; `HYDRA_BOOTSTRAP=ssh`, `HYDRA_BOOTSTRAP_EXEC`, and the same of Intel MPI | daemons on other nodes are started by `AGENT`, on the job's cores there, and nowhere else: else mpirun would take the srun on PATH, which is vrm's, or ranks would be on all cores of the node |
 | `OMPI_MCA_orte_fork_agent` (4.1), `PRTE_MCA_odls_base_exec_agent` (5) | ranks start through `RANK`: those that `--bind-to core` and the like have bound to cores of other jobs may use all cores of their own job on the node. (Hydra knows no such agent) |
@@ -18,12 +18,11 @@ import shlex
 from pathlib import Path
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.base import Launcher, synthetic
+from vrm.live.launch.base import synthetic
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
-from vrm.steps import jobfile
-from vrm.steps.used import MARK
+from vrm.system import marks
 from vrm.system.files import user_name
 from vrm.system.ways import WAYS
 
@@ -37,19 +36,19 @@ RANK = "vrm-rank"
 """The program through which mpiruns of Open MPI in scripts start their ranks."""
 
 NODES, CORES = "nodes", "cores"
-"""The files next to the job's, which say how the agent gets to its nodes, and which CPUs it has there."""
+"""The files in the folder of a job that say how the agent gets to its nodes, and which CPUs it has there."""
 
 Ways = Mapping[str, tuple[Sequence[str], bool]]
 """What starts a program on another node, by its name (see `vrm.live.nodes.connecting.way_to`)."""
 
 _AGENT = f"""#!/bin/sh
 # Starts a command on another node of the script job around, on the job's cores there.
-. "${{{jobfile.VARIABLE}:?this is not a script job of vrm}}/{NODES}"
+. "${{{marks.FOLDER}:?this is not a script job of vrm}}/{NODES}"
 """
 
 _RANK = f"""#!/bin/sh
 # Starts a rank of a script's mpirun where it is bound, if that is on the job's cores.
-. "${{{jobfile.VARIABLE}:?this is not a script job of vrm}}/{CORES}"
+. "${{{marks.FOLDER}:?this is not a script job of vrm}}/{CORES}"
 while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || break
 done </proc/self/status
@@ -178,56 +177,30 @@ def folded_names(names: Sequence[str]) -> str:
     return ",".join(texts)
 
 
-def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]],
-              topologies: Mapping[str, Topology], bound: bool, launcher: Launcher, records: Path, run: str,
-              site: Mapping[str, str], threads: str, measure: Path) -> dict[str, list[str]]:
-    """What the file of a job says (see `vrm.steps.jobfile`); `idle` are cores that no task has."""
-    nodes = []
-    for host, slots in on.items():
-        cores: list[list[int]] = []
-        sockets: list[int] = []
-        for slot in (*slots, *idle.get(host, ())):
-            for core in slot.cores:
-                cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
-                sockets.append(slot.socket)
-        order = sorted(range(len(cores)), key=lambda at: (sockets[at], cores[at]))
-        machine = topologies[host].host if host in topologies else host
-        nodes.append(jobfile.JobNode(host, machine, len(slots), [cores[at] for at in order],
-                                     [sockets[at] for at in order]).text)
-    first = next(iter(on.values()))
-    return {"job": [str(job_id)], "slurm": [str(job_id)], "run": [run], "name": [name],
-            "records": [str(records)], "tasks": [str(sum(map(len, on.values())))],
-            "cpus": [str(len(first[0].cores))], "node": nodes, "bound": [str(int(bound))],
-            "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
-            "option": list(getattr(launcher, "options", ())), "threads": [threads],
-            "agent": [str(measure.with_name(AGENT))], "measure": [str(measure)],
-            "site": [f"{name}={value}" for name, value in site.items()]}
-
-
 def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,
-                 site: Mapping[str, str], run: str, job_id: int, folder: Path, measure: Path) -> str:
-    """The file NODES of a job, whose steps have this folder. What starts on other nodes is started through the
+                 site: Mapping[str, str], run: str, job_id: int, folder: Path, measure: str) -> str:
+    """The file NODES of a job, which has this folder. What starts on other nodes is started through the
     program `measure`, where that is there."""
-    steps, program = shlex.quote(str(folder)), shlex.quote(str(measure))
+    steps, program = shlex.quote(str(folder)), shlex.quote(measure)
     through = f"{program} {steps}/"
     lines = [_NODES, f"through=\n[ ! -x {program} ] || through={shlex.quote(through)}\"$used \"\n", "case $host in\n"]
     for name in on:
         bind = f"taskset -c {','.join(map(str, cpus[name]))} " if cpus.get(name) else ""
         before, shell = ways.get(name, ((), False))
-        own = (f"env {jobfile.NODE}={shlex.quote(name)} {jobfile.VARIABLE}={steps} VRM_RUN={run} "
-               f"VRM_JOB_ID={job_id} {MARK}=")
+        own = (f"env {marks.NODE}={shlex.quote(name)} {marks.FOLDER}={steps} VRM_RUN={run} "
+               f"VRM_JOB_ID={job_id} {marks.STEP}=")
         noted = f"[ -z \"$through\" ] || : >{steps}/\"$used\"\n"
         if not before:
             start = f"echo \"vrm: there is no way to {name}\" >&2; exit 1"
         elif shell:
-            start = (f"{noted}exec {shlex.join(before)} {shlex.quote(own)}\"${MARK} \"{shlex.quote(bind)}"
+            start = (f"{noted}exec {shlex.join(before)} {shlex.quote(own)}\"${marks.STEP} \"{shlex.quote(bind)}"
                      "\"$through$shell -c $command\"")
         else:
             start = (f"{noted}set -- \"$shell\" -c \"$*\"\n[ -z \"$through\" ] || set -- {through}\"$used\" \"$@\"\n"
-                     + _without_ours(site) + f"exec {shlex.join(before)} {own}\"${MARK}\" {bind}\"$@\"")
+                     + _without_ours(site) + f"exec {shlex.join(before)} {own}\"${marks.STEP}\" {bind}\"$@\"")
         short = name.partition(".")[0]
         lines.append(f"{'|'.join(dict.fromkeys((name, short, short + '.*')))})\n"
-                     f"[ \"${jobfile.NODE}\" != {shlex.quote(name)} ] || exec {own}\"${MARK}\" {bind}\"$shell\" -c \"$*\"\n"
+                     f"[ \"${marks.NODE}\" != {shlex.quote(name)} ] || exec {own}\"${marks.STEP}\" {bind}\"$shell\" -c \"$*\"\n"
                      f"{start};;\n")
     lines.append("*) echo \"vrm: $host is not a node of this job, which has " + " ".join(on)
                  + "\" >&2; exit 1;;\nesac\n")
@@ -236,7 +209,7 @@ def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequen
 
 def cores_script(cpus: Mapping[str, Sequence[int]]) -> str:
     """The file CORES of a job: its CPUs on each node, as the kernel writes them."""
-    return (f"case ${jobfile.NODE} in\n" + "".join(f"{shlex.quote(name)}) own={fold(numbers)};;\n"
+    return (f"case ${marks.NODE} in\n" + "".join(f"{shlex.quote(name)}) own={fold(numbers)};;\n"
                                                   for name, numbers in cpus.items()) + "esac\n")
 
 

@@ -71,8 +71,8 @@ class Visible:
             return program, tuple(arguments), {}
         return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {Path(table): text}
 
-    def of_steps(self, booking: Booking, nodes: Sequence[Node]) -> list[str]:
-        """The GPUs of a script job, as `vrm.steps.jobfile` has them: its steps share them out."""
+    def listed(self, booking: Booking, nodes: Sequence[Node]) -> list[str]:
+        """The GPUs of a job, each as its node, index and socket there, and the variable and the word that show it."""
         return [f"{nodes[node].name} {index} {gpu.socket} {VARIABLES[gpu.kind]} {gpu.word}"
                 for node, by_name in booking.placement.devices.items() for index in by_name.get(GPU, ())
                 for gpu in [self._gpus[nodes[node].name][index]]]

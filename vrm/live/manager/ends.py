@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import POLL, Part
+from vrm.live.manager.part import POLL, JobEnded, Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import Held, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
@@ -219,7 +219,8 @@ class Ends(Part):
     def _conclude(self, outcome: EndedJob, intent: str) -> None:
         """Record the end of a job that ran, or let it wait again."""
         outcome.cause = intent if outcome.state is not JobState.COMPLETED else ""
-        self.live.records.batch_step(outcome)
+        self.live.notify(JobEnded(outcome))
+        self.live.records.clear(outcome)
         why, retry = waits_again(self.live.state.entry(outcome.job.id), outcome.state,
                                  outcome.reason, intent,
                                  self.live.settings.interrupted == "requeue")

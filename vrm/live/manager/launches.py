@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from collections.abc import Mapping
 
-from vrm.front import build
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import cores_unsaid, of_submission
 from vrm.live.lending.job import following, note
@@ -17,7 +16,7 @@ from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.part import Closed, Part, Stopped
+from vrm.live.manager.part import Closed, Launched, Part, ScriptPrepared, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.manager.surroundings import environment, files_of, patience, unpacked
 from vrm.live.manager.verdict import verdict
@@ -29,7 +28,6 @@ from vrm.model import Booking, Job, JobState
 from vrm.model.node import HALF
 from vrm.run.past import Past
 from vrm.scheduling import Start
-from vrm.steps.jobfile import JOB, text_of
 from vrm.system.errors import RunError
 from vrm.system.files import write_new
 
@@ -50,13 +48,11 @@ class Launches(Part):
     """Launches what was decided, and follows it by what the spawner tells. `prepared` are starts that are launched when
     they are in the journal."""
 
-    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site, programs: build.BackgroundBuild) -> None:
-        """`programs` makes those that scripts use."""
+    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site) -> None:
         self.live = live
         self.ends = ends
         self.nodes = nodes
         self.adoption, self.visible = site.adoption, site.visible
-        self.programs = programs
         self.prepared: list[Start] = []
         self._untold: list[Start] = []       # launched, to be told of
         self._workplace = str(live.settings.workplace)  # of jobs that say nothing of it
@@ -130,11 +126,10 @@ class Launches(Part):
                 continue
             running.memory_due = now + BINDINGS_AFTER
             running.signal_due = signals.due(running, signals.warning_of(live.state.entry(start.job.id).details))
-            if start.job.payload.script:
-                self.programs.start()
-            else:
+            if not start.job.payload.script:
                 running.bindings_due = running.memory_due
             self._untold.append(start)
+            live.notify(Launched(start.job))
 
     def _readied(self, start: Start) -> LaunchRequest | Exception:
         """What the spawner has to start, or why there is none."""
@@ -189,15 +184,16 @@ class Launches(Part):
         output, errors, given = files_of(live.run_directory, job, live.state.entry(job.id).details,
                                          live.cluster.nodes[booking.placement.nodes[0]].name, directory)
         if payload.script:
-            steps = live.scripts.steps(paths.rankfile)
+            folder = live.scripts.folder(paths.rankfile)
             try:
-                os.mkdir(steps, 0o700)
+                os.mkdir(folder, 0o700)
             except FileExistsError:  # of an earlier try
-                shutil.rmtree(steps, ignore_errors=True)
-                os.mkdir(steps, 0o700)
-            more = text_of({"began": [f"{booking.start:.3f}"],
-                            "gpu": self.visible.of_steps(booking, live.cluster.nodes)})
-            table = {**table, steps / JOB: launch.files[steps / JOB] + more}
+                shutil.rmtree(folder, ignore_errors=True)
+                os.mkdir(folder, 0o700)
+            script = ScriptPrepared(booking, os.fspath(program), folder, launch.env, alone,
+                                    self.visible.listed(booking, nodes))
+            live.notify(script)
+            table, env = {**table, **script.files}, {**env, **script.variables}
         for path, text in {**launch.files, **table}.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, env,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import Any, TypeVar
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
+from vrm.live.manager.copies import Copies
 from vrm.live.manager.part import Part
 from vrm.live.manager.recovery import Place
 from vrm.live.manager.records import Records, Tell
@@ -37,6 +38,8 @@ whether walltimes and ends of allocations are kept. None where it would not star
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
 
+
+Kind = TypeVar("Kind", bound=Part)
 
 STEP = 1.0
 """Seconds from which on a difference between two clocks is a clock that was set."""
@@ -91,7 +94,7 @@ class LiveRun:
     ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
     `rules` are those in force, which `vrm.live.manager.changes` may have changed. `spawner` starts jobs, `watch` asks
     the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
-    this order. `start_of` says when a job would start, where a part can forecast that.
+    this order. `copies` answer what takes long. `start_of` says when a job would start, where a part can forecast that.
     """
 
     journal: Journal
@@ -105,7 +108,7 @@ class LiveRun:
         self.rules = settings.rules
         self.launcher = site.launcher
         self.scripts = site.scripts
-        self.scripts.records, self.scripts.commands = run.steps, run.programs
+        self.scripts.directory, self.scripts.commands = run.directory, run.programs
         self.scripts.outside = run.launchers
         self.spawner = site.spawner or Spawner(relay=site.relay)
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
@@ -120,6 +123,7 @@ class LiveRun:
         self.begin(self.new_state())
         self.running: dict[int, Running] = {}
         self.parts: Sequence[Part] = ()
+        self.copies = Copies()
         self.start_of: StartOf | None = None
         self.clock = Clock()
         self.start_time = self.now = self.clock()
@@ -158,6 +162,10 @@ class LiveRun:
         """Let all parts take notice of an event."""
         for part in self.parts:
             part.observe(event)
+
+    def part(self, kind: type[Kind]) -> Kind:
+        """The part of this kind, which the manager has."""
+        return next(part for part in self.parts if isinstance(part, kind))
 
     def launcher_of(self, job: Job) -> Launcher:
         """What starts the job."""

@@ -11,7 +11,6 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Intake` | lines of the queue file become jobs |
 | `Orders` | commands of people, as files |
 | `Continuing` | what an earlier manager left |
-| `Door`, `LiveCounter` | commands of other batch systems, through a socket |
 | `RecordWriting` | ended jobs get their lines in `jobs.csv` |
 | `Lending` | running jobs lend cores, and have them again |
 | `Launches` | decisions become processes |
@@ -19,7 +18,8 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Checks` | bindings and memory of running jobs |
 | `Showing` | the state file |
 
-All work on one `vrm.live.manager.liverun.LiveRun`, and have the hooks of `vrm.live.manager.part.Part`.
+All work on one `vrm.live.manager.liverun.LiveRun`, and have the hooks of `vrm.live.manager.part.Part`. Those of
+extensions come behind `JobControl`: who asks them something is answered before decisions become processes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,11 @@ from collections.abc import Sequence
 
 from vrm.config.schema import Settings
 from vrm.live.manager import changes, takeup
-from vrm.front import build
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.adopting import Adopting
 from vrm.live.manager.checks import Checks
 from vrm.live.manager.continuing import Continuing
-from vrm.live.manager.copies import Copies
-from vrm.live.manager.counter import LiveCounter
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.door import Door
 from vrm.live.manager.ends import LINGER, Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
@@ -59,8 +55,8 @@ from vrm.run.again import stopped, with_dependents
 from vrm.run.book import Dropped
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
-from vrm.steps import profile
-from vrm.steps.bell import PLACED, WRITTEN, Bell
+from vrm.system import profile
+from vrm.system.bell import PLACED, WRITTEN, Bell
 from vrm.system.errors import RunError
 from vrm.system.processes import TagEnd, pids_with_environment
 
@@ -79,24 +75,21 @@ class Manager:
         run are new jobs. `feeder` names the program behind `vrm run --`; `further` are parts of a manager besides its
         own and those of extensions."""
         self.live = live = LiveRun(settings, site, run, tell)
-        copies = Copies()
         self.ends = Ends(live)
         self.nodes = Nodes(live, self.ends)
         self.stopping = Stopping(live, self.ends)
-        self.programs = build.BackgroundBuild(run.programs)
-        self.launches = Launches(live, self.ends, self.nodes, site, self.programs)
+        self.launches = Launches(live, self.ends, self.nodes, site)
         self.lending = Lending(live, self.ends, self.launches)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends, self.lending)
-        self.counter = LiveCounter(live, self.intake, self.ends, jobs)
-        self.orders = Orders(live, self.stopping, self.counter, copies)
+        self.orders = Orders(live, self.stopping)
         self.continuing = Continuing(live, self.intake, self.ends, self.lending, site)
-        self.door = Door(live, self.counter, copies)
         self.showing = Showing(live, site.emulated)
-        live.parts = self.parts = (
-            self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs, self.counter, self.door,
-            RecordWriting(live, self.door), self.lending, self.launches, Adopting(live, site),
-            Checks(live, self.ends, self.lending), self.showing, *further, *of_packages(live))
+        first = self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs
+        then = (RecordWriting(live), self.lending, self.launches, Adopting(live, site),
+                Checks(live, self.ends, self.lending), self.showing)
+        live.parts = *first, *then  # extensions may ask for these
+        live.parts = self.parts = (*first, *of_packages(live), *then, *further)
         self._next_step = math.inf
         self._next_poll = 0.0
         self._looked = -math.inf                  # when the files were looked at
@@ -113,8 +106,7 @@ class Manager:
         live = self.live
         live.run_directory.create(live.settings.trust)
         with live.run_directory.owned() as lock:
-            live.run_directory.make_commands({**commands(), **build.scripts(),
-                                              profile.FILE: profile.text([live.run_directory.programs])})
+            live.run_directory.make_commands({**commands(), profile.FILE: profile.text([live.run_directory.programs])})
             past = takeup.past_of(live.run_directory, fresh, live.tell, live.new_state)
             if not past.jobs:
                 self.intake.check_file()
@@ -124,7 +116,7 @@ class Manager:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
             live.spawner.hold = (lock,)
-            with live.spawner, self.stopping.woken_by_signals(), self.programs:
+            with live.spawner, self.stopping.woken_by_signals():
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     for part in self.parts:

@@ -11,12 +11,10 @@ import math
 from functools import partial
 from collections.abc import Mapping
 
-from vrm.live.manager import changes, door
+from vrm.live.manager import changes
 from vrm.live.manager.boundary import NotUnderstood, reading
-from vrm.live.manager.copies import Copies
-from vrm.live.manager.counter import LiveCounter
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Obey, Part
+from vrm.live.manager.part import Obey, Part, Question
 from vrm.live.manager.stopping import Stopping
 from vrm.run import control
 from vrm.model.ranges import fold
@@ -33,22 +31,19 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno
 class Orders(Part):
     """Reads commands, has parts obey them, and answers. `gone`: somebody has removed the run's directory."""
 
-    def __init__(self, live: LiveRun, stopping: Stopping, counter: LiveCounter, copies: Copies) -> None:
-        """`copies` answer what takes long."""
+    def __init__(self, live: LiveRun, stopping: Stopping) -> None:
         self.live = live
         self.stopping = stopping
-        self.counter = counter
-        self.copies = copies
         self.gone = False
         self._unanswered: dict[str, control.Command] = {}
         self._done: set[str] = set()   # commands that earlier managers have carried out
         self._deaf: set[str] = set()   # files among the commands that stay there
         self._asked: set[str] = set()  # questions that copies of the manager answer now
-        self._afar = door.Afar(live, counter)
+        self._made: dict[str, list[int]] = {}  # the jobs that they have brought
 
     def recall(self, past: Past) -> None:
         """Learn which commands earlier managers have carried out; they are only answered."""
-        self._done = set(past.commands)
+        self._done, self._made = set(past.commands), past.by_command
 
     def look(self, now: float, files: bool) -> None:
         """Carry out the commands that wait."""
@@ -56,15 +51,15 @@ class Orders(Part):
             self.obey_all()
 
     def expects(self, now: float) -> bool:
-        """Whether there are commands, or somebody is about to ask again."""
-        return bool(self.waiting()) or self._afar.busy(self.live.clock())
+        """Whether there are commands."""
+        return bool(self.waiting())
 
-    def _before(self, name: str, command: control.Command) -> control.Command:
+    def _before(self, name: str) -> control.Command:
         """The answer to a command that an earlier manager has carried out."""
-        ids = self.counter.known.get(name, [])
+        ids = self._made.get(name, [])
         text = f"job{'s' * (len(ids) > 1)} {fold(ids)}: " if ids else ""
         return {"ok": True, "text": f"{text}taken before the manager was restarted",
-                **({"id": ids[0], "ids": ids} if ids else {}), **({"code": 0} if command["do"] == "front" else {})}
+                **({"id": ids[0], "ids": ids} if ids else {})}
 
     def waiting(self) -> list[tuple[str, control.Command]]:
         """The commands that wait. Without the directory of the run no job can be followed."""
@@ -84,8 +79,7 @@ class Orders(Part):
 
     def obey_all(self, unasked: bool = False) -> None:
         """Carry out the commands that wait; or those alone that were given while no manager ran (`unasked`)."""
-        self._afar.sweep(self.live.clock())
-        self.copies.look()
+        self.live.copies.look()
         for name, command in self.waiting():
             if not unasked or command.get("unasked"):
                 self.try_to_obey(name, command)
@@ -122,11 +116,15 @@ class Orders(Part):
     def obey(self, name: str, command: control.Command) -> None:
         """Carry out a command and answer it; OSError when the answer can't be written, and then
         it is only answered the next time."""
-        if name in self._asked or name not in self._unanswered and self._handed_on(name, command):
+        if name in self._asked:
             return
         if name not in self._unanswered:
-            done = name in self._done and not (command["do"] == "front" and name in self.counter.known)
-            self._unanswered[name] = self._before(name, command) if done else self._reply_to(name, command)
+            repeated = any(command["do"] in part.repeats() for part in self.live.parts)
+            reply = self._before(name) if name in self._done and not repeated else self._reply_to(name, command)
+            if callable(reply):
+                self._hand_on(name, reply)
+                return
+            self._unanswered[name] = reply
         self.live.journal.sync()
         if command.get("unasked"):  # nobody waits for the answer
             self.live.tell("note", self._unanswered[name]["text"])
@@ -135,22 +133,15 @@ class Orders(Part):
             control.answer(self.live.run_directory, name, self._unanswered[name])
         del self._unanswered[name]
 
-    def _handed_on(self, name: str, command: control.Command) -> bool:
-        """Whether a copy of the manager answers this, or will."""
-        try:
-            with reading(self.live.journal):
-                if not self._afar.takes_long(command):
-                    return False
-        except NotUnderstood:
-            return False  # it is answered that it is not
+    def _hand_on(self, name: str, question: Question) -> None:
+        """Have a copy of the manager answer a command, now or when there are fewer of them."""
         self.live.journal.sync()
-        if self.copies.begin(partial(self._answer, name, command), then=partial(self._answered, name)):
+        if self.live.copies.begin(partial(self._answer, name, question), then=partial(self._answered, name)):
             self._asked.add(name)
-        return True
 
-    def _answer(self, name: str, command: control.Command) -> None:
+    def _answer(self, name: str, question: Question) -> None:
         """In a copy: answer a command that only reads."""
-        control.answer(self.live.run_directory, name, self._reply_to(name, command))
+        control.answer(self.live.run_directory, name, question())
 
     def _answered(self, name: str, fault: str, seconds: float) -> None:
         """A copy has answered a command, or has not."""
@@ -160,10 +151,10 @@ class Orders(Part):
             self._unanswered[name] = {"ok": False, "text": text, "out": "", "err": f"{text}\n", "code": 1}
 
     def commands(self) -> Mapping[str, Obey]:
-        """Reservations, other rules, and what commands of other batch systems ask from other nodes."""
-        return {"reserve": self._reserve, "unreserve": self._unreserve, "rules": self._rules, "front": self._front}
+        """Reservations, and other rules."""
+        return {"reserve": self._reserve, "unreserve": self._unreserve, "rules": self._rules}
 
-    def _reply_to(self, name: str, command: control.Command) -> control.Command:
+    def _reply_to(self, name: str, command: control.Command) -> control.Command | Question:
         try:
             with reading(self.live.journal):
                 for part in self.live.parts:
@@ -173,14 +164,6 @@ class Orders(Part):
                 raise NotUnderstood(f"there is no command {command['do']}")
         except NotUnderstood as error:
             return {"ok": False, "text": f"not understood: {show(str(error), 500)}"}
-
-    def _front(self, command: control.Command, name: str) -> control.Command:
-        first = self.live.state.next_id
-        try:
-            return self._afar.answer(command, name, self.live.clock())
-        finally:
-            if self.live.state.next_id > first:  # one that waits for them may ask again, under the same name
-                self.counter.known[name] = list(range(first, self.live.state.next_id))
 
     def _reserve(self, command: control.Command, name: str) -> control.Command:
         live, begin, end = self.live, command["begin"], command["end"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import selectors
-from dataclasses import dataclass
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from vrm.live.manager.records import EndedJob
+from vrm.model import Booking, Job
 from vrm.run.control import Command
 from vrm.run.past import Past
 
@@ -15,7 +18,10 @@ POLL = 0.2
 host, where no notification comes from)."""
 
 
-Obey = Callable[[Command, str], Command]
+Question = Callable[[], Command]
+"""Gives an answer that takes long, and changes nothing: a copy of the manager calls it."""
+
+Obey = Callable[[Command, str], Command | Question]
 """Carries out a command file, which has this name, and gives the answer; ValueError, KeyError or TypeError for what is
 no command."""
 
@@ -59,9 +65,19 @@ class Part:
         """What this part does at commands of people, by what they ask (`do`)."""
         return {}
 
+    def repeats(self) -> Collection[str]:
+        """Those of its commands that it is asked again where an earlier manager has carried them out, since it knows
+        what was done."""
+        return ()
+
+    def likely(self) -> float:
+        """Until when somebody is likely to ask something: what can wait waits until then, and shares the sync of the
+        journal. Infinity: somebody waits for the next turn."""
+        return -math.inf
+
     def observe(self, event: object) -> None:
-        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), `Closed`, `Stopped` or
-        `Shown`."""
+        """Take notice of an event: what an agent reports (`vrm.live.nodes.nodewatch.NodeEvent`), or one of the classes
+        below."""
 
     def leave(self) -> None:
         """The manager ends, however it does: leave nothing behind."""
@@ -72,6 +88,36 @@ class Closed:
     """Nothing starts on a node (its number in the cluster) for now."""
 
     node: int
+
+
+@dataclass(frozen=True)
+class ScriptPrepared:
+    """A script is about to be started with these variables, in its `folder` for files of its own. `files` (their texts, by
+    path) and further `variables` are what else it is given. `alone`: it has all cores of its nodes. `gpus`: as
+    `vrm.live.launch.visible.Visible.listed` has them."""
+
+    booking: Booking
+    program: str
+    folder: Path
+    env: Mapping[str, str]
+    alone: bool
+    gpus: Sequence[str]
+    files: dict[Path, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job that ran has ended; next it is closed, or waits again. The folder of a script is still there."""
+
+    outcome: EndedJob
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The processes of a job are being started."""
+
+    job: Job
 
 
 @dataclass(frozen=True)

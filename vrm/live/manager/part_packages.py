@@ -28,14 +28,18 @@ def of_packages(live: LiveRun) -> list[Part]:
 
 
 def guarded(part: Part, live: LiveRun) -> Part:
-    """The part, which does nothing more once one of its hooks has raised something: the run goes on without it."""
+    """The part, which does nothing more once one of its hooks has raised something: the run goes on without it. In half
+    of a change, which the journal shows, it ends the manager, and the next one goes on by the journal."""
     def guard(name: str) -> Callable[..., Any]:
         own, otherwise = getattr(part, name), getattr(Part, name)
 
         def call(*arguments: Any) -> Any:
+            before = live.journal.appended
             try:
                 return own(*arguments)
             except Exception as error:  # it is somebody else's program
+                if live.journal.appended != before:
+                    raise
                 live.tell("warning", f"{type(part).__module__}:{type(part).__name__} is left out from here on: its "
                                      f"`{name}` raised {type(error).__name__}: {error}")
                 for hook in HOOKS:

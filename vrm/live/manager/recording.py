@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import selectors
 
-from vrm.live.manager.door import Door
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
 from vrm.run.past import Past
@@ -16,14 +16,27 @@ RECORDING = 0.04
 class RecordWriting(Part):
     """Has ended jobs recorded (`vrm.live.manager.records`), and what they left behind ended."""
 
-    def __init__(self, live: LiveRun, door: Door) -> None:
+    def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.door = door
+        self._selector: selectors.BaseSelector | None = None
         self._more = False  # ends wait to be recorded, for want of time
 
     def recall(self, past: Past) -> None:
         """Go on with `jobs.csv`."""
         self.live.records.open(past)
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Know what the loop waits for."""
+        self._selector = selector
+
+    def _likely(self) -> float:
+        """Until when somebody is likely to ask something of some part."""
+        return max(part.likely() for part in self.live.parts)
+
+    def _knocked(self) -> bool:
+        """Whether somebody has asked something at a time when people ask all the time, and should not wait."""
+        return (self._selector is not None and self.live.clock() < self._likely()
+                and bool(self._selector.select(0)))
 
     def busy(self) -> bool:
         """Whether ends are to be recorded, or processes to be looked for."""
@@ -33,8 +46,8 @@ class RecordWriting(Part):
         """When there is time to record, or processes are to be looked for."""
         if self._more:
             return now
-        waits = self.live.records.pending and self.door.next_call > now
-        return min(self.door.next_call if waits else math.inf, self.live.records.sweep_at)
+        likely = self._likely() if self.live.records.pending else -math.inf
+        return min(likely if likely > now else math.inf, self.live.records.sweep_at)
 
     def tidy(self, now: float) -> None:
         """Record ends that are on disk; the sync for a call that is likely to come serves them, too. Those that the
@@ -43,14 +56,15 @@ class RecordWriting(Part):
         live, records = self.live, self.live.records
         if now >= records.sweep_at:
             records.sweep_all(now)
-        shared = self.door.has_work or live.journal.pending and now < self.door.next_call
+        likely = self._likely()
+        shared = likely == math.inf or live.journal.pending and now < likely
         self._more = False
         if not records.pending or shared or not live.synced():
             return
         until, written = live.clock() + RECORDING, False
         while (records.pending and live.clock() >= live.blocked_until
                and not live.watch.metering(records.pending[0].job.id)):
-            if live.clock() >= until or written and self.door.knocked():
+            if live.clock() >= until or written and self._knocked():
                 self._more = True
                 return
             written = True

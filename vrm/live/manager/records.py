@@ -28,12 +28,10 @@ from vrm.results.energy import Drawn, columns_of
 from vrm.results.job_columns import HEADER, JobFileError
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
-from vrm.results.steps import BATCH, Step, append
 from vrm.run import codec
 from vrm.run.past import Past
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
-from vrm.steps.used import of_job, together
 from vrm.system.errors import RunError
 from vrm.system.files import naming, write_atomically
 from vrm.system.processes import Strays, job_of, sessions, signal_session
@@ -238,23 +236,11 @@ class Records:
             return {}
         return {"mates": ",".join(map(str, outcome.mates)), **shares.columns(booking, outcome.end)}
 
-    def batch_step(self, outcome: EndedJob) -> None:
-        """Write the line of a script that has ended behind those of its steps."""
-        job, booking = outcome.job, outcome.booking
-        if booking is None or not job.payload.script:
-            return
-        nodes = (outcome.cluster or self.cluster).nodes
-        slots = list(booking.placement.slots(nodes))
-        steps = self.scripts.steps(self.run.rankfile(job.app, job.id))
-        step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
-                    outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
-                    " ".join({nodes[slot.node].name: None for slot in slots}),
-                    *together((outcome.used, of_job(str(steps)))), booking.start)
-        try:
-            append(self.run.steps, step)
-        except OSError as error:
-            self.tell("warning", f"#{job.id} {job.app}: {self.run.steps} lacks its line: {error.strerror}")
-        shutil.rmtree(steps, ignore_errors=True)
+    def clear(self, outcome: EndedJob) -> None:
+        """Remove the folder of a script that has ended."""
+        if outcome.booking is not None and outcome.job.payload.script:
+            folder = self.scripts.folder(self.run.rankfile(outcome.job.app, outcome.job.id))
+            shutil.rmtree(folder, ignore_errors=True)
 
     def tell_start(self, start: Start, details: Details) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than

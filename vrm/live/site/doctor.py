@@ -36,7 +36,7 @@ from vrm.live.site.setup import describe, distrusted
 from vrm.model import Cluster, Node
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
-from vrm.steps import profile
+from vrm.system import profile
 from vrm.system.files import write_new
 from vrm.system.text import printable_lines
 

@@ -45,8 +45,8 @@ class RunningProgram:
 
     def __init__(self, number: int, env: dict[bytes, bytes]) -> None:
         self.number = number
-        self.steps = serving.StepServer(env)
-        self.due = time.monotonic() + serving.AFTER if self.steps.folder else 0.0
+        self.server = serving.ScriptServer(env)
+        self.due = time.monotonic() + serving.AFTER if self.server.folder else 0.0
 
 
 class Runner:
@@ -95,7 +95,7 @@ class Runner:
         for program in self.running.values():
             if program.due and time.monotonic() >= program.due:
                 program.due = 0.0
-                program.steps.start()
+                program.server.start()
 
     def look(self) -> None:
         """Start what has waited for a directory that is there now, or has waited for long enough."""
@@ -148,10 +148,10 @@ class Runner:
                 return
             program = self.running.pop(pid, None)
             if program is not None:
-                self.say(program.number, (None, raw, *program.steps.end(usage)))
+                self.say(program.number, (None, raw, *program.server.end(usage)))
                 continue
             for each in self.running.values():
-                each.steps.ended(pid, usage)
+                each.server.ended(pid, usage)
 
     def say(self, number: int, answer: tuple[Any, ...] = ()) -> None:
         """Answer the relay."""

@@ -1,6 +1,6 @@
-"""The process that starts the steps of a script (see `vrm.steps.server`), from the view of the one that has
-started the script: a supervisor, or on another node a runner. They run this with nothing of vrm but the files of
-this folder."""
+"""The process that serves the programs of a script, where an extension has one (its variable SERVER), from the view of
+the process that has started the script: a supervisor, or on another node a runner. They run this with nothing of vrm
+but the files of this folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEPS = b"VRM_STEPS"
-"""The variable of a script in which the directory of its steps is (see `vrm.steps.jobfile`)."""
+FOLDER = b"VRM_STEPS"
+"""The variable of a script in which the directory of its own files is (see `vrm.system.marks`)."""
+
+SERVER = "VRM_SERVER"
+"""The variable of a script that names a module: its function `serve` is called at the first call, with the socket that
+listens in that directory, and a pipe that closes when the script has ended."""
 
 AFTER = 0.01
 """Seconds after which a program counts as one that runs for a while; many have ended by then, without steps."""
@@ -26,17 +30,18 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 """Where the package vrm is."""
 
 
-class StepServer:
-    """The server of a program with this environment, which has none if it is not a script."""
+class ScriptServer:
+    """The server of a program with this environment, which has none if nothing names it."""
 
     def __init__(self, env: Mapping[bytes, bytes]) -> None:
-        self.folder = env.get(STEPS, b"")
+        self.module = os.fsdecode(env.get(SERVER.encode(), b""))
+        self.folder = env.get(FOLDER, b"") if self.module else b""
         self.pid = 0
         self._usage: resource.struct_rusage | None = None
         self._life = -1
 
     def start(self) -> None:
-        """Start it. Without it steps start all the same, later."""
+        """Start it. Without it the programs do all the same, later."""
         if not self.folder:
             return
         try:
@@ -58,7 +63,7 @@ class StepServer:
             os._exit(0)
 
     def _serve(self, alive: int) -> None:
-        """Wait for the first call; only then load what starts steps."""
+        """Wait for the first call; only then load what answers."""
         directory = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
         path = b"/proc/self/fd/%d/socket" % directory
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,8 +77,8 @@ class StepServer:
         os.close(directory)
         if alive not in select.select([listening.fileno(), alive], [], [])[0]:
             sys.path.insert(0, ROOT)
-            from vrm.steps.server import serve
-            serve(listening, alive)
+            __import__(self.module)
+            sys.modules[self.module].serve(listening, alive)
 
     def ended(self, child: int, usage: resource.struct_rusage) -> None:
         """A child has ended: it may be this one."""

@@ -277,7 +277,7 @@ def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home
         return pid
     except starting.Absent as absent:
         release(files)  # the marker says that the job is under way
-        raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.StepServer({}), place)
+        raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.ScriptServer({}), place)
         if raw:
             raise starting.LaunchError(f"{absent}; it was ended while it waited for that directory") from None
     *before, _, make = order
@@ -367,9 +367,9 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         message = str(error)
     release(files)
     if pid:
-        steps = serving.StepServer({} if host else order[1])
-        raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), steps, place)
-        user, system, maxrss = steps.end(usage)
+        server = serving.ScriptServer({} if host else order[1])
+        raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), server, place)
+        user, system, maxrss = server.end(usage)
         if order[7] is not None:
             starting.wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
@@ -409,10 +409,10 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     return False
 
 
-def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, place: home.Home) -> tuple[Any, ...]:
+def wait_for(pid: int, link: Link, folder: bytes, server: serving.ScriptServer, place: home.Home) -> tuple[Any, ...]:
     """Wait for a program; its status and what it has used. If that takes long, its start is told,
-    files for the outputs of the next job are made in the `folder`, if there is one, and so is the server
-    of its steps.
+    files for the outputs of the next job are made in the `folder`, if there is one, and so is its
+    server.
 
     Other children are descendants that it has left; they are collected on the way. Without a manager it is
     ended when its run was removed from `place`.
@@ -425,7 +425,7 @@ def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, pla
             if untold:
                 if link.tell((STARTED, pid)) and folder:
                     starting.PREPARED.make(folder)
-                steps.start()
+                server.start()
                 place.keep()
                 untold = False
             elif link.closed() and place.look():
@@ -436,7 +436,7 @@ def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, pla
                 return raw, usage
             if not child:
                 break
-            steps.ended(child, usage)
+            server.ended(child, usage)
 
 
 # The spawner.

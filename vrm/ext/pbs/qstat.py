@@ -1,0 +1,451 @@
+"""`qstat`: the jobs, as a table, in full, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from typing import Any, NamedTuple
+from collections.abc import Sequence
+
+from vrm.ext.pbs import queues as pbs_queues, words
+from vrm.ext.slurm.calls.answers import Answer, Call, Refused
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.model import JobState
+from vrm.model.job import ANY, FAIL, OK, START
+
+USAGE = ("qstat [-f] [-x] [-t] [-J] [-w] [-F json|dsv [-D delimiter]] [-a | -i | -r] [-n] [-s] [-1] [-u user] "
+         "[job_identifier ...] | -Q [-f] [queue ...] | -q [queue ...] | -B [-f]")
+
+HEAD = ("Job id            Name             User              Time Use S Queue\n"
+        "----------------  ---------------- ----------------  -------- - -----\n")
+WIDE_HEAD = ("Job id                         Name            User             Time Use S Queue\n"
+             "-----------------------------  --------------- ---------------  -------- - ---------------\n")
+OTHER_HEAD = ("\n{server}: \n{space}                                                            Req'd  Req'd   Elap\n"
+              "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time\n"
+              "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n")
+
+LIMIT = 78
+"""Characters of a line of -f; the rest goes to lines that begin with a tab."""
+
+BLANK = " -- "
+"""What stands for nothing in the table of -a."""
+
+COMMENT, SHORT = 74, 71
+"""Characters of a comment in that table, and how many of a longer one."""
+
+
+class QstatRow(NamedTuple):
+    """A line of a table: a job, or all jobs of an array."""
+
+    id: str
+    jobs: Sequence[JobView]
+    state: str
+
+    @property
+    def one(self) -> JobView:
+        """The job that stands for all."""
+        return self.jobs[0]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of an array."""
+        return self.one.array is not None and self.id == words.whole(self.one.array)
+
+
+def qstat(call: Call, counter: Counter) -> Answer:
+    """Show jobs."""
+    options, ids = words.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
+    given = dict(options)
+    for letter in given:
+        if letter in "TML":
+            raise Refused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}", words.USAGE)
+    if {"Q", "q", "B"} & set(given):
+        site = counter.site
+        states: dict[str, list[str]] = {name: [] for name in site.queues or ["vrm"]}
+        for row in grouped(counter, counter.jobs(ended=False), False):
+            states.setdefault(words.queue(row.one, site), []).append(row.state)
+        return pbs_queues.shown(given, ids, states, counter)
+    if given.get("F", "json") not in ("json", "dsv"):
+        raise Refused(f"qstat: -F {given['F']}: vrm knows json and dsv", words.USAGE)
+    said: list[str] = []
+    code = 0
+    past = bool({"x", "H"} & set(given))
+    if ids:
+        rows: list[QstatRow] = []
+        for text in ids:
+            try:
+                if text[:1].isdigit():
+                    rows += _named(words.find(counter, "qstat", text), counter, past, "t" in given)
+                else:
+                    rows += _of_queue(text, counter, past, "t" in given)
+            except Refused as error:
+                said.append(f"{error}\n")
+                code = error.code
+    else:
+        rows = grouped(counter, counter.jobs(ended=past), "t" in given)
+    site = counter.site
+    if "u" in given and site.user not in [name.partition("@")[0] for name in given["u"].split(",")]:
+        rows = []
+    if "i" in given or "r" in given:
+        rows = [row for row in rows if (row.state in "REB") == ("r" in given)]
+    if "J" in given:
+        rows = [row for row in rows if row.one.array is not None]
+    if "H" in given and "x" not in given:
+        rows = [row for row in rows if row.state in "FX"]
+    if "f" in given:
+        text = full(rows, counter, given)
+    elif {"a", "i", "r", "n", "s", "1", "u", "H"} & set(given):
+        text = other(rows, counter, given)
+    else:
+        text = table(rows, counter, "w" in given)
+    return Answer(text, "".join(said), code)
+
+
+def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
+    """The rows of a queue."""
+    site = counter.site
+    if name not in (site.queues or ["vrm"]):
+        raise Refused(f"qstat: Unknown queue destination {name}", words.NO_QUEUE)
+    return grouped(counter, [job for job in counter.jobs(ended=past) if words.queue(job, site) == name], each)
+
+
+def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
+    """The row of a job of an array, which has ended with the last of them."""
+    return QstatRow(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
+
+
+def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
+    """The rows of an id that was given."""
+    ended = all(job.state.ended for job in found.jobs)
+    if ended and not past:
+        raise Refused(f"qstat: {found.id} Job has finished, use -x or -H to obtain historical job information",
+                      words.FINISHED)
+    if found.array is None:
+        return [QstatRow(words.shown(job), [job], words.state(job)) if job.array is None else
+                _part(job, counter.array(job.array)) for job in found.jobs]
+    parts = [_part(job, found.jobs) for job in found.jobs] if each else []
+    return [QstatRow(found.id, found.jobs, words.state_of(found.jobs)), *parts]
+
+
+def grouped(counter: Counter, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
+    """The rows of these jobs: one for each, or for each array. `each`: also one for each job of an array."""
+    rows: dict[str, QstatRow] = {}
+    for job in jobs:
+        if job.array is not None:
+            name = words.whole(job.array)
+            if name not in rows:
+                whole = counter.array(job.array)
+                rows[name] = QstatRow(name, whole, words.state_of(whole))
+            if each:
+                rows[words.shown(job)] = _part(job, rows[name].jobs)
+            continue
+        rows[words.shown(job)] = QstatRow(words.shown(job), [job], words.state(job))
+    return list(rows.values())
+
+
+def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str:
+    """The table that people know; nothing where there is no job."""
+    site, now = counter.site, counter.now
+    lines = []
+    first, width, last = (30, 15, 15) if wide else (17, 16, 16)
+    for row in rows:
+        used = 0.0 if row.whole else words.used(row.one, now)
+        lines.append(f"{_cut(row.id, first):<{first}} {_cut(row.one.name, width, 1):<{width}} "
+                     f"{site.user[:width]:<{width}}  {words.clock(used) if used else '0':>8} {row.state:>1} "
+                     f"{words.queue(row.one, site)[:last]:<{last}}\n")
+    return (WIDE_HEAD if wide else HEAD) + "".join(lines) if lines else ""
+
+
+def _cut(text: str, width: int, less: int = 0) -> str:
+    """As many characters, the last a `*` if there are more. (qstat does so with names of just the width: `less`.)"""
+    return text if len(text) <= width - less else text[:width - 1] + "*"
+
+
+def other(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
+    """The table of -a, -i, -r, -u, -n and -s."""
+    site, now = counter.site, counter.now
+    if not rows:
+        return ""
+    lines = [OTHER_HEAD.format(server=site.host, space="")]
+    for row in rows:
+        job = row.one
+        used = words.used(job, now)
+        memory = sum(amount for name, amount in job.job.request.per_task if name == "mem") * job.job.procs
+        more = []
+        if {"n", "1"} & set(given):
+            more += _nodes(exec_host(job) or BLANK, "1" in given)
+        if "s" in given:
+            text = comment(row) or BLANK
+            more.append("   " + (text if len(text) <= COMMENT else text[:SHORT] + "..."))
+        lines.append(
+            f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(words.queue(job, site), 8):<8} "
+            f"{_cut(job.name, 10):<10} {BLANK:>6} {_cut(str(nodes(job)), 3):>3} "
+            f"{_cut(str(job.job.request.cores), 3):>3} {_size(memory) if memory else BLANK:>6.6} "
+            f"{words.clock(job.job.walltime):>5.5} {row.state} {words.clock(used) if used else BLANK:>5.5}"
+            + (" " if "1" in given else "\n") + "".join(f"{text}\n" for text in more))
+    return "".join(lines)
+
+
+def _nodes(text: str, one: bool) -> list[str]:
+    """Nodes and cores as lines, or as one."""
+    lines, line = [], ""
+    for part in text.split("+"):
+        if len(line) + len(part) >= LIMIT - 1:
+            lines.append(line)
+            line = ""
+        line += part + "+"
+    lines.append(line[:-1])
+    return ["".join(lines)] if one else [f"   {line}" for line in lines]
+
+
+def _size(amount: int) -> str:
+    """Bytes with at most four digits, rounded up."""
+    power, amount = 1, -(-amount >> 10)
+    while amount > 9999 or power < 3 and amount % 1024 == 0:
+        amount, power = (amount + 1023) >> 10, power + 1
+    return f"{amount}{' kmgtp'[power]}b"
+
+
+def nodes(job: JobView) -> int:
+    """On how many nodes it runs, or at least will."""
+    return len(job.nodes) or job.job.request.nodes[0]
+
+
+def exec_host(job: JobView) -> str:
+    """The nodes and cores of a job: `n0/0*4+n1/0*4`."""
+    return "+".join(f"{name}/0" + (f"*{cores}" if cores > 1 else "")
+                    for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
+
+
+def exec_vnode(job: JobView) -> str:
+    """The same as chunks: `(n0:ncpus=4)+(n1:ncpus=4)`."""
+    return "+".join(f"({name}:ncpus={cores})" for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
+
+
+def comment(row: QstatRow) -> str:
+    """Why a job waits, since when it runs, or how it ended."""
+    job = row.one
+    if not math.isfinite(job.start) or job.why:
+        return {"held": "Job held by the user", "dependency": f"Job held on dependency: {job.reason}",
+                "": ""}.get(job.why, f"Not Running: {job.reason or job.why}")
+    began = time.strftime("%a %b %d at %H:%M", time.localtime(job.start))
+    if row.whole:
+        return f"Job Array Began at {began}" + " and finished" * (row.state == "F")
+    end = (" and exceeded resource walltime" if job.state is JobState.TIMEOUT else
+           " and finished" if job.state is JobState.COMPLETED else " and failed") if job.state.ended else ""
+    return f"Job run at {began} on {exec_vnode(job)}{end}"
+
+
+def substate(row: QstatRow) -> int:
+    """The number that PBS has for what a job is at."""
+    job = row.one
+    if row.state in "FX":
+        return 92 if row.whole or job.state is JobState.COMPLETED else 93 if math.isfinite(job.start) else 91
+    if row.state == "H":
+        return 22 if job.why == "dependency" else 20
+    return {"Q": 10, "W": 30, "R": 42, "E": 51, "B": 70}[row.state]
+
+
+def indices(jobs: Sequence[JobView]) -> str:
+    """Indices of an array's jobs as ranges: `0-3:3,9`; `-` for none."""
+    found: list[str] = []
+    left = [int(job.details.index or 0) for job in jobs]
+    while left:
+        step = left[1] - left[0] if len(left) > 1 else 1
+        size = next((at for at in range(1, len(left)) if left[at] - left[at - 1] != step), len(left))
+        found.append(str(left[0]) if size == 1 else f"{left[0]}-{left[size - 1]}" + f":{step}" * (step > 1))
+        left = left[size:]
+    return ",".join(found) or "-"
+
+
+_KINDS = {OK: "afterok", FAIL: "afternotok", ANY: "afterany", START: "after"}
+
+
+def depend(job: JobView) -> str:
+    """What it still waits for: `afterok:3.vrm@vrm`."""
+    found: dict[str, str] = {}
+    for each in job.named:
+        for job_id in each.ids:
+            found[_KINDS[each.kind]] = found.get(_KINDS[each.kind], "") + f":{job_id}.{words.SERVER}@{words.SERVER}"
+    return ",".join(f"{kind}{ids}" for kind, ids in found.items())
+
+
+Fact = tuple[str, Any]
+
+
+def facts(row: QstatRow, counter: Counter) -> list[Fact]:
+    """All that is known of a job, by PBS's names; a name with a dot is that of a part."""
+    job, submitted = row.one, row.one.job
+    site, now = counter.site, counter.now
+    output, errors, _ = counter.files(job)
+    if row.whole:
+        output, errors = (path.replace("%A", str(job.array)).replace("%a", "^array_index^").replace("%%", "%")
+                          if "%a" in path else known for path, known in
+                          ((submitted.payload.output, output), (submitted.payload.errors, errors)))
+    began = math.isfinite(job.start) and not job.why
+    found: list[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
+    used = words.used(job, now)
+    if (used or job.state.ended and began) and not row.whole:
+        for step in counter.steps(job):
+            if step.step == "batch":
+                found += [("resources_used.cput", words.clock(step.user + step.system)),
+                          ("resources_used.mem", f"{step.maxrss >> 10}kb")]
+        found += [("resources_used.ncpus", sum(job.cores)), ("resources_used.walltime", words.clock(used))]
+    found += [("job_state", row.state), ("queue", words.queue(job, site)), ("server", words.SERVER),
+              ("Checkpoint", "u"), ("ctime", _time(submitted.submit))]
+    if depend(job):
+        found.append(("depend", depend(job)))
+    found.append(("Error_Path", f"{site.host}:{errors}"))
+    if row.state == "W":
+        found.append(("Execution_Time", _time(job.eligible)))
+    if job.nodes and not row.whole:
+        found += [("exec_host", exec_host(job)), ("exec_vnode", exec_vnode(job))]
+    found += [("Hold_Types", "u" if job.why == "held" else "s" if job.why == "dependency" else "n"),
+              ("Join_Path", "oe" if output == errors else "n"),
+              ("Keep_Files", "n"), ("Mail_Points", "a"),
+              ("mtime", _time(min(now, max(submitted.submit, *(each for each in (job.start, job.end)
+                                                               if math.isfinite(each)), 0.0)))),
+              ("Output_Path", f"{site.host}:{output}"), ("Priority", submitted.priority),
+              ("qtime", _time(submitted.submit)), ("Rerunable", "True"),
+              *asked_for(job)]
+    if began:
+        found.append(("stime", _time(job.start)))
+    if row.state in "FX" and math.isfinite(job.end) and began:
+        found.append(("obittime", _time(job.end)))
+    if began and not row.whole:
+        found.append(("jobdir", submitted.payload.directory))
+    found.append(("substate", substate(row)))
+    found += [(f"Variable_List.{name}", value) for name, value in submitted.payload.variables.items()]
+    if comment(row):
+        found.append(("comment", comment(row)))
+    if row.state not in "HW":
+        found.append(("etime", _time(job.eligible)))
+    if began and not row.whole:
+        found.append(("run_count", 1 + job.requeued))
+    status = int(any(map(words.exit_status, row.jobs))) if row.whole else words.exit_status(job)
+    if row.state in "FX" and status is not None:
+        found.append(("Exit_status", status))
+    if row.whole:
+        counts = {word: sum(words.state(each) in letters for each in row.jobs)
+                  for word, letters in (("Queued", "QHW"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X"))}
+        found += [("array", "True"),
+                  ("array_state_count", " ".join(f"{word}:{count}" for word, count in counts.items())),
+                  ("array_indices_submitted", indices(row.jobs)),
+                  ("array_indices_remaining", indices([each for each in row.jobs if words.state(each) in "QHW"]))]
+    elif row.one.array is not None:
+        found += [("array_id", words.whole(row.one.array)), ("array_index", row.one.details.index)]
+    return [*found, ("project", "_pbs_project_default"),
+            ("Submit_Host", submitted.payload.variables.get("PBS_O_HOST", site.host))]
+
+
+def asked_for(job: JobView) -> list[Fact]:
+    """What a job asks of the machine."""
+    request, walltime = job.job.request, words.clock(job.job.walltime)
+    packed = request.nodes == (1, 1) and not request.tasks_per_node
+    place = "scatter" if request.tasks_per_node else "pack" if packed else "free"
+    return [("Resource_List.ncpus", request.cores), ("Resource_List.nodect", nodes(job)),
+            ("Resource_List.place", place), ("Resource_List.select", select(job)), ("Resource_List.walltime", walltime)]
+
+
+class Moment(float):
+    """A time, which PBS prints as ctime does."""
+
+    def __str__(self) -> str:
+        return words.date(self)
+
+
+def _time(moment: float) -> Moment:
+    return Moment(moment)
+
+
+def select(job: JobView) -> str:
+    """What a job asks of the machine, as chunks."""
+    request = job.job.request
+    each = request.tasks_per_node or (request.tasks if request.nodes == (1, 1) else 1)
+    return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
+
+
+def full(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
+    """All that is known of the jobs, as text, as JSON, or with a delimiter."""
+    known = [(row.id, facts(row, counter)) for row in rows]
+    form = given.get("F", "")
+    if form == "json":
+        jobs = {"Jobs": {name: _nested(each) for name, each in known}} if known else {}
+        return json.dumps({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": words.SERVER,
+                           **jobs}, indent=4) + "\n"
+    if form == "dsv":
+        mark = given.get("D", "|")
+        return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])
+                       + "\n" for name, each in known)
+    def line(key: str, value: str) -> str:
+        return f"    {key} = {value}" if "w" in given else folded(key, value)
+    return "".join(f"Job Id: {name}\n" + "".join(line(key, _plain(value)) + "\n" for key, value in _listed(each)) + "\n"
+                   for name, each in known)
+
+
+def _plain(value: Any, mark: str = "") -> str:
+    """A value as one line."""
+    text = re.sub(r"[\x00-\x1f]", lambda found: f"\\{ord(found[0]):03o}", str(value))
+    return text.replace(mark, f"\\{mark}") if mark else text
+
+
+def _listed(each: Sequence[Fact]) -> list[Fact]:
+    """The variables as one value."""
+    listed: list[Fact] = []
+    variables = [f"{key.partition('.')[2]}={value}".replace(",", "\\,") for key, value in each
+                 if key.startswith("Variable_List.")]
+    for key, value in each:
+        if not key.startswith("Variable_List."):
+            listed.append((key, value))
+        elif variables:
+            listed.append(("Variable_List", ",".join(variables)))
+            variables = []
+    return listed
+
+
+def folded(key: str, value: str) -> str:
+    """A long line as several, as qstat breaks it: at commas, or anywhere within what has none."""
+    out, at, first = f"    {key} = ", len(key) + 7, True
+    parts = [part for part in value.split(",") if part]
+    for number, part in enumerate(parts):
+        if len(part) + at < LIMIT:
+            out, at = out + part, at + len(part)
+        else:
+            if not first:
+                out, at = out + "\n\t", 9
+            for letter in part:
+                out, at = out + letter, at + 1
+                if at > LIMIT:
+                    out, at = out + "\n\t", 8
+        if number < len(parts) - 1:
+            out, first = out + ",", False
+    return out
+
+
+def parsed(text: str) -> Any:
+    """What PBS writes as JSON for a value: a number, or other JSON, where it is such."""
+    if re.fullmatch(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?", text):
+        number = float(text)
+        return int(number) if number.is_integer() and abs(number) < 2 ** 53 else number
+    if text[:1] in ('"', "{", "[") or text in ("true", "false", "null"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _nested(each: Sequence[Fact]) -> dict[str, Any]:
+    """What has a dot in its name within another object; times as text."""
+    found: dict[str, Any] = {}
+    for key, value in each:
+        above, dot, name = key.partition(".")
+        said = str(value) if isinstance(value, Moment) else value
+        if dot:
+            found.setdefault(above, {})[name] = parsed(said) if isinstance(said, str) else said
+        else:
+            found[key] = said
+    return found

@@ -1,0 +1,290 @@
+"""`qsub`: a script becomes a job. Options are read from the command line, and before them from `#PBS` lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+from collections.abc import Mapping, Sequence
+
+from vrm.ext.pbs import words
+from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Told
+from vrm.ext.slurm.blocking import Entered
+from vrm.ext.slurm.calls.counter import Asked, Counter, submitted
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.ext.slurm.sbatch import Until, named
+from vrm.ext.slurm.calls.shell import SCRIPT
+from vrm.model.job import ANY, FAIL, OK, START, Dependency
+
+LETTERS = "a:A:c:C:e:fGhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:XzZ"
+USAGE = ("qsub [-N name] [-l resources] [-o path] [-e path] [-j oe] [-J X-Y[:Z]] [-W depend=...] [-h] [-v variables] "
+         "[-V] [-q queue] [-p priority] [-a time] [-r y|n] [-S path] [-z] [script [arguments] | -- program arguments]")
+
+REFUSED = {"X": "vrm passes on no X11",
+           "G": "vrm shows no windows", "f": "vrm submits jobs only to its own queue"}
+IGNORED = "AcmMPRukZ"
+"""Options that change nothing here: accounts, mail, checkpoints."""
+
+PREFIX = "#PBS"
+SHELL = "/bin/sh"
+KINDS = {"after": START, "afterok": OK, "afternotok": FAIL, "afterany": ANY}
+MOST = 10_000
+"""Jobs of an array."""
+
+
+@dataclass
+class QsubRequest:
+    """What the options say, the later over the earlier."""
+
+    single: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def take(self, options: Sequence[tuple[str, str]]) -> None:
+        """Add options; Refused for what vrm cannot follow."""
+        for letter, value in options:
+            if letter in REFUSED:
+                raise Refused(f"qsub: -{letter}: {REFUSED[letter]}", words.USAGE)
+            if letter == "l":
+                try:
+                    words.resources(value, self.resources)
+                except ValueError as error:
+                    raise wrong("l", value, f"`{error}` is not of the form resource=value") from error
+            elif letter == "v":
+                for part in _listed(value):
+                    name, equals, said = part.partition("=")
+                    self.variables[name] = said if equals else None
+            elif letter == "W":
+                for part in re.split(r",(?=\w+=)", value):
+                    name, _, said = part.partition("=")
+                    self.attributes[name] = said
+            else:
+                self.single[letter] = value
+
+
+def wrong(letter: str, value: str, why: str) -> Refused:
+    """What is wrong with an option."""
+    return Refused(f"qsub: illegal -{letter} value: {value}: {why}", words.USAGE)
+
+
+def _listed(text: str) -> list[str]:
+    """The parts of a list with commas, which may be quoted."""
+    splitter = shlex.shlex(text, posix=True)
+    splitter.whitespace, splitter.whitespace_split, splitter.commenters = ",", True, ""
+    try:
+        return list(splitter)
+    except ValueError as error:
+        raise wrong("v", text, str(error)) from error
+
+
+def qsub(call: Call, counter: Counter) -> Reply:
+    """Submit a script; its id."""
+    typed, rest = words.options("qsub", LETTERS, USAGE, call.arguments)
+    typed_values = dict(typed)
+    arguments = rest[1:]
+    if "I" in typed_values:
+        if rest or "J" in typed_values:
+            raise Refused("qsub: -I is a shell with a job: no script, command or array goes with it", words.USAGE)
+        text, name, path = os.fsencode(f"#!{SHELL}\n{SCRIPT}\n"), "STDIN", ""
+        typed += [("o", os.devnull), ("e", os.devnull)]
+    elif rest and "--" in call.arguments and call.arguments[call.arguments.index("--") + 1:] == rest:
+        text, name, arguments = os.fsencode(f"#!{SHELL}\nexec {shlex.join(rest)}\n"), "STDIN", []
+        path = ""
+    else:
+        path = os.path.join(call.cwd, rest[0]) if rest and rest[0] != "-" else ""
+        if path in call.missing:
+            raise Refused(f"qsub: script file: {rest[0] if rest else '-'}: {call.missing[path]}", words.ILLEGAL)
+        if path not in call.sent:
+            return Needs(path)
+        text, name = call.sent[path], os.path.basename(path) or "STDIN"
+    wish = QsubRequest()
+    lines = directives(text, typed_values.get("C", call.env.get("PBS_DPREFIX", PREFIX)))
+    for number, found in lines:
+        try:
+            options, more = words.options("qsub", LETTERS, USAGE, found)
+        except Told:
+            options, more = [], found
+        if more:
+            raise Refused(f"qsub: line {number} of the script: `{more[0]}` is not an option", words.USAGE)
+        wish.take(options)
+    wish.take(typed)
+    asked, joined = made(wish, call, counter, text, name, path, arguments)
+    ids = submitted(counter, asked, "qsub")
+    if "I" in typed_values:
+        return Interactive(call.env, counter, ids[0], "qsub", True)
+    said = words.whole(ids[0]) if joined else f"{ids[0]}.{words.SERVER}"
+    out = "" if "z" in wish.single else f"{said}\n"
+    return Until(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
+
+
+class Interactive(Entered):
+    """Waits until a job has started; its client is a shell with it then."""
+
+    granted = f"qsub: job %d.{words.SERVER} ready\n\n"
+    closing = f"\nqsub: job %d.{words.SERVER} completed"
+
+    def _say(self, job: JobView) -> None:
+        if not self._asked:
+            self._asked = True
+            self._text[2] += f"qsub: waiting for job {self.id}.{words.SERVER} to start\n".encode()
+
+
+def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
+    """The options in the lines of a script that begin with the prefix, up to the first command, with the numbers
+    of the lines. Refused for what cannot be read."""
+    found: list[tuple[int, list[str]]] = []
+    if not prefix:
+        return found
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.decode(errors="replace").strip()
+        if line.startswith(prefix):
+            rest = line[len(prefix):]
+            if rest.strip() and rest[0] not in " \t-":
+                continue
+            try:
+                each = shlex.split(rest, comments=True)
+            except ValueError as error:
+                raise Refused(f"qsub: line {number} of the script: {error}", words.USAGE) from error
+            found.append((number, each))
+        elif line and not line.startswith(("#", ":")):
+            break
+    return found
+
+
+def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
+         ) -> tuple[Asked, bool]:
+    """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
+    single = wish.single
+    try:
+        values = words.request(wish.resources)
+    except words.Illegal as error:
+        raise Refused(f"qsub: Illegal attribute or resource value {error}", words.VALUE) from error
+    except words.Unknown as error:
+        raise Refused(f"qsub: Unknown resource {error}", words.NO_RESOURCE) from error
+    except words.Together as error:
+        raise Refused(f"qsub: {error}", words.TOGETHER) from error
+    except ValueError as error:
+        raise wrong("l", ",".join(f"{key}={value}" for key, value in wish.resources.items()), str(error)) from error
+    site = counter.site
+    limit = min(site.default_time, max(1.0, site.closing - counter.now))
+    if "walltime" in wish.resources:
+        try:
+            limit = words.walltime(wish.resources["walltime"])
+        except ValueError as error:
+            raise Refused(f"qsub: Illegal attribute or resource value Resource_List.walltime: "
+                          f"{wish.resources['walltime']}: no time as 3600 or 1:00:00", words.VALUE) from error
+    called = single.get("N", name)
+    if "N" in single and not re.fullmatch(r"\S{1,230}", called):
+        raise wrong("N", called, "a name has no blanks, and at most 230 characters")
+    if "q" in single:
+        queue = single["q"].partition("@")[0]
+        if queue in site.queues:
+            values["queue"] = queue
+        elif site.queues:
+            raise Refused(f"qsub: Unknown queue {queue}; there are {', '.join(site.queues)}", words.NO_QUEUE)
+    if "p" in single:
+        if not re.fullmatch(r"[+-]?[0-9]{1,4}", single["p"]) or abs(int(single["p"])) > 1024:
+            raise wrong("p", single["p"], "a whole number from -1024 to 1023")
+        values["priority"] = int(single["p"])
+    indices, width = array(single["J"]) if "J" in single else ((), 0)
+    if not text.startswith(b"#!") or "S" in single:
+        shell = single.get("S", SHELL).partition("@")[0].partition(",")[0]
+        text = f"#!{shell}\n".encode() + text
+    values.update(
+        named(called), script=True, front="pbs", walltime=limit, directory=call.env.get("HOME", "") or call.cwd,
+        held="h" in single, arguments=tuple(arguments), variables=variables(call, called, wish, values),
+        **outputs(single, called[:15] if "N" not in single else called, call.cwd, bool(indices)))
+    if path:
+        values["file"] = path
+    if single.get("r", "y") not in ("y", "n"):
+        raise wrong("r", single["r"], "y or n")
+    if "r" in single:
+        values["requeue"] = {"y": "yes", "n": "no"}[single["r"]]
+    if "a" in single:
+        try:
+            values["begin"] = max(0.0, words.moment(single["a"], counter.now) - counter.now)
+        except ValueError as error:
+            raise wrong("a", single["a"], "a time as 1530, 241530 (the day), 12241530, or 202612241530.00") from error
+    if "depend" in wish.attributes:
+        values["after"] = dependencies(wish.attributes["depend"], counter)
+    environment = dict(call.env) if "V" in single else chosen(call.env)
+    return Asked(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
+                 command=call.token), bool(indices)
+
+
+KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "USER", "TZ", "LC_ALL", "LC_CTYPE")
+
+
+def chosen(env: Mapping[str, str]) -> dict[str, str]:
+    """What a job gets of the shell that submitted it, without -V."""
+    return {name: env[name] for name in KEPT if name in env}
+
+
+def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of the job alone: those of -v, and what PBS says of the submission. The rest is known when it
+    starts: see `vrm.live.launch.script`."""
+    found = {f"PBS_O_{key}": call.env[key] for key in ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "TZ")
+             if key in call.env}
+    found.update({key: call.env.get(key, "") if value is None else value for key, value in wish.variables.items()
+                  if re.fullmatch(r"[A-Za-z_]\w*", key) and not key.startswith("VRM_")})
+    found.update(PBS_O_WORKDIR=call.cwd, PBS_O_HOST=os.uname().nodename, PBS_JOBNAME=name,
+                 PBS_O_SYSTEM="Linux", PBS_O_QUEUE=values.get("queue", words.SERVER))
+    return found
+
+
+def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict[str, Any]:
+    """The files of what a job prints, as vrm.live.manager.surroundings names them."""
+    number = "%A.%a" if array else "%j"
+    join = single.get("j", "n")
+    if join not in ("oe", "eo", "n"):
+        raise wrong("j", join, "oe, eo or n")
+
+    def file(letter: str, mark: str) -> str:
+        path = single.get(letter, "")
+        path = path.rpartition(":")[2] if re.match(r"[\w.-]+:", path) else path
+        own = f"{name.replace('%', '%%')}.{mark}{number}"
+        if not path:
+            return os.path.join(cwd, own)
+        whole = os.path.join(cwd, os.path.expanduser(path))
+        for said, meant in (("^array_index^", "%a"), ("$PBS_JOBID", "%j.vrm")):
+            whole = whole.replace("%", "%%").replace(said, meant) if said in whole else whole
+        return os.path.join(whole, own) if path.endswith("/") or os.path.isdir(whole) else whole
+
+    out, err = file("o", "o"), file("e", "e")
+    if join == "oe":
+        err = out
+    elif join == "eo":
+        out = err
+    return {"output": out, "errors": err}
+
+
+def array(text: str) -> tuple[Sequence[int], int]:
+    """`0-9:2%3` as the indices, and how many may run at a time (0: all). Refused."""
+    found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?:%([0-9]{1,9}))?", text)
+    if not found or int(found[2]) <= int(found[1]) or found[3] and not int(found[3]):
+        raise wrong("J", text, "X-Y or X-Y:Z with X below Y")
+    indices = range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
+    if len(indices) > MOST:
+        raise wrong("J", text, f"more than {MOST} jobs")
+    return indices, int(found[4] or 0)
+
+
+def dependencies(text: str, counter: Counter) -> tuple[Dependency, ...]:
+    """`afterok:12.vrm:13` as what the job waits for. Refused for what vrm has not, and for ids of which there is
+    no job."""
+    found: dict[Dependency, None] = {}
+    for part in text.split(","):
+        kind, *ids = part.split(":")
+        if kind not in KINDS:
+            raise wrong("W", f"depend={text}", f"vrm knows {', '.join(KINDS)}, not {kind}")
+        if not ids:
+            raise wrong("W", f"depend={text}", "an id is missing")
+        for each in ids:
+            for job in words.find(counter, "qsub", each).jobs:
+                found[Dependency.on(job.id, KINDS[kind])] = None
+    return tuple(found)
+
+

@@ -1,0 +1,375 @@
+"""What PBS calls jobs, their states, and the resources they ask for.
+
+Forms and numbers are those of OpenPBS: the reference guide, and src/cmds and src/include of its source.
+"""
+
+from __future__ import annotations
+
+import getopt
+import math
+import re
+import time
+from typing import Any, NamedTuple
+from collections.abc import Sequence
+
+from vrm.ext.slurm.calls import jobs as front
+from vrm.ext.slurm.calls.answers import Refused, Told
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.jobs import JobView, Site
+from vrm.model import JobState
+from vrm.model.hosts import HOST
+
+SERVER = "vrm"
+"""The server's name, which follows the number in a job's id."""
+
+VERSION = "pbs_version = vrm\n"
+"""What a command says to `--version`."""
+
+UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
+"""Exit status: no such job, it has ended, not in this state, a word that is none, a wrong option."""
+
+NO_QUEUE, NO_RESOURCE, VALUE, TOGETHER = 170, 187, 166, 5
+"""Exit status: no such queue, no such resource, no value of a resource, resources that exclude each other."""
+
+
+class Illegal(ValueError):
+    """A value that is none of its resource; the text begins with the name of that."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"Resource_List.{name}: {why}")
+        self.name = name
+
+
+class Unknown(ValueError):
+    """vrm has no resource of this name."""
+
+
+class Together(ValueError):
+    """A resource of the whole job with one of its chunks."""
+
+_ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
+
+
+def options(command: str, letters: str, usage: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The options of a command, each with its value, and the other words; Refused with the usage, Told by
+    `--help` and `--version`."""
+    if list(words[:1]) in (["--help"], ["--version"]):
+        raise Told(f"usage: {usage}\n" if words[0] == "--help" else VERSION)
+    try:
+        found, rest = getopt.getopt(list(words), letters)
+    except getopt.GetoptError as error:
+        raise Refused(f"{command}: {error}\nusage: {usage}", USAGE) from error
+    return [(name.lstrip("-"), value) for name, value in found], rest
+
+
+_MOMENT = re.compile(r"(?:(?:(?:(\d{2})?(\d{2}))?(\d{2}))?(\d{2}))?(\d{2})(\d{2})(?:\.(\d{2}))?")
+
+
+def moment(text: str, now: float) -> float:
+    """The moment that `[[[[CC]YY]MM]DD]hhmm[.SS]` names, in epoch seconds: what is left out is that of the next time
+    when the rest is so. ValueError for others."""
+    found = _MOMENT.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    today = time.localtime(now)
+    century, year, month, day, hour, minute, second = (None if each is None else int(each) for each in found.groups())
+    said = [today[0] if year is None else (today[0] // 100 if century is None else century) * 100 + year,
+            month or today[1], day or today[2]]
+    if hour is None or minute is None or not (hour < 24 and minute < 60 and (second or 0) < 60
+                                              and 0 < said[1] < 13 and 0 < said[2] < 32):
+        raise ValueError(text)
+    at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
+    if at < now and year is None:
+        said[0 if month is not None else 1 if day is not None else 2] += 1
+        at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
+    return at
+
+
+def shown(job: JobView) -> str:
+    """A job's id: 12.vrm, of an array 12[3].vrm."""
+    return f"{job.id}.{SERVER}" if job.array is None else f"{job.array}[{job.details.index}].{SERVER}"
+
+
+def whole(array: int) -> str:
+    """The id of an array."""
+    return f"{array}[].{SERVER}"
+
+
+class Found(NamedTuple):
+    """What an id names: a job, a job of an array, or all of an array (`array` is then its number)."""
+
+    jobs: list[JobView]
+    array: int | None
+
+    @property
+    def id(self) -> str:
+        """The id in full."""
+        return shown(self.jobs[0]) if self.array is None else whole(self.array)
+
+
+def find(counter: Counter, command: str, text: str) -> Found:
+    """What an id names, with or without the server's name. Refused when it is none, or names nothing."""
+    match = _ID.fullmatch(text)
+    if not match:
+        raise Refused(f"{command}: illegally formed job identifier: {text}", ILLEGAL)
+    number = int(match[1])
+    here = counter.jobs([number])
+    if here and here[0].array == number:
+        here = counter.array(number)
+        if not match[3]:
+            return Found(here, number)
+        here = [job for job in here if job.details.index == int(match[3])]
+    elif match[2] or here and here[0].array is not None:  # a job of an array has no number of its own
+        here = []
+    if not here:
+        name = text.partition("@")[0]
+        raise Refused(f"{command}: Unknown Job Id {name if '.' in name else f'{name}.{SERVER}'}", UNKNOWN)
+    return Found(here, None)
+
+
+def state(job: JobView) -> str:
+    """The letter of a job's state."""
+    if job.state is JobState.RUNNING:
+        return "E" if job.ending else "R"
+    if job.state.ended:
+        return "F" if job.array is None else "X"
+    return {front.HELD: "H", front.DEPENDENCY: "H", front.BEGIN: "W"}.get(job.why, "Q")
+
+
+def state_of(jobs: Sequence[JobView]) -> str:
+    """That of an array: B as soon as one of its jobs has begun."""
+    states = {state(job) for job in jobs}
+    if states <= {"X"}:
+        return "F"
+    return "B" if states & {"R", "E", "X"} else min(states, key="QWH".find)
+
+
+def exit_status(job: JobView) -> int | None:
+    """The exit status as PBS counts: 256 and the number of the signal that ended the job, -29 at the walltime's end.
+    A script that a signal of its own has ended is as its shell shows it."""
+    if job.state is JobState.TIMEOUT:
+        return -29
+    if job.state is JobState.CANCELLED and math.isfinite(job.start):
+        return 256 + (job.code - 128 if job.code is not None and job.code > 128 else 15)
+    return job.code
+
+
+def used(job: JobView, now: float) -> float:
+    """Seconds that a job has run."""
+    if not math.isfinite(job.start) or job.state is JobState.QUEUED:
+        return 0.0
+    return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
+
+
+def queue(job: JobView, site: Site) -> str:
+    """The queue of a job."""
+    return job.job.queue or next(iter(site.queues), "vrm")
+
+
+def clock(seconds: float) -> str:
+    """A duration as HH:MM:SS."""
+    left = int(min(seconds, 10 ** 9))
+    return f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
+
+
+def date(moment: float) -> str:
+    """A moment as ctime has it."""
+    return time.ctime(moment)
+
+
+def walltime(text: str) -> float:
+    """`3600`, `10:00`, `1:00:00` in seconds; ValueError."""
+    if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text):
+        raise ValueError(text)
+    found = 0.0
+    for part in text.split(":"):
+        found = found * 60 + float(part)
+    if not found:
+        raise ValueError(text)
+    return found
+
+
+def size(text: str) -> int:
+    """`4gb`, `500mb`, `2048` or `1000kw` in bytes; ValueError."""
+    found = re.fullmatch(r"([0-9]{1,15})(?:([kmgtp]?)([bw]))?", text.lower())
+    if not found:
+        raise ValueError(text)
+    return int(found[1]) << 10 * ("kmgtp".find(found[2]) + 1 if found[2] else 0) << 3 * (found[3] == "w")
+
+
+MOST = 1_000_000
+"""Chunks, or cores of a job, that may be asked for."""
+
+_COUNTED = ("ncpus", "mpiprocs", "ngpus", "ompthreads")
+
+
+def chunk(text: str) -> tuple[int, dict[str, str]]:
+    """`2:ncpus=4:mpiprocs=2` as the number and what each has; ValueError."""
+    number, *parts = text.split(":")
+    if "=" in number:
+        number, parts = "1", [number, *parts]
+    values: dict[str, str] = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name in _COUNTED or name == "ppn":
+            int(value)
+        values[name] = value
+    if not 1 <= int(number) <= MOST:
+        raise ValueError(text)
+    return int(number), values
+
+
+def resources(text: str, into: dict[str, str]) -> None:
+    """Add the resources of one `-l`; ValueError for what has no value."""
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not name or not equals or not value:
+            raise ValueError(part)
+        into[name.strip()] = value.strip()
+
+
+IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy",
+           "filesystems")
+"""Resources that change nothing here: vrm does not count them."""
+
+PLACES = ("free", "pack", "scatter", "vscatter", "excl", "exclhost", "shared")
+
+
+def request(wanted: dict[str, str]) -> dict[str, Any]:
+    """What a job asks of the machine, by the names of `vrm.model.fields`. ValueError with the reason for what
+    vrm cannot give."""
+    place = wanted.get("place", "free").split(":")
+    for word in place:
+        if word not in PLACES:
+            raise Illegal("place", f"{word}: vrm knows {', '.join(PLACES)}")
+    found: dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
+    for name in wanted:
+        if name not in ("select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect",
+                        "mpiprocs", "min_walltime", "max_walltime", *IGNORED):
+            raise Unknown(f"Resource_List.{name}: vrm has none of this name; leave it out")
+    if "select" in wanted:
+        for name in ("nodes", "ncpus", "mpiprocs", "mem", "ngpus", "procs"):
+            if name in wanted:
+                raise Together(f'"-lresource=" cannot be used with "select" or "place", resource is: {name}')
+    fixed = bool({"scatter", "vscatter"} & set(place))
+    hosts: list[str] = []
+    if "nodes" in wanted:
+        count, each, _ = _equal(wanted["nodes"], "nodes")
+        ranks, cores, fixed = int(each.get("ppn", "1")), 1, True
+        features = [name for name in each if name not in (*_COUNTED, "ppn", "mem")]
+        if features:
+            found["features"] = frozenset(features)
+    elif "select" in wanted:
+        different = _different(wanted["select"])
+        count, each, hosts = different or _equal(wanted["select"], "select")
+        cpus = int(each.get("ncpus", "1"))
+        ranks = int(each.get("mpiprocs", "1"))
+        cores = max(1, cpus // max(1, ranks))
+        unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch"}
+        if unknown:
+            raise Unknown(f"{', '.join(sorted(unknown))}: vrm has none of this name in a chunk; leave it out")
+        if ranks < 1 or cpus < 1:
+            raise ValueError("select: a chunk needs a core and a rank")
+        if cpus % ranks and cpus > ranks:
+            raise ValueError(f"select: {cpus} cores cannot be shared equally by {ranks} ranks")
+        if different and fixed:
+            raise ValueError("place=scatter: vrm spreads ranks evenly; ask for equal chunks, or leave it out")
+        chunks = sum(chunk(part)[0] for part in wanted["select"].split("+"))
+    else:
+        count, each = 1, {}
+        ranks = int(wanted.get("procs", wanted.get("mpiprocs", "1")))
+        cores = max(1, int(wanted.get("ncpus", "1")) // max(1, ranks))
+        each = {name: wanted[name] for name in ("ngpus",) if name in wanted}
+    if count * ranks < 1:
+        raise ValueError("a job needs a core")
+    if count * ranks * cores > MOST:
+        raise ValueError(f"a job has {MOST} cores at most")
+    found.update(procs=count * ranks, cores=cores)
+    if hosts:
+        _on_hosts(found, hosts, count, ranks, fixed)
+    elif fixed:
+        found.update(nodes=(count, count), tasks_per_node=ranks)
+    elif "select" in wanted:
+        found.update(nodes=(1, chunks))
+    elif "procs" not in wanted:
+        found.update(nodes=(1, 1))
+    _amounts(found, wanted, each, count, ranks)
+    return found
+
+
+def _on_hosts(found: dict[str, Any], hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> None:
+    """Chunks of which some or all are to be on these hosts: as many on each, since vrm spreads ranks evenly."""
+    names = frozenset(hosts)
+    wrong = [name for name in hosts if not HOST.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"select: `{wrong[0]}` is not a name of a host")
+    there = {hosts.count(host) for host in names}
+    if len(there) > 1 or len(hosts) < count and there != {1}:
+        raise ValueError("select: vrm spreads chunks evenly; ask for equally many on each host")
+    found["nodelist"] = names
+    if len(hosts) < count and not fixed:
+        found["nodes"] = (len(names), count)
+    else:
+        number = len(names) + count - len(hosts)
+        found.update(nodes=(number, number), tasks_per_node=count * ranks // number)
+
+
+def _different(text: str) -> tuple[int, dict[str, str], list[str]] | None:
+    """Chunks that differ in nothing but the number of ranks, as chunks of one rank; None where they are equal. Their
+    ranks must be equal: a job of vrm is so many ranks of one kind."""
+    try:
+        parts = [chunk(part) for part in text.split("+")]
+    except ValueError:
+        return None  # `_equal` says what is wrong
+    if all(each == parts[0][1] for _, each in parts) or any({"host", "vnode"} & set(each) for _, each in parts):
+        return None
+    kinds, total = set(), 0
+    for count, each in parts:
+        ranks = int(each.get("mpiprocs", "1"))
+        amounts = {"ncpus": int(each.get("ncpus", "1")), "ngpus": int(each.get("ngpus", "0")),
+                   "mem": size(each["mem"]) if "mem" in each else 0}
+        if ranks < 1 or any(amount % ranks for amount in amounts.values()):
+            return None
+        rest = {key: value for key, value in each.items() if key not in ("mpiprocs", *amounts)}
+        rest.update((key, f"{amount // ranks}{'b' * (key == 'mem')}") for key, amount in amounts.items() if amount)
+        kinds.add(tuple(sorted(rest.items())))
+        total += count * ranks
+    return (total, dict(kinds.pop()), []) if len(kinds) == 1 else None
+
+
+def _equal(text: str, what: str) -> tuple[int, dict[str, str], list[str]]:
+    """The number of chunks and what each has, which must be the same for all; and the hosts of those chunks that
+    name theirs."""
+    total, same = 0, None
+    hosts: list[str] = []
+    for part in text.split("+"):
+        try:
+            count, each = chunk(part)
+        except ValueError:
+            raise Illegal(what, f"`{part}` is none of the forms 2, 2:ncpus=4") from None
+        named = [each.pop(key) for key in ("host", "vnode") if key in each]
+        hosts += named[:1] * count
+        if same is not None and each != same:
+            raise ValueError(f"{what}={text}: vrm gives ranks of one kind; ask for chunks with as many "
+                             "cores, and as much memory and GPUs, for each rank (mpiprocs)")
+        total, same = total + count, each
+    assert same is not None
+    return total, same, hosts
+
+
+def _amounts(found: dict[str, Any], wanted: dict[str, str], each: dict[str, str], count: int, ranks: int) -> None:
+    """Memory and GPUs: of a chunk with several ranks each gets its part."""
+    name, text, share = next(((name, values[name], tasks) for name, values, tasks in (
+        ("mem", each, ranks), ("pmem", wanted, 1), ("mem", wanted, count * ranks)) if name in values), ("", "", 1))
+    if name:
+        try:
+            found["mem_per_task"] = -(-size(text) // share)
+        except ValueError as error:
+            raise Illegal(name, f"{text}: no size as 500mb") from error
+    gpus = int(each.get("ngpus", "0"))
+    if gpus and gpus % ranks:
+        if found.get("nodes") != (count, count):
+            raise ValueError(f"{gpus} GPUs cannot be shared equally by {ranks} ranks")
+        found["gpus_per_node"] = gpus
+    elif gpus:
+        found["gpus_per_task"] = gpus // ranks

@@ -1,0 +1,1 @@
+"""How a command of a batch system reaches the manager and is answered: the client, the socket, what can be asked."""

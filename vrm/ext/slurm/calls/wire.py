@@ -1,0 +1,176 @@
+"""What a client and a manager say to each other through the socket of a run's directory.
+
+A client sends one call: eight bytes (`VRM1`, and the length of what follows), then texts that each end
+with a zero byte: the directory it is called in, the name of the command, the number of arguments, the
+arguments, and the variables of its environment, at the end STDIN and TOKEN. The manager answers in frames,
+a letter, a length and so many bytes:
+
+| letter | from | what it is |
+|---|---|---|
+| O, E | manager | text for standard output, for standard error; one without text says that the call was taken |
+| X | manager | the exit status, as a decimal number; the last frame |
+| I | manager | the path of a file that the client is to send ("" for its standard input) |
+| S | manager | the client is to be a step of a job with these variables (each ends with a zero), or has its own job |
+| P | manager | the client is to do it itself, with Python (`vrm.ext.slurm.calls.client`) |
+| D | client | the content of that file |
+| F | client | why it cannot be read |
+| K | client | a signal that came, as a decimal number; any frame answers it |
+
+Lengths are four bytes, the lowest first.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from functools import lru_cache
+from collections.abc import Iterable, Mapping
+
+MAGIC = b"VRM1"
+HEADER = struct.Struct("<4sI")
+FRAME = struct.Struct("<cI")
+
+STDIN = "VRM_STDIN"
+"""The variable that a client adds to its environment: its process and host, `pid@host`. A job on that host
+may read the client's standard input."""
+
+TOKEN = "VRM_CALL"
+"""The last variable of a call: its name, as that of a command file (`vrm.run.control.new_name`). It is recorded
+with the jobs that the call brings. Where the manager is lost before it has answered, the client calls again
+under the same name, by a command file, and gets the same jobs."""
+
+LARGEST = 16 << 20
+"""Bytes of the longest call or frame."""
+
+PART = 1 << 20
+"""Bytes of the longest frame that a manager sends of an answer."""
+
+SOCKET = "socket"
+"""The name of the socket in the directory of a run."""
+
+DIRECTORY = "VRM_DIRECTORY"
+"""The variable that says in which directory the run of a client is."""
+
+
+PATIENCE = 60.0
+"""Seconds that a manager has to answer a command which only reads, or any from another node."""
+
+SAYS_AFTER = 10.0
+"""Seconds after which another command says that it waits for the manager, as long as it takes."""
+
+
+def gives_up() -> str:
+    """What a command says that has waited for PATIENCE; programs that call it know the first words from Slurm."""
+    return ("Socket timed out on send/recv operation: the manager of vrm has not answered within "
+            f"{PATIENCE:g} s")
+
+
+def waits() -> str:
+    """What a command says that goes on to wait."""
+    return f"the manager of vrm has not answered for {SAYS_AFTER:g} s; still waiting (Ctrl-C ends this)"
+
+
+class WireError(ValueError):
+    """What came is not a call or frame."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command as it was typed. `sent` are the files that the client has sent, by their paths ("":
+    its standard input); `missing` are those that it could not read, with the reason. `token` is its name."""
+
+    name: str
+    arguments: list[str]
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    sent: Mapping[str, bytes] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+
+    def packed(self) -> bytes:
+        """The frame as it is sent through the socket."""
+        texts = [self.cwd, self.name, str(len(self.arguments)), *self.arguments,
+                 *(f"{name}={value}" for name, value in self.env.items()),
+                 *([f"{TOKEN}={self.token}"] if self.token else [])]
+        body = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        return HEADER.pack(MAGIC, len(body)) + body
+
+
+def size_of(data: bytes) -> int | None:
+    """How many bytes the call has that begins so, with its header; None: too early to say.
+    WireError for what is not a call."""
+    if data[:4] != MAGIC[:len(data)]:
+        raise WireError("this is not a call of a command")
+    if len(data) < HEADER.size:
+        return None
+    length = HEADER.unpack_from(data)[1]
+    if length > LARGEST:
+        raise WireError(f"a call of {length} bytes is too long")
+    return HEADER.size + int(length)
+
+
+def call_of(data: bytes) -> Call:
+    """The call; WireError for what is none."""
+    words = os.fsdecode(data[HEADER.size:]).split("\0")
+    try:
+        if words.pop():
+            raise ValueError("its last text has no end")
+        count = int(words[2])
+        if not 0 <= count <= len(words) - 3:
+            raise ValueError("its arguments are missing")
+    except (IndexError, ValueError) as error:
+        raise WireError(f"this is not a call of a command: {error}") from error
+    variables = words[3 + count:]
+    token = variables.pop()[len(TOKEN) + 1:] if variables and variables[-1].startswith(f"{TOKEN}=") else ""
+    last = [variables.pop()] if variables and variables[-1].startswith(f"{STDIN}=") else []
+    env = _variables("\0".join(variables))
+    return Call(words[1], words[3:3 + count], words[0], {**env, **_variables(last[0])} if last else env, token=token)
+
+
+@lru_cache(maxsize=64)
+def _variables(text: str) -> Mapping[str, str]:
+    """The variables of `NAME=VALUE` with zeros between; nearly all calls have those of the call before."""
+    env: dict[str, str] = {}
+    for each in text.split("\0"):
+        name, equals, value = each.partition("=")
+        if equals and name:
+            env.setdefault(name, value)
+    return env
+
+
+def signal_of(data: bytes) -> int:
+    """The signal of a frame K; WireError for what is none."""
+    if not (data.isdigit() and len(data) < 3 and 1 <= int(data) <= 64):
+        raise WireError("this is not a signal")
+    return int(data)
+
+
+def frame(kind: bytes, data: bytes) -> bytes:
+    """A frame."""
+    return FRAME.pack(kind, len(data)) + data
+
+
+def frames(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The whole frames at the beginning, and the rest. WireError for one that is too long."""
+    found: list[tuple[bytes, bytes]] = []
+    at = 0
+    while len(data) - at >= FRAME.size:
+        kind, length = FRAME.unpack_from(data, at)
+        if length > LARGEST:
+            raise WireError(f"a frame of {length} bytes is too long")
+        if len(data) - at - FRAME.size < length:
+            break
+        at += FRAME.size
+        found.append((kind, data[at:at + length]))
+        at += length
+    return found, data[at:]
+
+
+def texts(answers: Iterable[tuple[bytes, str]]) -> bytes:
+    """Frames of texts, of at most PART bytes each, without empty ones."""
+    parts = []
+    for kind, text in answers:
+        data = os.fsencode(text)
+        parts += [frame(kind, data[at:at + PART]) for at in range(0, len(data), PART)]
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""The command `vrm slurm`."""

@@ -1,0 +1,74 @@
+"""What a job waits for, as `--dependency` says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vrm.ext.slurm.forms import words
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.ext.slurm.forms.options import Options
+from vrm.model.job import ANY, FAIL, OK, START, Dependency
+from vrm.model.ranges import to_ranges
+
+_KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afternotok": FAIL}
+
+Dependencies = tuple[Dependency, ...]
+
+
+def dependencies(text: str, options: Options, counter: Counter, name: str, indices: Sequence[int]
+                 ) -> tuple[Dependencies, dict[int, Dependencies], list[int]]:
+    """What a job waits for, as `afterok:3:4,after:5+10,singleton` says it; what in an array each index waits for
+    alone (aftercorr); and the jobs that singleton means. Minutes behind a `+` count for `after`, and are read with
+    the others, as Slurm does."""
+    found: list[Dependency] = []
+    single: list[int] = []
+    own: dict[int, list[Dependency]] = {index: [] for index in indices}
+    if "?" in text:
+        raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        kind, *ids = part.strip().split(":")
+        if kind == "singleton" and not ids:
+            single = sorted(job.id for job in counter.jobs(ended=False) if job.name == name)
+            found += _on(single, ANY)
+            continue
+        if kind not in _KINDS:
+            raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
+        if not ids:
+            raise options.error(f"--dependency: {kind} names no job")
+        together: dict[float, set[int]] = {}
+        for word in ids:
+            jobs, minutes = _depended(word, options, counter)
+            array = {job.details.index: job.id for job in jobs if job.array is not None}
+            if kind != "aftercorr" or not indices or not array:
+                together.setdefault(60.0 * minutes * (kind == "after"), set()).update(job.id for job in jobs)
+                continue
+            for index in indices:
+                if index not in array:
+                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, for which task "
+                                        f"{index} of this one would wait for ever")
+                own[index] += _on([array[index]], OK)
+        for delay, these in together.items():
+            found += _on(sorted(these), _KINDS[kind], delay)
+    return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}, single
+
+
+def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobView], int]:
+    """The jobs that a part of --dependency names, and the minutes behind it."""
+    name, plus, minutes = word.partition("+")
+    if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
+        raise options.error(f"--dependency: expected minutes behind the +, got `{minutes}`")
+    try:
+        jobs, missing = words.find(counter, name)
+    except ValueError as error:
+        raise options.error(f"--dependency: `{name}` is not an id of a job") from error
+    if missing or not jobs:
+        raise options.error(f"Job dependency problem: there is no job {name or word}")
+    return jobs, int(minutes or 0)
+
+
+def _on(ids: Sequence[int], kind: str, delay: float = 0.0) -> list[Dependency]:
+    return [Dependency(members, kind, delay=delay) for members in to_ranges(ids)]

@@ -1,0 +1,1 @@
+"""What Slurm calls things, and the forms in which it writes them."""

@@ -1,0 +1,347 @@
+"""`sacct`: what became of jobs, and of the steps in them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+
+from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.calls.answers import Answer, Call
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms.formats import SacctField
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.ext.slurm.forms.options import Options
+from vrm.model import JobState
+from vrm.model.amounts import memory_text
+from vrm.ext.steps.records import BATCH, Step
+
+OPTIONS = Options("sacct", """
+A accounts v
+a allusers n -
+. array n -
+b brief n
+B batch-script n !
+c completion n !
+D duplicates n -
+. delimiter v
+e helpformat n
+E endtime v
+. env-vars n !
+. expand-patterns n -
+f file v !
+F flags v -
+. federation n -
+g gid v -
+. group v -
+h help n
+i nnodes v !
+I ncpus v !
+j jobs v
+. json m
+k timelimit-min v !
+K timelimit-max v !
+L allclusters n -
+l long n
+. local n -
+M clusters v -
+. cluster v -
+n noheader n
+N nodelist v !
+. name v
+. noconvert n -
+o format v
+p parsable n
+P parsable2 n
+q qos v
+r partition v
+R reason v !
+s state v
+S starttime v
+T truncate n -
+. units v -
+u user v
+. uid v user
+. use-local-uid n -
+U usage n help
+v verbose n -
+V version n
+W wckeys v -
+. whole-hetjob m -
+x associations v -
+X allocations n
+""")
+
+DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
+BRIEF = "jobid,state,exitcode"
+LONG = ("jobid,jobidraw,jobname,partition,maxvmsize,maxrss,averss,ntasks,alloccpus,elapsed,state,exitcode,"
+        "reqmem,nodelist")
+
+
+@dataclass(frozen=True)
+class SacctRow:
+    """A job, or a step of it."""
+
+    job: JobView
+    step: Step | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What stands behind the job's id."""
+        return "" if self.step is None else f".{self.step.step}"
+
+
+def sacct(call: Call, counter: Counter) -> Answer:
+    """The jobs, as a table."""
+    given, rest = OPTIONS.parse(call.arguments)
+    known = columns(counter, call.env)
+    if "helpformat" in given:
+        names = [field.name for field in known.values()]
+        lines = [" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip() for at in range(0, len(names), 4)]
+        return Answer("\n".join(lines) + "\n")
+    try:
+        chosen = formats.fields(
+            given.get("format") or (LONG if "long" in given else BRIEF if "brief" in given else
+                                    call.env.get("SACCT_FORMAT") or DEFAULT), known)
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+    if rest:
+        raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
+    rows = _rows(given, counter)
+    if "json" in given:
+        steps: dict[int, list[tuple[Step, str]]] = {}
+        for row in rows:
+            if row.step is not None:
+                steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
+        return Answer(data.document(call, counter, "jobs", (
+            data.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
+    heading = "noheader" not in given
+    if "parsable" in given or "parsable2" in given:
+        return Answer(formats.parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given))
+    return Answer(formats.aligned(chosen, rows, heading))
+
+
+def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
+    """The jobs that are asked for, with their steps behind them."""
+    site, now = counter.site, counter.now
+    users = words.split(given.get("user", ""))
+    if users and not set(users) & {site.user, str(site.uid)} or given.get("accounts"):
+        return []
+    try:
+        states = words.states_of(given["state"]) if given.get("state") else None
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid state: {error}") from error
+    try:
+        jobs = words.find(counter, given["jobs"].replace(" ", ""))[0] if "jobs" in given else counter.jobs()
+    except ValueError as error:
+        raise OPTIONS.error(f"Bad job/step specified: {error}") from error
+
+    def moment(key: str, default: float) -> float:
+        try:
+            return times.when(given[key], now) if key in given else default
+        except ValueError as error:
+            raise OPTIONS.error(f"Invalid time specification: {given[key]}") from error
+    since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
+    until = moment("endtime", math.inf)
+    if "name" in given:
+        names = set(given["name"].split(","))
+        jobs = [job for job in jobs if job.name in names]
+    if "partition" in given:
+        wanted = set(given["partition"].split(","))
+        jobs = [job for job in jobs if words.partition(job, site) in wanted]
+    if "qos" in given:
+        jobs = [job for job in jobs if "normal" in given["qos"].split(",")]
+    # Times of sacct are whole seconds.
+    jobs = [job for job in jobs if int(job.job.submit) <= until and job.end >= since
+            and (states is None or words.state(job) in states)]
+    if "allocations" in given:
+        return [SacctRow(job) for job in jobs]
+    found = []
+    for job in jobs:
+        found.append(SacctRow(job))
+        steps = counter.steps(job)
+        if job.job.payload.script and job.state is not JobState.QUEUED and math.isfinite(job.start) and not any(
+                step.step == "batch" for step in steps):
+            steps = [_batch(job), *steps]
+        found += [SacctRow(job, step) for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
+    return found
+
+
+def _number(step: Step) -> int:
+    return int(step.step) if step.step.isdigit() else -1
+
+
+def _batch(job: JobView) -> Step:
+    """The step of a script that nobody has recorded (yet)."""
+    return Step(job.id, "batch", "batch", job.start, job.end, job.state.value, job.code, 1,
+                job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
+
+
+class Used(NamedTuple):
+    """CPU seconds, and bytes of the largest process (0: not known)."""
+
+    user: float
+    system: float
+    memory: int
+
+
+def used_by(steps: Sequence[Step], script: bool) -> Used:
+    """What a job has used, as far as it is recorded; `script`: the script alone, whose line counts its steps, too."""
+    of_steps = [step for step in steps if step.step != BATCH]
+    user, system = sum(step.user for step in of_steps), sum(step.system for step in of_steps)
+    memory = max((step.maxrss for step in of_steps), default=0)
+    whole = next((step for step in steps if step.step == BATCH), None)
+    if whole is None:
+        return Used(0.0, 0.0, 0) if script else Used(user, system, memory)
+    if not script:
+        return Used(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
+    return Used(max(0.0, whole.user - user), max(0.0, whole.system - system),
+                whole.maxrss if whole.maxrss > memory else 0)
+
+
+_OF_BATCH = {"timeout": "CANCELLED", "node": "CANCELLED", "memory": "OUT_OF_MEMORY"}
+"""The state of a script that the manager has ended."""
+
+_NOT_ITS_OWN = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+"""States of jobs of which only the script's line says by which signal it ended."""
+
+_STEP_STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED", "timeout": "TIMEOUT",
+                "running": "RUNNING"}
+
+EMPTY = (
+    "AdminComment", "Associd", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveVMSize", "BlockID",
+    "ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "FailedNode", "Flags", "Layout",
+    "MaxDiskRead", "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask",
+    "MaxPages", "MaxPagesNode", "MaxPagesTask", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode",
+    "MaxVMSizeTask", "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "ReqCPUFreq", "ReqCPUFreqGov",
+    "ReqCPUFreqMax", "ReqCPUFreqMin", "ReservationId", "ReqReservation", "SystemComment",
+    "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin",
+    "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax",
+    "TRESUsageOutMaxNode", "TRESUsageOutMaxTask", "TRESUsageOutMin", "TRESUsageOutMinNode",
+    "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKey", "WCKeyID")
+"""Columns of sacct of which vrm knows nothing."""
+
+
+def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
+    """What each name stands for, by its small letters."""
+    site, now = counter.site, counter.now
+
+    def state(row: SacctRow) -> str:
+        if row.step is not None and row.step.step == BATCH and row.job.cause in _OF_BATCH:
+            return _OF_BATCH[row.job.cause]
+        if row.step is not None:
+            return _STEP_STATES.get(row.step.state, row.step.state.upper())
+        word = words.state(row.job)
+        cancelled = word == "CANCELLED" and words.reason(row.job) != "DependencyNeverSatisfied"
+        return f"{word} by {site.uid}" if cancelled else word
+
+    def start(row: SacctRow) -> float:
+        return row.step.start if row.step is not None else (
+            math.inf if row.job.state is JobState.QUEUED else row.job.start)
+
+    def end(row: SacctRow) -> float:
+        if row.step is not None and math.isfinite(row.step.end):
+            return row.step.end if row.job.state.ended or row.step.state != "running" else math.inf
+        return row.job.end if row.job.state.ended else math.inf
+
+    def seconds(row: SacctRow) -> float:
+        begin = start(row)
+        return max(0.0, (end(row) if math.isfinite(end(row)) else now) - begin) if math.isfinite(begin) else 0.0
+
+    def code(row: SacctRow) -> str:
+        if row.step is None and words.state(row.job) in _NOT_ITS_OWN:
+            return "0:0"
+        if row.step is None or row.step.exit_code is None or row.step.step == BATCH:
+            return words.exit_code(row.job)
+        value = row.step.exit_code
+        return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
+
+    def cores(row: SacctRow) -> int:
+        if row.step is not None and row.step.step != BATCH:
+            return row.step.cores
+        return row.job.cpus if row.job.cores or row.job.state is JobState.QUEUED else 0
+
+    def nodes(row: SacctRow) -> str:
+        names = row.step.nodes.split() if row.step is not None else list(row.job.nodes)
+        return words.node_list(names) if names else "None assigned"
+
+    def count(row: SacctRow) -> int:
+        return len(row.step.nodes.split()) if row.step is not None else len(row.job.nodes) or 1
+
+    def memory(row: SacctRow) -> str:
+        request = row.job.job.request
+        size = request.mem_per_node or request.mem_per_task * request.tasks
+        return memory_text(size) if size else "0"
+
+    def tres(row: SacctRow) -> str:
+        return f"billing={cores(row)},cpu={cores(row)},node={count(row)}" if cores(row) else ""
+
+    def only_job(read: Callable[[JobView], str]) -> Callable[[SacctRow], str]:
+        return lambda row: read(row.job) if row.step is None else ""
+
+    def used(row: SacctRow) -> Used:
+        if row.step is not None and row.step.step != BATCH:
+            return Used(row.step.user, row.step.system, row.step.maxrss)
+        return used_by(counter.steps(row.job), row.step is not None)
+
+    def peak(row: SacctRow) -> str:
+        return f"{used(row).memory // 1024}K" if row.step is not None and used(row).memory else ""
+
+    rows = [
+        SacctField("JobID", -12, lambda row: row.job.shown_id + row.suffix),
+        SacctField("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
+        SacctField("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
+        SacctField("State", 10, state), SacctField("ExitCode", 8, code),
+        SacctField("DerivedExitCode", 15, only_job(words.exit_code)),
+        SacctField("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
+        SacctField("Eligible", 19, lambda row: times.moment(row.job.eligible, env, "Unknown")),
+        SacctField("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
+        SacctField("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
+        SacctField("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
+        SacctField("ElapsedRaw", 10, lambda row: str(int(seconds(row)))),
+        SacctField("NodeList", 15, nodes), SacctField("NNodes", 8, lambda row: str(count(row))),
+        SacctField("AllocNodes", 10, lambda row: str(count(row) if row.job.nodes else 0)),
+        SacctField("NCPUS", 10, lambda row: str(cores(row))), SacctField("AllocCPUS", 10, lambda row: str(cores(row))),
+        SacctField("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
+        SacctField("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
+        SacctField("Account", 10, lambda row: ""),
+        SacctField("Partition", 10, only_job(lambda job: words.partition(job, site))),
+        SacctField("MaxRSS", 10, peak),
+        SacctField("AveRSS", 10, lambda row: peak(row) if row.step is not None and row.step.tasks == 1 else ""),
+        SacctField("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
+            (used(row).user + used(row).system) / row.step.tasks)),
+        SacctField("UserCPU", 10, lambda row: times.cpu(used(row).user)),
+        SacctField("SystemCPU", 10, lambda row: times.cpu(used(row).system)),
+        SacctField("TotalCPU", 10, lambda row: times.cpu(used(row).user + used(row).system)),
+        SacctField("Reason", 22, only_job(words.reason)),
+        SacctField("User", 9, only_job(lambda job: site.user)),
+        SacctField("UID", 6, only_job(lambda job: str(site.uid))),
+        SacctField("Group", 9, only_job(lambda job: site.group)),
+        SacctField("GID", 6, only_job(lambda job: str(site.gid))),
+        SacctField("Cluster", 10, lambda row: "vrm"),
+        SacctField("WorkDir", 20, only_job(lambda job: job.job.payload.directory)),
+        SacctField("Timelimit", 10, only_job(lambda job: times.elapsed(job.job.walltime))),
+        SacctField("TimelimitRaw", 12, only_job(lambda job: str(max(1, round(job.job.walltime / 60))))),
+        SacctField("Comment", 14, only_job(lambda job: job.details.more.get("comment", ""))),
+        SacctField("Priority", 10, only_job(lambda job: str(max(1, 1000 + job.job.priority)))),
+        SacctField("QOS", 10, only_job(lambda job: "normal")), SacctField("QOSREQ", 10, only_job(lambda job: "")),
+        SacctField("QOSRAW", 10, only_job(lambda job: "")),
+        SacctField("ReqMem", 10, memory), SacctField("AllocTRES", 10, tres), SacctField("ReqTRES", 10, tres),
+        SacctField("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
+        SacctField("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
+        SacctField("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
+        SacctField("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
+        SacctField("ReqNodes", 8, lambda row: str(row.job.job.request.least_nodes)),
+        SacctField("Restarts", 8, only_job(lambda job: str(job.requeued))),
+        SacctField("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("PlannedCPU", 10, lambda row: ""), SacctField("PlannedCPURAW", 10, lambda row: ""),
+        SacctField("Reserved", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("ResvCPU", 10, lambda row: ""), SacctField("ResvCPURAW", 10, lambda row: ""),
+        SacctField("Suspended", 10, lambda row: times.elapsed(0)),
+        SacctField("SubmitLine", 20, lambda row: ""),
+        SacctField("StdOut", 20, only_job(lambda job: counter.files(job)[0])),
+        SacctField("StdErr", 20, only_job(lambda job: counter.files(job)[1])),
+        SacctField("StdIn", 20, only_job(lambda job: counter.files(job)[2])),
+        *(SacctField(name, 10, None) for name in EMPTY)]
+    return {field.name.lower(): field for field in sorted(rows, key=lambda field: field.name)}

@@ -1,0 +1,466 @@
+"""`sbatch`: a script that waits for its turn. What its options ask for becomes the fields of a job."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from functools import lru_cache
+from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+
+from vrm.ext.slurm.forms import nodelists, times, words
+from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Told, LaterAnswer
+from vrm.ext.slurm.calls.counter import Asked, Counter, submitted
+from vrm.ext.slurm.dependencies import dependencies
+from vrm.ext.slurm.forms.options import CommandOption, Options
+from vrm.ext.slurm.requests import Demand, demand
+from vrm.model import JobState
+from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.ranges import MOST_JOBS, fold, numbers
+from vrm.model.times import of_slurm
+
+JOB_OPTIONS = """
+a array v
+A account v
+. acctg-freq v -
+B extra-node-info v !
+. batch v !
+. bb v !
+. bbf v !
+b begin v
+c cpus-per-task v
+D chdir v
+d dependency v
+C constraint v
+. cluster-constraint v -
+M clusters v -
+. comment v
+. container v !
+. contiguous n -
+S core-spec v -
+. cores-per-socket v -
+. cpu-freq v -
+. cpus-per-gpu v
+. deadline v
+. delay-boot v -
+m distribution v -
+e error v
+x exclude v
+. exclusive m
+. export v
+. export-file v !
+. extra v -
+F nodefile v
+. get-user-env m -
+. gid v -
+. gpu-bind v -
+. gpu-freq v -
+G gpus v
+. gpus-per-node v
+. gpus-per-socket v !
+. gpus-per-task v
+. gres v
+. gres-flags v -
+H hold n
+. hint v -
+i input v
+J job-name v
+. kill-on-invalid-dep v
+L licenses v
+. mail-type v -
+. mail-user v -
+. mcs-label v -
+. mem v
+. mem-bind v -
+. mem-per-cpu v
+. mem-per-gpu v
+. mincpus v -
+. network v -
+. nice m
+k no-kill m -
+. no-requeue n requeue=no
+N nodes v
+w nodelist v
+n ntasks v
+. ntasks-per-core v -
+. ntasks-per-gpu v !
+. ntasks-per-node v
+. ntasks-per-socket v -
+. open-mode v
+o output v
+O overcommit n !
+s oversubscribe n -
+p partition v
+. power v -
+. prefer v -
+. priority v
+. profile v -
+. propagate m -
+q qos v -
+Q quiet n
+. reboot n !
+. requeue n requeue=yes
+. reservation v
+. signal v
+. sockets-per-node v -
+. spread-job n -
+. switches v -
+. thread-spec v -
+. threads-per-core v -
+t time v
+. time-min v -
+. tmp v -
+. tres-bind v -
+. tres-per-task v !
+. uid v -
+. use-min-nodes n -
+v verbose n -
+. wait-all-nodes v -
+. wckey v -
+. x11 m !
+"""
+"""The options of a job, for sbatch and for what else makes jobs."""
+
+OPTIONS = Options("sbatch", JOB_OPTIONS + """
+h help n
+. ignore-pbs n -
+. parsable n
+. test-only n
+. usage n help
+V version n
+W wait n
+. wrap v
+""", "[options] [SCRIPT [ARGUMENTS]]")
+
+NO_HETEROGENEOUS = "vrm has no heterogeneous jobs: submit a job for each part, or one with the nodes of all"
+
+LARGEST = 4 << 20
+"""Bytes of a script."""
+
+_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
+              "SBATCH_TIMELIMIT": "time", "SBATCH_PARTITION": "partition",
+              "SBATCH_EXPORT": "export", "SBATCH_OUTPUT": "output", "SBATCH_ERROR": "error",
+              "SBATCH_ARRAY_INX": "array", "SBATCH_EXCLUSIVE": "exclusive", "SBATCH_CONSTRAINT": "constraint",
+              "SBATCH_RESERVATION": "reservation", "SBATCH_WAIT": "wait", "SBATCH_OPEN_MODE": "open-mode",
+              "SBATCH_GRES": "gres", "SBATCH_GPUS": "gpus", "SBATCH_MEM_PER_NODE": "mem",
+              "SBATCH_MEM_PER_CPU": "mem-per-cpu", "SBATCH_SIGNAL": "signal"}
+"""Variables that say the same as options, with less weight than the command line."""
+
+
+def sbatch(call: Call, counter: Counter) -> Reply:
+    """Submit a script; its id."""
+    given, rest = OPTIONS.parse(call.arguments, mixed=False)
+    if rest[:1] == [":"]:
+        raise OPTIONS.error(NO_HETEROGENEOUS)
+    if "wrap" in given:
+        if rest:
+            raise OPTIONS.error(f"--wrap has the commands already; leave out the script {rest[0]}")
+        text, name, path = b"#!/bin/sh\n" + os.fsencode(given["wrap"]) + b"\n", "wrap", ""
+    else:
+        path = os.path.join(call.cwd, rest[0]) if rest else ""
+        if path in call.missing:
+            raise OPTIONS.error(f"Unable to open file {rest[0] if rest else 'standard input'}: {call.missing[path]}")
+        if path not in call.sent:
+            return Needs(path)
+        text, name = call.sent[path], os.path.basename(path) if rest else "sbatch"
+    directives = _script_options(text, path or "the script")
+    variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
+    chosen = nodelists.read({**directives, **variables, **given}, OPTIONS, call)
+    if isinstance(chosen, Needs):
+        return chosen
+    asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
+    if "test-only" in chosen:
+        return foreseen(counter, asked)
+    ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
+    out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
+    if "wait" in chosen:
+        return Until(counter, ids, out)
+    return Answer(out)
+
+
+def foreseen(counter: Counter, asked: Asked) -> Answer:
+    """When and where the job would start, if it were submitted now."""
+    try:
+        found = counter.foresee(asked)
+    except Refused as refused:
+        return Answer(err=f"allocation failure: {refused}\n", code=1)
+    start = times.moment(found.start, {}, "")
+    return Answer(err=f"sbatch: Job {found.id} to start at {start} using {found.cpus} processors on nodes "
+                      f"{words.node_list(found.nodes)} in partition {words.partition(found, counter.site)}\n")
+
+
+class Until(LaterAnswer):
+    """Waits until jobs have ended; the exit status is the largest of theirs."""
+
+    def __init__(self, counter: Counter, ids: Sequence[int], out: str) -> None:
+        self._counter, self._ids = counter, list(ids)
+        self._out = os.fsencode(out)
+        self._code = 0
+
+    def take(self) -> tuple[bytes, bytes]:
+        """The line with the id, once."""
+        out, self._out = self._out, b""
+        return out, b""
+
+    def poll(self) -> Answer | None:
+        """The exit status when all have ended."""
+        while self._ids:
+            found = self._counter.jobs(self._ids[-1:])
+            if found and (not found[0].state.ended or found[0].ending):
+                return None
+            self._ids.pop()
+            for job in found:
+                code = job.code if job.code is not None else int(job.state is not JobState.COMPLETED)
+                self._code = max(self._code, code)
+        return Answer(code=self._code)
+
+
+# ------------------------------------------------------------------------------- the script
+
+
+@lru_cache(maxsize=16)  # scripts are often equal
+def _script_options(text: bytes, path: str) -> Mapping[str, str]:
+    """The options in a script's lines of `#SBATCH`; Refused for what is not a script."""
+    if not text.strip():
+        raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of who reads it")
+    if len(text) > LARGEST:
+        raise OPTIONS.error(f"{path} is longer than {LARGEST} bytes")
+    if not text.startswith(b"#!"):
+        raise OPTIONS.error(f"{path} is not a batch script: its first line must begin with #!, followed by the path "
+                            "of who reads it,\nfor instance #!/bin/sh")
+    if b"\r\n" in text:
+        raise OPTIONS.error(f"{path} has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)")
+    if b"\0" in text:
+        raise OPTIONS.error(f"{path} is not a script: it has bytes that are zero")
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
+            said = os.fsdecode(line[7:])
+            try:
+                parts = shlex.split(said, comments=True)
+                values, rest = OPTIONS.parse(parts)
+            except ValueError as error:
+                raise OPTIONS.error(f"{path}:{number}: {said.strip()[:200]}: {error}") from error
+            except Refused as error:
+                raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
+            except Told as told:
+                raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
+            if rest:
+                raise OPTIONS.error(f"{path}:{number}: " + (
+                    NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))
+            found.update(values)
+        elif line.strip() and not line.lstrip().startswith(b"#"):
+            break
+    found.pop("wrap", None)
+    return found
+
+
+# ------------------------------------------------------------------------------- what is asked for
+
+
+def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
+        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> Asked:
+    """The job that these options ask for. `output`: its output goes to a file of the user's."""
+    needs = demand(chosen, options)
+    indices, width = _array(chosen, options)
+    values: dict[str, Any] = {**named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
+    values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
+                  script=True, file=path, front="slurm", arguments=tuple(arguments))
+    if output:
+        values.update(_files(chosen, options, bool(indices)))
+    for key, said in (("held", "hold" in chosen), ("append", chosen.get("open-mode") == "append")):
+        if said:
+            values[key] = True
+    if chosen.get("comment"):
+        values["comment"] = printable(chosen["comment"])
+    if "signal" in chosen:
+        values["warning"] = _read(options, "signal", chosen["signal"], _signal)
+    after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
+                                      values.get("title", values["app"]), indices)
+    if after:
+        values["after"] = after
+    if single:
+        values["singleton"] = fold(single)
+    if "begin" in chosen:
+        begin = _read(options, "begin", chosen["begin"], lambda said: times.begin(said, counter.now))
+        values["begin"] = _within(options, "begin", begin - counter.now)
+    if "deadline" in chosen:
+        values["deadline"] = _deadline(chosen, options, counter)
+    if chosen.get("kill-on-invalid-dep", "yes") != "yes":
+        raise options.error("--kill-on-invalid-dep: vrm cancels a job whose dependency can never come true")
+    tasks = chosen.get("cpus-per-task", "")
+    variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
+                 "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
+    values["variables"] = {key: value for key, value in variables.items() if value}
+    if "requeue" in chosen:
+        values["requeue"] = chosen["requeue"]
+    walltime, flexible = _walltime(chosen, options, counter)
+    notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
+             if flexible and chosen.get("time") else [])
+    return Asked({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
+                 indices, width, flexible, notes, own, call.token)
+
+
+_Found = TypeVar("_Found")
+
+
+def _read(options: Options, name: str, text: str, read: Callable[[str], _Found]) -> _Found:
+    """The value of an option; Refused where it is wrong."""
+    try:
+        return read(text)
+    except FieldError as error:
+        raise options.error(f"--{name}: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise options.error(f"Invalid value `{text}` for --{name}") from error
+
+
+def printable(text: str) -> str:
+    """The text without what a line cannot have."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def named(name: str) -> dict[str, Any]:
+    """The name of a job as fields: it is the name of the program, unless that cannot be so called."""
+    shown = printable(name)
+    app = shown.replace("/", "_").lstrip("-")[:200]
+    app = app if app.strip(". ") else f"job{app.strip()}"
+    check_app(app)
+    return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
+
+
+def _within(options: Options, name: str, seconds: float) -> float:
+    """So many seconds from now; Refused where that is too far."""
+    if seconds > LONGEST_TIME:
+        raise options.error(f"--{name}: that is more than {LONGEST_TIME // 31_536_000} years from now")
+    return max(0.0, seconds)
+
+
+def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> dict[str, Any]:
+    """What it asks of the machine, and where it waits."""
+    values = dict(needs)
+    if "exclusive" in chosen and chosen["exclusive"] != "0":
+        values["exclusive"] = True
+    if "nice" in chosen:
+        values["priority"] = -_read(options, "nice", chosen["nice"] or "100", _integer)
+    if "priority" in chosen and chosen["priority"].upper() != "TOP":
+        values["priority"] = _read(options, "priority", chosen["priority"], _integer)
+    site = counter.site
+    if "partition" in chosen and site.queues:
+        known = [each for each in chosen["partition"].split(",") if each in site.queues]
+        if not known:
+            raise options.error(f"invalid partition specified: {chosen['partition']}; vrm's queues are "
+                                f"{', '.join(site.queues)}")
+        values["queue"] = known[0]
+    if "reservation" in chosen:
+        values["reservation"] = chosen["reservation"]
+    return values
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _files(chosen: Mapping[str, str], options: Options, array: bool) -> dict[str, str]:
+    """Where output goes, in the job's directory unless a path is said."""
+    mode = chosen.get("open-mode", "truncate")
+    if mode not in ("append", "truncate"):
+        raise options.error(f"Invalid value `{mode}` for --open-mode; it is append or truncate")
+    found = {"output": chosen.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")}
+    if chosen.get("error"):
+        found["errors"] = chosen["error"]
+    if chosen.get("input") and chosen["input"] != "none":
+        found["input"] = chosen["input"]
+    for name, path in found.items():
+        if "\0" in path or len(path) > 4096:
+            raise options.error(f"Invalid value for --{name}")
+        found[name] = "/dev/null" if path == "none" else path
+    return found
+
+
+def _array(chosen: Mapping[str, str], options: Options) -> tuple[tuple[int, ...], int]:
+    """The indices of an array, and how many of its jobs may run at a time (0: any number)."""
+    if "array" not in chosen:
+        return (), 0
+    text, percent, width = chosen["array"].partition("%")
+
+    def read(said: str) -> tuple[tuple[int, ...], int]:
+        if percent and not re.fullmatch(r"[0-9]{1,6}", width):
+            raise ValueError(said)
+        return tuple(sorted(numbers(text))), int(width or 0)
+    found = _read(options, "array", chosen["array"], read)
+    if len(found[0]) > MOST_JOBS or found[0][-1] > 9999:
+        raise options.error(f"Invalid value `{chosen['array']}` for --array: indices are at most 9999")
+    return found
+
+
+def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> tuple[float, bool]:
+    """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
+    only where it fits."""
+    site = counter.site
+    said = _read(options, "time", chosen["time"], of_slurm) if chosen.get("time") else 0.0
+    left = site.closing - counter.now
+    if not 0 < said < math.inf:
+        return (min(site.default_time, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
+    if said > left:
+        return max(1.0, left), True
+    return min(said, 1e9), False
+
+
+def _deadline(chosen: Mapping[str, str], options: Options, counter: Counter) -> float:
+    """The seconds until the job must have ended; Refused where it cannot."""
+    until = _read(options, "deadline", chosen["deadline"], lambda said: times.begin(said, counter.now)) - counter.now
+    limit = _read(options, "time", chosen.get("time", ""), of_slurm) if chosen.get("time") else 0.0
+    if not 0 < limit < math.inf:
+        raise options.error("--deadline: say how long the job may run, with --time")
+    if limit > until:
+        raise options.error(f"--deadline: a job of {chosen['time']} cannot end by {chosen['deadline']}")
+    return _within(options, "deadline", until)
+
+
+_SIGNAL = re.compile(r"(?:([RB]):)?([A-Z0-9+]+)(?:@([0-9]{1,5}))?")
+
+
+def _signal(text: str) -> str:
+    """What --signal says, checked: `B:USR1@60`."""
+    found = _SIGNAL.fullmatch(text.upper())
+    if not found:
+        raise ValueError(text)
+    signal_number(found[2])
+    return f"{'B:' if found[1] == 'B' else ''}{signal_number(found[2])}@{found[3] or 60}"
+
+
+def signal_number(text: str) -> int:
+    """The number of a signal by its number or name; ValueError."""
+    import signal
+    if text.isdigit():
+        return int(signal.Signals(int(text)))
+    try:
+        return int(signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"])
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a job gets of those of its submitter: all, some, or the fewest with which a shell
+    can work."""
+    found: dict[str, str] = {}
+    parts = [part for part in re.split(r",(?=[A-Za-z_][A-Za-z0-9_]*(?:=|,|$)|ALL|NONE|NIL|$)", said) if part]
+    if any(part in ("ALL", "all") for part in parts):
+        found.update(env)
+    else:
+        found.update({name: env[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "VRM_DIRECTORY")
+                      if name in env})
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if equals:
+            found[name] = value.strip("\"'") if value[:1] in "\"'" else value
+        elif name in env:
+            found[name] = env[name]
+    return found
+
+
+__all__ = ["JOB_OPTIONS", "OPTIONS", "CommandOption", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

@@ -1,0 +1,370 @@
+"""`scontrol`: everything that is known of jobs, nodes and partitions; jobs are held, released, run again and
+changed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from functools import partial
+from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+
+from vrm.ext.slurm.forms import data, times, words
+from vrm.ext.slurm import squeue
+from vrm.ext.slurm.calls.answers import Answer, Call, Refused, Reply, LaterAnswer
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.jobs import JobView, NodeView
+from vrm.ext.slurm.forms.options import Options
+from vrm.ext.slurm.sstat import Later
+from vrm.ext.slurm.updating import update
+from vrm.model import JobState
+from vrm.model.amounts import memory_text
+from vrm.model.hosts import expand
+
+OPTIONS = Options("scontrol", """
+a all n -
+d details n -
+F future n -
+h help n
+. hide n -
+. json m
+M clusters v -
+. local n -
+o oneliner n
+Q quiet n
+. sibling n -
+u uid v -
+v verbose n -
+V version n
+. usage n help
+. yaml m !
+""", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
+                  "update JobId=ID NAME=VALUE, write batch_script ID, wait_job ID, top IDS, listpids [ID], ping")
+
+_ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
+
+
+def scontrol(call: Call, counter: Counter) -> Reply:
+    """Carry out a subcommand."""
+    given, rest = OPTIONS.parse(call.arguments)
+    if rest in (["help"], ["version"]):
+        OPTIONS.parse([f"--{rest[0]}"])
+    if not rest:
+        raise OPTIONS.error("vrm has no prompt of its own here; name what is to be done, as scontrol show job")
+    act, what = rest[0].lower(), rest[1:]
+    if act == "show":
+        return _show(what, given, call, counter)
+    if act == "ping":
+        return Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n")
+    if act in _ACTS:
+        return _each(_ACTS[act], what, counter, call.token)
+    if act == "update":
+        return update(what, counter, OPTIONS)
+    if act in ("wait_job", "top"):
+        return _wait(what, counter) if act == "wait_job" else _top(what, counter)
+    if act == "listpids":
+        return _pids(what, counter)
+    if act in ("suspend", "resume"):
+        raise OPTIONS.error(f"vrm cannot {act} jobs: a job that runs keeps its cores until it ends. `scontrol hold` "
+                            "keeps one from starting, `scontrol requeue` runs it again later")
+    if act == "write" and what[:1] == ["batch_script"]:
+        return _script(what[1:], counter)
+    raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write, "
+                        "wait_job, top, listpids and ping")
+
+
+def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+    if not what:
+        raise OPTIONS.error("show what? For example scontrol show job")
+    kind, names = what[0].lower(), list(what[1:])
+    if "=" in what[0]:
+        kind, _, name = what[0].partition("=")
+        kind, names = kind.lower(), [name, *names]
+    if "hostnames".startswith(kind) and len(kind) > 4:
+        return hostnames(names, call)
+    if "hostlistsorted".startswith(kind) and len(kind) > 4:
+        return Answer(words.node_list(names[0].split(",") if names else []) + "\n")
+    if kind in ("job", "jobs", "jobid"):
+        return _jobs(names, given, call, counter)
+    if kind in ("node", "nodes", "nodename"):
+        nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
+        if "json" in given:
+            partitions = words.partitions(counter.site)
+            return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
+        return _blocks([node_text(node, counter) for node in nodes], given)
+    if kind in ("partition", "partitions", "partitionname"):
+        parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
+        return _blocks([partition_text(name, counter) for name in parts], given)
+    if kind == "config":
+        return Answer(_config(counter))
+    if kind in ("step", "steps", "reservation", "reservations", "licenses", "lic", "burstbuffer", "federation",
+                "topology", "aliases", "assoc_mgr", "frontend"):
+        plain = {"reservation": "No reservations in the system\n", "licenses": "No licenses configured in Slurm.\n",
+                 "step": "No steps in the system\n"}
+        return Answer(plain.get(kind.removesuffix("s") if kind != "licenses" else kind, ""))
+    raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
+
+
+def hostnames(names: Sequence[str], call: Call) -> Answer:
+    """The names of a list of nodes, one a line; without one those of the job in which this is asked."""
+    text = names[0] if names else call.env.get("SLURM_JOB_NODELIST") or call.env.get("VRM_NODELIST", "")
+    if not text:
+        raise OPTIONS.error("which nodes? This is not a job of vrm, and no list is given")
+    try:
+        return Answer("".join(f"{name}\n" for name in expand(text)))
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid hostlist: {text}: {error}") from error
+
+
+def alone(call: Call) -> int | None:
+    """What needs no manager: the names of nodes. None for all else."""
+    _, rest = OPTIONS.parse(call.arguments)
+    if len(rest) < 2 or rest[0].lower() != "show" or not re.fullmatch("hostnames?", rest[1].lower()):
+        return None
+    print(hostnames(rest[2:], call).out, end="")
+    return 0
+
+
+def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: str) -> list[Any]:
+    """What is meant by the names; all without one."""
+    if not names:
+        return list(known.values())
+    try:
+        wanted = [each for name in names for each in expand(name.partition("=")[2] or name)]
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid name of {many}: {error}") from error
+    for name in wanted:
+        if name not in known:
+            raise Refused(f"{kind} {name} not found")
+    return [known[name] for name in wanted]
+
+
+def _blocks(texts: Sequence[str], given: Mapping[str, str]) -> Answer:
+    if "oneliner" in given:
+        return Answer("".join(" ".join(text.split()) + "\n" for text in texts))
+    return Answer("".join(f"{text}\n\n" for text in texts))
+
+
+def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+    jobs, missing = _find(",".join(names), counter) if names else (counter.jobs(), [])
+    if missing:
+        raise Refused("slurm_load_jobs error: Invalid job id specified")
+    if "json" in given:
+        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
+    if not jobs:
+        return Answer("No jobs in the system\n")
+    return _blocks([job_text(job, counter) for job in jobs], given)
+
+
+def _find(text: str, counter: Counter) -> tuple[list[JobView], list[str]]:
+    try:
+        return words.find(counter, text.removeprefix("JobId="))
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid job id specified: {error}") from error
+
+
+def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answer:
+    """Hold, release or requeue jobs."""
+    if not names:
+        raise OPTIONS.error(f"which job? For example scontrol {act} 12")
+    does: dict[str, Callable[[int], None]] = {
+        "hold": counter.hold, "release": counter.release, "requeue": partial(counter.requeue, command=token)}
+    wrong: list[str] = []
+    for name in names:
+        text = re.sub(r"(?i)^(jobid|job)=", "", name)
+        jobs, missing = _find(text, counter)
+        wrong += [f"{each}: Invalid job id specified" for each in missing]
+        for job in jobs:
+            if act == "release" and job.state is JobState.QUEUED and job.why != "held":
+                continue  # as Slurm has it: it is as if it had been held
+            try:
+                does[act](job.id)
+            except Refused as error:
+                wrong.append(f"{job.shown_id}: {error}")
+    return Answer(err="".join(f"scontrol: error: {line}\n" for line in wrong), code=int(bool(wrong)))
+
+
+class Ready(LaterAnswer):
+    """Waits until a job has its nodes; the exit status is 1 where it has ended by then."""
+
+    def __init__(self, counter: Counter, job_id: int) -> None:
+        self._counter, self._id = counter, job_id
+
+    def poll(self) -> Answer | None:
+        """The answer, when the job runs or has ended."""
+        job, = self._counter.jobs([self._id])
+        if job.state is JobState.QUEUED:
+            return None
+        return Answer(f"Job {job.shown_id} is {'no longer running' if job.state.ended else 'ready'}\n",
+                      code=int(job.state.ended))
+
+
+def _wait(names: Sequence[str], counter: Counter) -> Reply:
+    jobs, missing = _find(names[0], counter) if names else ([], ["?"])
+    if missing or len(jobs) != 1:
+        raise OPTIONS.error("wait for which job? For example scontrol wait_job 12")
+    return Ready(counter, jobs[0].id)
+
+
+def _top(names: Sequence[str], counter: Counter) -> Answer:
+    """Give waiting jobs more priority than all others have."""
+    jobs, missing = _find(",".join(names), counter) if names else ([], ["?"])
+    if missing or not jobs:
+        raise Refused("scontrol: error: Invalid job id specified")
+    first = max(job.job.priority for job in counter.jobs(ended=False)) if counter.jobs(ended=False) else 0
+    for number, job in enumerate(reversed(jobs), 1):
+        try:
+            counter.change(job.id, {"priority": first + number})
+        except Refused as error:
+            raise Refused(f"scontrol: error: job {job.shown_id}: {error}") from error
+    return Answer()
+
+
+def _pids(names: Sequence[str], counter: Counter) -> Reply:
+    """The processes of steps that run, as far as the nodes know them."""
+    text, _, step = (names[0] if names else "").partition(".")
+    jobs, missing = _find(text, counter) if text else (counter.jobs(ended=False), [])
+    if missing:
+        raise Refused("scontrol: error: Invalid job id specified")
+    jobs = [job for job in jobs if job.state is JobState.RUNNING]
+    look = counter.usage(jobs)
+
+    def answer() -> Answer | None:
+        found = look()
+        if found is None:
+            return None
+        rows = [(str(pid), job.shown_id, usage.step) for job, here in zip(jobs, found) for usage in here
+                for pid in usage.pids if step in ("", usage.step)]
+        if not rows and text:
+            return Answer(err=f"scontrol: error: no processes of {names[0]} run\n", code=1)
+        return Answer("PID      JOBID    STEPID   LOCALID GLOBALID\n"
+                      + "".join(f"{pid:<8} {job:<8} {name:<8} {'-':<7} {'-':<8}\n" for pid, job, name in rows))
+    return answer() or Later(answer)
+
+
+def _script(names: Sequence[str], counter: Counter) -> Answer:
+    """The script of a job, in a file or on standard output."""
+    jobs, missing = _find(names[0], counter) if names else ([], ["?"])
+    if missing or not jobs or not jobs[0].job.payload.copy:
+        raise Refused("job script retrieval failed: Invalid job id specified")
+    text = os.fsdecode(counter.script(jobs[0].id))
+    if len(names) > 1 and names[1] == "-":
+        return Answer(text)
+    raise OPTIONS.error("vrm prints scripts and writes no file: scontrol write batch_script ID - > FILE")
+
+
+# ------------------------------------------------------------------------------------- texts
+
+
+def _lines(*lines: Sequence[tuple[str, str]]) -> str:
+    return "\n   ".join(" ".join(f"{key}={value}" for key, value in line) for line in lines)
+
+
+def job_text(job: JobView, counter: Counter) -> str:
+    """All that is known of a job."""
+    site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
+    waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
+    used = squeue.used(job, counter)
+    cores = job.cpus
+    count = squeue.node_count(job)
+    memory = request.mem_per_node or request.mem_per_task
+    output, errors, given = counter.files(job)
+
+    def at(seconds: float) -> str:
+        return times.moment(seconds, env, "Unknown")
+    array = [] if job.array is None else [("ArrayJobId", str(job.array)), ("ArrayTaskId", str(job.details.index)),
+                                         *([("ArrayTaskThrottle", str(job.limit))] if job.limit else [])]
+    end = job.end if job.end < math.inf else job.start + job.job.walltime
+    return _lines(
+        [("JobId", str(job.id)), *array, ("JobName", job.name)],
+        [("UserId", f"{site.user}({site.uid})"), ("GroupId", f"{site.group}({site.gid})"), ("MCS_label", "N/A")],
+        [("Priority", "0" if job.why == "held" else str(max(1, 1000 + job.job.priority))),
+         ("Nice", str(-job.job.priority)), ("Account", "(null)"), ("QOS", "normal")],
+        [("JobState", words.state(job)), ("Reason", words.reason(job)),
+         ("Dependency", words.dependency(job))],
+        [("Requeue", str(int(job.details.more.get("requeue") != "no"))), ("Restarts", str(job.requeued)),
+         ("BatchFlag", str(int(payload.script))), ("Reboot", "0"),
+         ("ExitCode", words.exit_code(job))],
+        [("RunTime", times.elapsed(used)), ("TimeLimit", times.elapsed(job.job.walltime)), ("TimeMin", "N/A")],
+        [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.eligible))],
+        [("AccrueTime", at(job.job.submit))],
+        [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", times.moment(job.deadline, env, "N/A"))],
+        [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
+        [("Partition", words.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
+        [("ReqNodeList", words.node_list(request.nodelist) or "(null)"),
+         ("ExcNodeList", words.node_list(request.exclude) or "(null)")],
+        [("NodeList", words.node_list(job.nodes) or ("(null)" if waits else ""))],
+        *([[("BatchHost", job.nodes[0])]] if job.nodes else []),
+        [("NumNodes", str(count)), ("NumCPUs", str(cores)), ("NumTasks", str(job.job.procs)),
+         ("CPUs/Task", str(job.job.cores)), ("ReqB:S:C:T", "0:0:*:*")],
+        [("TRES", f"cpu={cores},node={count},billing={cores}"
+          + (f",mem={memory_text(memory)}" if memory else ""))],
+        [("Socks/Node", "*"), ("NtasksPerN:B:S:C", f"{request.tasks_per_node or 0}:0:*:*"), ("CoreSpec", "*")],
+        [("MinCPUsNode", str(job.job.cores)), ("MinMemoryNode", memory_text(memory) if memory else "0"),
+         ("MinTmpDiskNode", "0")],
+        [("Features", ",".join(sorted(job.job.features)) or "(null)"), ("DelayBoot", "00:00:00")],
+        [("OverSubscribe", "NO" if job.job.exclusive else "OK"), ("Contiguous", "0"), ("Licenses", ",".join(
+            f"{name}:{amount // 1000}" for name, amount in request.licences) or "(null)"), ("Network", "(null)")],
+        [("Command", payload.file or "(null)")],
+        [("WorkDir", payload.directory)],
+        *([[("Comment", job.details.more["comment"])]] if job.details.more.get("comment") else []),
+        [("StdErr", errors)],
+        [("StdIn", given or "/dev/null")],
+        [("StdOut", output)])
+
+
+def node_text(node: NodeView, counter: Counter) -> str:
+    """All that is known of a node."""
+    memory = node.memory >> 20
+    return _lines(
+        [("NodeName", node.name), ("Arch", os.uname().machine), ("CoresPerSocket", str(max(node.sockets)))],
+        [("CPUAlloc", str(node.allocated)), ("CPUEfctv", str(node.cores)),
+         ("CPUTot", str(node.cores)), ("CPULoad", "N/A")],
+        [("AvailableFeatures", ",".join(node.features) or "(null)")],
+        [("ActiveFeatures", ",".join(node.features) or "(null)")],
+        [("Gres", f"gpu:{node.gpus // 1000}" if node.gpus else "(null)")],
+        [("NodeAddr", node.name), ("NodeHostName", node.name), ("Version", words.VERSION.split()[1])],
+        [("OS", os.uname().sysname)],
+        [("RealMemory", str(memory)), ("AllocMem", str(node.memory_taken >> 20)),
+         ("FreeMem", str(node.memory - node.memory_taken >> 20)), ("Sockets", str(len(node.sockets))), ("Boards", "1")],
+        [("State", words.node_state(node)), ("ThreadsPerCore", "1"), ("TmpDisk", "0"), ("Weight", "1"),
+         ("Owner", "N/A"), ("MCS_label", "N/A")],
+        [("Partitions", ",".join(words.partitions(counter.site)))],
+        [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],
+        [("AllocTRES", f"cpu={node.allocated}" if node.allocated else "")])
+
+
+def partition_text(name: str, counter: Counter) -> str:
+    """All that is known of a partition."""
+    site, nodes = counter.site, counter.nodes()
+    cores = sum(node.cores for node in nodes)
+    left = times.elapsed(max(0.0, site.end - counter.now)) if site.end < math.inf else "UNLIMITED"
+    return _lines(
+        [("PartitionName", name)],
+        [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
+        [("AllocNodes", "ALL"), ("Default", "YES" if name == words.default_partition(site) else "NO"), ("QoS", "N/A")],
+        [("DefaultTime", times.elapsed(site.default_time)), ("DisableRootJobs", "NO"), ("ExclusiveUser", "NO"),
+         ("GraceTime", "0"), ("Hidden", "NO")],
+        [("MaxNodes", "UNLIMITED"), ("MaxTime", left), ("MinNodes", "0"), ("LLN", "NO"),
+         ("MaxCPUsPerNode", "UNLIMITED")],
+        [("Nodes", words.node_list([node.name for node in nodes]))],
+        [("PriorityJobFactor", "1"), ("PriorityTier", "1"), ("RootOnly", "NO"), ("ReqResv", "NO"),
+         ("OverSubscribe", "YES:4")],
+        [("OverTimeLimit", "NONE"), ("PreemptMode", "OFF")],
+        [("State", "UP"), ("TotalCPUs", str(cores)), ("TotalNodes", str(len(nodes))), ("SelectTypeParameters", "NONE")],
+        [("JobDefaults", "(null)")],
+        [("DefMemPerNode", "UNLIMITED"), ("MaxMemPerNode", "UNLIMITED")])
+
+
+def _config(counter: Counter) -> str:
+    site = counter.site
+    rows = [("AccountingStorageType", "accounting_storage/slurmdbd"), ("ClusterName", "vrm"), ("MaxArraySize", "10000"),
+            ("MaxJobCount", "100000"), ("MinJobAge", "300 sec"), ("KillWait", "30 sec"),
+            ("SchedulerType", "sched/backfill"), ("SelectType", "select/cons_tres"),
+            ("SLURM_CONF", "/dev/null"), ("SLURM_VERSION", words.VERSION.split()[1]),
+            ("SlurmctldHost[0]", site.host), ("SlurmUser", f"{site.user}({site.uid})"),
+            ("StateSaveLocation", site.directory)]
+    when = times.moment(counter.now, {}, "Unknown")
+    return (f"Configuration data as of {when}\n" + "".join(f"{key:<23} = {value}\n" for key, value in sorted(rows))
+            + f"\nSlurmctld(primary) at {site.host} is UP\n")

@@ -1,0 +1,218 @@
+"""`sinfo`: the nodes and partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+
+from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.calls.answers import Answer, Call
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms.formats import Value
+from vrm.ext.slurm.calls.jobs import NodeView
+from vrm.ext.slurm.forms.options import Options
+
+OPTIONS = Options("sinfo", """
+a all n -
+d dead n
+e exact n -
+F future n -
+. federation n -
+h noheader n
+. help n
+. hide n -
+i iterate v !
+. json m
+. local n -
+l long n
+M clusters v -
+n nodes v
+N Node n
+. noconvert n -
+o format v
+O Format v
+p partition v
+r responding n
+R list-reasons n
+s summarize n
+S sort v -
+t states v
+T reservation n
+. usage n help
+v verbose n -
+V version n
+. yaml m !
+""")
+
+DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
+SUMMARY = "%9P %.5a %.10l %.16F %N"
+LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
+NODES = "%10N %.6D %.9P %6t"
+NODES_LONG = "%10N %.6D %.9P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
+
+
+@dataclass(frozen=True)
+class SinfoRow:
+    """Nodes of one partition that have the same in all columns."""
+
+    partition: str
+    nodes: tuple[NodeView, ...]
+
+
+def sinfo(call: Call, counter: Counter) -> Answer:
+    """The table of nodes."""
+    given, rest = OPTIONS.parse(call.arguments)
+    if rest:
+        raise OPTIONS.error(f"unrecognized argument {rest[0]}")
+    heading = "noheader" not in given
+    if "list-reasons" in given:
+        return Answer("REASON               USER      TIMESTAMP           NODELIST\n" * heading)
+    if "reservation" in given:
+        return Answer("No reservations in the system\n")
+    letters, names = _columns(counter)
+    by_node = "Node" in given
+    try:
+        if "Format" in given:
+            table = formats.names(given["Format"], names)
+        else:
+            default = (SUMMARY if "summarize" in given else NODES_LONG if by_node and "long" in given else
+                       NODES if by_node else LONG if "long" in given else DEFAULT)
+            table = formats.letters((given.get("format") or call.env.get("SINFO_FORMAT") or default
+                                     ).replace("#", ""), letters)
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid node format specification: {error}") from error
+    nodes, partitions = _chosen(given, counter)
+    rows = []
+    for partition in partitions:
+        if by_node:
+            rows += [SinfoRow(partition, (node,)) for node in nodes]
+            continue
+        alike: dict[tuple[object, ...], list[NodeView]] = {}
+        for node in nodes:
+            row = SinfoRow(partition, (node,))
+            key: tuple[object, ...] = (
+                (words.node_state(node), node.sockets, node.memory, node.gpus, node.features) if "json" in given else
+                tuple(column.value(row) for column in table.columns if column.value not in _OF_MANY))
+            alike.setdefault(key, []).append(node)
+        rows += [SinfoRow(partition, tuple(each)) for each in alike.values()]
+    if "json" in given:
+        return Answer(data.document(call, counter, "sinfo", (
+            data.nodes_of(row.partition, row.nodes, counter) for row in rows)))
+    return Answer(table.lines(rows, heading))
+
+
+def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView], list[str]]:
+    """The nodes and partitions that are asked for."""
+    from vrm.model.hosts import expand
+    nodes, partitions = counter.nodes(), words.partitions(counter.site)
+    if "nodes" in given and given["nodes"] != "all":
+        try:
+            wanted = set(expand(given["nodes"]))
+        except ValueError as error:
+            raise OPTIONS.error(f"Invalid node name: {error}") from error
+        nodes = [node for node in nodes if node.name in wanted]
+    if "partition" in given:
+        partitions = [name for name in partitions if name in given["partition"].split(",")]
+    if "dead" in given or "responding" in given:
+        nodes = [node for node in nodes if node.up == ("responding" in given)]
+    if "states" in given and given["states"] != "all":
+        asked = [state.strip().lower() for state in given["states"].split(",")]
+        nodes = [node for node in nodes if any(
+            each and words.node_state(node).lower().startswith(each.rstrip("*")) for each in asked)]
+    return nodes, partitions
+
+
+def _size(nodes: Sequence[int]) -> str:
+    least, most = min(nodes, default=0), max(nodes, default=0)
+    return str(least) if least == most else f"{least}+"
+
+
+def _count(row: SinfoRow) -> str:
+    return str(len(row.nodes))
+
+
+def _names(row: SinfoRow) -> str:
+    return words.node_list([node.name for node in row.nodes])
+
+
+def _cpus(row: SinfoRow) -> str:
+    down = sum(node.cores for node in row.nodes if not node.up)
+    taken = sum(node.allocated for node in row.nodes if node.up)
+    total = sum(node.cores for node in row.nodes)
+    return f"{taken}/{total - taken - down}/{down}/{total}"
+
+
+def _by_state(row: SinfoRow) -> str:
+    states = [words.node_state(node) for node in row.nodes]
+    down, idle = states.count("DOWN"), states.count("IDLE")
+    return f"{len(states) - down - idle}/{idle}/{down}/{len(states)}"
+
+
+def _some_by_state(row: SinfoRow) -> str:
+    return "/".join(_by_state(row).split("/")[:2])
+
+
+def _hosts(row: SinfoRow) -> str:
+    """The host's name: nodes have lines of their own where it is a column."""
+    return _names(row)
+
+
+_OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
+"""What is counted over the nodes of a row."""
+
+
+def _columns(counter: Counter) -> tuple[dict[str, tuple[str, Value]], dict[str, tuple[str, Value]]]:
+    """What letters and names stand for."""
+    site = counter.site
+    first = words.default_partition(site)
+
+    def each(read: Callable[[NodeView], int]) -> Value:
+        return lambda row: _size([read(node) for node in row.nodes])
+
+    def limit(row: SinfoRow) -> str:
+        return times.used(max(0.0, site.end - counter.now)) if site.end < float("inf") else "infinite"
+
+    def gres(row: SinfoRow) -> str:
+        count = max((node.gpus for node in row.nodes), default=0) // 1000
+        return f"gpu:{count}" if count else "(null)"
+
+    def state(row: SinfoRow) -> str:
+        return words.node_state(row.nodes[0])
+
+    def features(row: SinfoRow) -> str:
+        return ",".join(row.nodes[0].features) or "(null)"
+
+    rows: list[tuple[str, str, str, Value]] = [
+        ("P", "partition", "PARTITION", lambda row: row.partition + "*" * (row.partition == first)),
+        ("R", "partitionname", "PARTITION", lambda row: row.partition),
+        ("a", "available", "AVAIL", lambda row: "up"),
+        ("l", "time", "TIMELIMIT", limit),
+        ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(site.default_time)),
+        ("D", "nodes", "NODES", _count), ("N", "nodelist", "NODELIST", _names), ("n", "nodehost", "HOSTNAMES", _hosts),
+        ("o", "nodeaddr", "NODE_ADDR", _hosts),
+        ("t", "statecompact", "STATE", lambda row: words.SHORT_NODE[state(row)]),
+        ("T", "statelong", "STATE", lambda row: state(row).lower()),
+        ("c", "cpus", "CPUS", each(lambda node: node.cores)), ("C", "cpusstate", "CPUS(A/I/O/T)", _cpus),
+        ("m", "memory", "MEMORY", each(lambda node: node.memory >> 20)),
+        ("e", "freemem", "FREE_MEM", each(lambda node: node.memory - node.memory_taken >> 20)),
+        ("d", "disk", "TMP_DISK", lambda row: "0"), ("G", "gres", "GRES", gres),
+        ("f", "features", "AVAIL_FEATURES", features),
+        ("b", "features_act", "ACTIVE_FEATURES", features),
+        ("g", "groups", "GROUPS", lambda row: "all"), ("h", "oversubscribe", "OVERSUBS", lambda row: "YES:4"),
+        ("r", "root", "ROOT", lambda row: "no"), ("s", "size", "JOB_SIZE", lambda row: "1-infinite"),
+        ("S", "allocnodes", "ALLOCNODES", lambda row: "all"), ("p", "prioritytier", "PRIO_TIER", lambda row: "1"),
+        ("O", "cpusload", "CPU_LOAD", lambda row: "N/A"), ("E", "reason", "REASON", lambda row: "none"),
+        ("H", "timestamp", "TIMESTAMP", lambda row: "Unknown"), ("u", "user", "USER", lambda row: "Unknown"),
+        ("B", "maxcpuspernode", "MAX_CPUS_PER_NODE", lambda row: "UNLIMITED"),
+        ("X", "sockets", "SOCKETS", each(lambda node: len(node.sockets))),
+        ("Y", "cores", "CORES", each(lambda node: max(node.sockets))), ("Z", "threads", "THREADS", lambda row: "1"),
+        ("z", "socketcorethread", "S:C:T", lambda row: f"{len(row.nodes[0].sockets)}:{max(row.nodes[0].sockets)}:1"),
+        ("F", "nodeaiot", "NODES(A/I/O/T)", _by_state), ("A", "nodeai", "NODES(A/I)", _some_by_state),
+        ("w", "weight", "WEIGHT", lambda row: "1"), ("v", "version", "VERSION", lambda row: words.VERSION.split()[1]),
+        ("V", "cluster", "CLUSTER", lambda row: "vrm"), ("I", "prioritytierjob", "PRIO_JOB_FACTOR", lambda row: "1"),
+        ("", "allocmem", "ALLOCMEM", each(lambda node: node.memory_taken >> 20)),
+        ("", "gresused", "GRES_USED", lambda row: f"gpu:{sum(node.gpus_taken for node in row.nodes) // 1000}"),
+        ("", "extra", "EXTRA", lambda row: ""), ("", "comment", "COMMENT", lambda row: ""),
+        ("", "state", "STATE", lambda row: words.SHORT_NODE[state(row)])]
+    return ({letter: (heading, read) for letter, _, heading, read in rows if letter},
+            {name: (heading, read) for _, name, heading, read in rows})

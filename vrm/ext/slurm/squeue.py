@@ -1,0 +1,293 @@
+"""`squeue`: the jobs that wait and run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from collections.abc import Callable, Mapping
+
+from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.calls.answers import Answer, Call
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms.formats import Value
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.ext.slurm.forms.options import Options
+from vrm.model import JobState
+from vrm.model.amounts import memory_text
+
+OPTIONS = Options("squeue", """
+A account v
+a all n -
+r array n -
+. array-unique n -
+. federation n -
+h noheader n
+. help n
+. hide n -
+i iterate v !
+j jobs v
+. json n
+L licenses v licences
+. local n -
+l long n
+. me n
+M clusters v -
+n name v
+. noconvert n -
+. notme n !
+w nodelist v
+o format v
+O Format v
+p partition v
+. priority n -
+q qos v
+R reservation v
+. sibling n -
+S sort v
+. start n
+s steps m
+t states v
+u user v
+. users v user
+. usage n help
+v verbose n -
+V version n
+. yaml m !
+""")
+
+DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+
+ACTIVE = ("PENDING", "RUNNING", "COMPLETING")
+
+
+def squeue(call: Call, counter: Counter) -> Answer:
+    """The table of jobs."""
+    given, rest = OPTIONS.parse(call.arguments)
+    env = call.env
+    if rest:
+        raise OPTIONS.error(f"unrecognized argument {rest[0]}")
+    if "steps" in given:
+        return Answer("" if "noheader" in given else "         STEPID     NAME PARTITION     USER      TIME NODELIST\n")
+    table = _table(given, env, counter)
+    jobs, failed = _chosen(given, env, counter)
+    if failed:
+        return Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
+    jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), counter)
+    if "json" in given:
+        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
+    return Answer(table.lines(jobs, "noheader" not in given))
+
+
+def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> formats.TextTable:
+    known = Columns(counter, env)
+    try:
+        if "Format" in given:
+            return formats.names(given["Format"], known.names)
+        if "format" in given:
+            return formats.letters(given["format"], known.letters)
+        if "start" in given:
+            return formats.letters(START, known.letters)
+        if "long" in given:
+            return formats.letters(LONG, known.letters)
+        if env.get("SQUEUE_FORMAT2"):
+            return formats.names(env["SQUEUE_FORMAT2"], known.names)
+        return formats.letters(env.get("SQUEUE_FORMAT") or DEFAULT, known.letters)
+    except ValueError as error:
+        raise OPTIONS.error(f"Unrecognized field: {error}") from error
+
+
+def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> tuple[list[JobView], bool]:
+    """The jobs to show, and whether one was asked for that is not there."""
+    site = counter.site
+    try:
+        states = words.states_of(given.get("states") or env.get("SQUEUE_STATES") or ",".join(
+            ("PENDING",) if "start" in given else ACTIVE))
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid job state specified: {error}") from error
+    ended = states is None or any(state not in ACTIVE for state in states)
+    if "jobs" in given:
+        try:
+            jobs, missing = words.find(counter, given["jobs"])
+        except ValueError as error:
+            raise OPTIONS.error(f"Invalid job id: {error}") from error
+        if missing and not jobs and len(words.split(given["jobs"])) == 1:
+            return [], True
+    else:
+        jobs = counter.jobs(ended=ended)
+    if states is not None:
+        jobs = [job for job in jobs if words.state(job) in states]
+    users = set(words.split(given["user"])) if "user" in given else None
+    if users is not None and not users & {site.user, str(site.uid)}:
+        return [], False
+    for key, value in (("name", lambda job: job.name), ("partition", lambda job: words.partition(job, site)),
+                       ("reservation", lambda job: job.details.more.get("reservation", "")),
+                       ("qos", lambda job: "normal"), ("account", lambda job: "(null)")):
+        if key in given:
+            wanted = set(given[key].split(","))
+            jobs = [job for job in jobs if value(job) in wanted]
+    if "licences" in given:
+        named = set(words.split(given["licences"]))
+        jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
+    if "nodelist" in given:
+        from vrm.model.hosts import expand
+        try:
+            on = set(expand(given["nodelist"]))
+        except ValueError as error:
+            raise OPTIONS.error(f"Invalid node name: {error}") from error
+        jobs = [job for job in jobs if on & set(job.nodes)]
+    return jobs, False
+
+
+_ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
+
+_SORTS: dict[str, Callable[[JobView, Counter], Any]] = {
+    "i": lambda job, counter: job.id, "A": lambda job, counter: job.id, "F": lambda job, counter: job.array or job.id,
+    "t": lambda job, counter: _ORDER.get(words.state(job), 5), "T": lambda job, counter: words.state(job),
+    "P": lambda job, counter: words.partition(job, counter.site), "j": lambda job, counter: job.name,
+    "p": lambda job, counter: job.job.priority, "Q": lambda job, counter: job.job.priority,
+    "S": lambda job, counter: job.start, "e": lambda job, counter: job.end, "V": lambda job, counter: job.job.submit,
+    "M": lambda job, counter: used(job, counter), "l": lambda job, counter: job.job.walltime,
+    "u": lambda job, counter: counter.site.user, "D": lambda job, counter: node_count(job), "C":
+    lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
+
+
+def _sorted(jobs: list[JobView], keys: str, counter: Counter) -> list[JobView]:
+    """The jobs in the order of `-S`; without one those that wait first."""
+    for word in reversed((keys or "t").split(",")):
+        found = _SORTS.get(word.strip().lstrip("+-"))
+        if found is None:
+            raise OPTIONS.error(f"Invalid sort field: {word}")
+        jobs = sorted(jobs, key=lambda job, key=found: key(job, counter),  # type: ignore[misc]
+                      reverse=word.strip().startswith("-"))
+    return jobs
+
+
+def used(job: JobView, counter: Counter) -> float:
+    """Seconds that a job has run."""
+    if job.state is JobState.QUEUED or not math.isfinite(job.start):
+        return 0.0
+    return max(0.0, (job.end if job.state.ended else counter.now) - job.start)
+
+
+def node_count(job: JobView) -> int:
+    """On how many nodes it runs, or at least will run."""
+    request = job.job.request
+    if job.nodes:
+        return len(job.nodes)
+    per_node = request.tasks_per_node or request.tasks
+    return max(request.least_nodes, -(-request.tasks // per_node))
+
+
+def _amount(job: JobView) -> str:
+    request = job.job.request
+    memory = request.mem_per_node or request.mem_per_task
+    return memory_text(memory) if memory else "0"
+
+
+def _gpus(job: JobView) -> str:
+    request = job.job.request
+    count = request.gpus_per_node or request.gpus_per_task
+    return f"gres:gpu:{count}" if count else "N/A"
+
+
+class Columns:
+    """What each letter and each name of a format stands for."""
+
+    def __init__(self, counter: Counter, env: Mapping[str, str]) -> None:
+        site = counter.site
+
+        def left(job: JobView) -> str:
+            return times.used(max(0.0, job.job.walltime - used(job, counter)))
+
+        def end(job: JobView) -> str:
+            known = job.end if job.end < math.inf else job.start + job.job.walltime
+            return times.moment(known, env)
+
+        def where(job: JobView) -> str:
+            if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
+                return f"({words.reason(job)})"
+            return words.node_list(job.nodes)
+
+        def first(job: JobView) -> str:
+            return job.nodes[0] if job.nodes else "n/a"
+
+        def value(read: Callable[[JobView], str]) -> Value:
+            return read
+
+        rows: list[tuple[str, str, str, Value]] = [
+            ("A", "jobid", "JOBID", lambda job: str(job.id)),
+            ("i", "jobarrayid", "JOBID", lambda job: job.shown_id),
+            ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
+            ("K", "arraytaskid", "ARRAY_TASK_ID",
+             lambda job: "N/A" if job.array is None else str(job.details.index)),
+            ("t", "statecompact", "ST", lambda job: words.STATES[words.state(job)]),
+            ("T", "state", "STATE", words.state),
+            ("j", "name", "NAME", lambda job: job.name),
+            ("u", "username", "USER", lambda job: site.user),
+            ("U", "userid", "UID", lambda job: str(site.uid)),
+            ("g", "groupname", "GROUP", lambda job: site.group),
+            ("G", "groupid", "GROUP", lambda job: str(site.gid)),
+            ("P", "partition", "PARTITION", lambda job: words.partition(job, site)),
+            ("r", "reason", "REASON", words.reason),
+            ("R", "reasonlist", "NODELIST(REASON)", value(where)),
+            ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
+            ("B", "batchhost", "EXEC_HOST", value(first)),
+            ("D", "numnodes", "NODES", lambda job: str(node_count(job))),
+            ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
+            ("c", "mincpus", "MIN_CPUS", lambda job: str(job.job.cores)),
+            ("m", "minmemory", "MIN_MEMORY", value(_amount)),
+            ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
+            ("b", "tres-per-node", "TRES_PER_NODE", value(_gpus)),
+            ("l", "timelimit", "TIME_LIMIT", lambda job: times.used(job.job.walltime)),
+            ("M", "timeused", "TIME", lambda job: times.used(used(job, counter))),
+            ("L", "timeleft", "TIME_LEFT", value(left)),
+            ("S", "starttime", "START_TIME", lambda job: times.moment(job.start, env)),
+            ("e", "endtime", "END_TIME", value(end)),
+            ("V", "submittime", "SUBMIT_TIME", lambda job: times.moment(job.job.submit, env)),
+            ("Z", "workdir", "WORK_DIR", lambda job: job.job.payload.directory),
+            ("z", "reqb:s:c:t", "S:C:T", lambda job: "*:*:*"),
+            ("k", "comment", "COMMENT", lambda job: job.details.more.get("comment") or "(null)"),
+            ("a", "account", "ACCOUNT", lambda job: "(null)"),
+            ("q", "qos", "QOS", lambda job: "normal"),
+            ("E", "dependency", "DEPENDENCY",
+             words.dependency),
+            ("f", "feature", "FEATURES", lambda job: ",".join(sorted(job.job.features)) or "(null)"),
+            ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
+            ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
+            ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
+            ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
+            ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
+            ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
+            ("Q", "prioritylong", "PRIORITY", lambda job: str(max(1, 1000 + job.job.priority))),
+            ("v", "reservation", "RESERVATION", lambda job: job.details.more.get("reservation") or "(null)"),
+            ("W", "licenses", "LICENSES", lambda job: ",".join(
+                f"{name}:{amount // 1000}" for name, amount in job.job.request.licences) or "(null)"),
+            ("w", "wckey", "WCKEY", lambda job: "(null)"),
+            ("y", "nice", "NICE", lambda job: str(-job.job.priority)),
+            ("s", "selectjobinfo", "SELECT_JOBINFO", lambda job: ""),
+            ("O", "contiguous", "CONTIGUOUS", lambda job: "0"),
+            ("H", "sockets", "SOCKETS_PER_NODE", lambda job: "*"),
+            ("I", "cores", "CORES_PER_SOCKET", lambda job: "*"),
+            ("J", "threads", "THREADS_PER_CORE", lambda job: "*"),
+            ("X", "corespec", "CORE_SPEC", lambda job: "N/A"),
+            ("", "cluster", "CLUSTER", lambda job: "vrm"),
+            ("", "exit_code", "EXIT_CODE", lambda job: str(job.code or 0)),
+            ("", "jobname", "NAME", lambda job: job.name),
+            ("", "numtasks", "TASKS", lambda job: str(job.job.procs)),
+            ("", "cpus-per-task", "CPUS_PER_TASK", lambda job: str(job.job.cores)),
+            ("", "restartcnt", "RESTART_COUNT", lambda job: str(job.requeued)),
+            ("", "stdout", "STDOUT", lambda job: counter.files(job)[0]),
+            ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
+            ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
+            ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
+            ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
+            ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
+            ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
+            ("", "nodes", "NODES", lambda job: str(node_count(job))),
+            ("", "gres", "TRES_PER_NODE", value(_gpus)),
+        ]
+        self.letters: dict[str, tuple[str, Value]] = {
+            letter: (heading, read) for letter, _, heading, read in rows if letter}
+        self.names: dict[str, tuple[str, Value]] = {name: (heading, read) for _, name, heading, read in rows}

@@ -1,0 +1,138 @@
+"""`sstat`: what the steps of running jobs use at this moment, by their processes on all nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from collections.abc import Callable
+
+from vrm.ext.slurm.forms import formats, times, words
+from vrm.ext.slurm.calls.answers import Answer, Call, LaterAnswer
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms.formats import SacctField
+from vrm.ext.slurm.calls.jobs import JobView, StepUsage
+from vrm.ext.slurm.forms.options import Options
+from vrm.model import JobState
+from vrm.ext.steps.records import BATCH
+
+OPTIONS = Options("sstat", """
+a allsteps n
+e helpformat n
+h help n
+i pidformat n
+j jobs v
+. noconvert n -
+n noheader n
+o format v
+. fields v format
+p parsable n
+P parsable2 n
+. usage n help
+v verbose n -
+V version n
+""", "[options] -j JOB[.STEP]")
+
+DEFAULT = (
+    "JobID,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,"
+    "MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,"
+    "ReqCPUFreqGov,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,MaxDiskReadTask,AveDiskRead,MaxDiskWrite,"
+    "MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,"
+    "TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutAve,"
+    "TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutMin,TRESUsageOutMinNode,"
+    "TRESUsageOutMinTask,TRESUsageOutTot")
+"""The columns of Slurm's own; most of them vrm leaves empty."""
+
+PIDS = "JobID,Nodelist,Pids"
+
+
+@dataclass(frozen=True)
+class SstatRow:
+    """A step that runs."""
+
+    job: JobView
+    usage: StepUsage
+
+
+def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
+    """The table of steps."""
+    given, rest = OPTIONS.parse(call.arguments)
+    known = _columns()
+    if "helpformat" in given:
+        names = sorted(field.name for field in known.values())
+        return Answer("\n".join(" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip()
+                                for at in range(0, len(names), 4)) + "\n")
+    if rest or not given.get("jobs"):
+        raise OPTIONS.error("You didn't give me any jobs to stat: sstat -j JOB[.STEP]")
+    try:
+        chosen = formats.fields(given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+    named = {word: _jobs(word, counter) for word in words.split(given["jobs"])}
+    look = counter.usage([job for jobs in named.values() for job in jobs])
+
+    def answer() -> Answer | None:
+        found = look()
+        if found is None:
+            return None
+        left, rows, wrong = iter(found), [], ""
+        for word, jobs in named.items():
+            here = [SstatRow(job, usage) for job in jobs for usage in next(left)]
+            some, why = _steps(word, "allsteps" in given, jobs, here)
+            rows += some
+            wrong += f"sstat: error: {why}\n" * bool(why)
+        heading = "noheader" not in given
+        return Answer(formats.parsable(chosen, rows, heading, "|", "parsable" in given)
+                      if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading), wrong)
+    return answer() or Later(answer)
+
+
+class Later(LaterAnswer):
+    """An answer, once the nodes have answered."""
+
+    def __init__(self, poll: Callable[[], Answer | None]) -> None:
+        self._poll = poll
+
+    def poll(self) -> Answer | None:
+        """It, if it is there."""
+        return self._poll()
+
+
+def _jobs(word: str, counter: Counter) -> list[JobView]:
+    """The running jobs that a word names."""
+    try:
+        return [job for job in words.find(counter, word.partition(".")[0])[0] if job.state is JobState.RUNNING]
+    except ValueError as error:
+        raise OPTIONS.error(f"Bad job/step specified: {word}") from error
+
+
+def _steps(word: str, every: bool, jobs: list[JobView], rows: list[SstatRow]) -> tuple[list[SstatRow], str]:
+    """Those of the running steps of these jobs that a word names, and what is wrong with it."""
+    number, dot, step = word.partition(".")
+    if not jobs:
+        return [], f"couldn't get steps for job {number}: it does not run"
+    if dot:
+        rows = [row for row in rows if row.usage.step == step]
+    elif not every:
+        rows = [row for row in rows if row.usage.step != BATCH]
+    return rows, "" if rows else f"no steps running for job {word}"
+
+
+def _kib(size: float) -> str:
+    return f"{round(size / 1024)}K"
+
+
+def _columns() -> dict[str, SacctField]:
+    """What each name stands for, by its small letters."""
+    def each(seconds: float, row: SstatRow) -> str:
+        return times.elapsed(seconds / row.usage.tasks)
+    known = {
+        "JobID": SacctField("JobID", -12, lambda row: f"{row.job.shown_id}.{row.usage.step}"),
+        "MaxRSS": SacctField("MaxRSS", 10, lambda row: _kib(row.usage.largest)),
+        "AveRSS": SacctField("AveRSS", 10, lambda row: _kib(row.usage.memory / row.usage.tasks)),
+        "MaxRSSNode": SacctField("MaxRSSNode", 10, lambda row: row.usage.node),
+        "AveCPU": SacctField("AveCPU", 10, lambda row: each(row.usage.cpu, row)),
+        "MinCPU": SacctField("MinCPU", 10, lambda row: ""),
+        "NTasks": SacctField("NTasks", 8, lambda row: str(row.usage.tasks)),
+        "Nodelist": SacctField("Nodelist", 20, lambda row: ",".join(row.usage.nodes)),
+        "Pids": SacctField("Pids", 20, lambda row: ",".join(map(str, row.usage.pids)))}
+    names = [*DEFAULT.split(","), "Nodelist", "Pids", "ConsumedEnergyRaw", "ReqCPUFreq"]
+    return {name.lower(): known.get(name) or SacctField(name, max(10, len(name)), None) for name in names}

@@ -1,0 +1,167 @@
+"""`scontrol update`: what a job was submitted with changes. Its limit, priority, name, comment and whether it may
+run again do so until it ends; when it begins, what it waits for and its nodes only while it waits."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from vrm.ext.slurm import requests
+from vrm.ext.slurm.forms import times, words
+from vrm.ext.slurm.calls.answers import Answer, Refused
+from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.dependencies import dependencies
+from vrm.ext.slurm.calls.jobs import JobView
+from vrm.ext.slurm.forms.options import Options
+from vrm.model import JobState
+from vrm.model.job import ANY, Dependency
+from vrm.model.ranges import to_ranges
+from vrm.model.times import of_slurm
+
+NOTHING = ("account", "qos", "wckey", "admincomment", "mailtype", "mailuser", "reboot")
+"""What may be set without any effect: vrm has no such things."""
+
+Change = dict[str, Any]
+
+
+def update(given: Sequence[str], counter: Counter, options: Options) -> Answer:
+    """Change jobs."""
+    values = _values(given)
+    text = values.pop("jobid", values.pop("job", ""))
+    if not text:
+        raise options.error("update what? For example scontrol update JobId=12 TimeLimit=1:00:00")
+    try:
+        jobs, missing = words.find(counter, text)
+    except ValueError as error:
+        raise options.error(f"Invalid job id specified: {error}") from error
+    if missing or not jobs:
+        raise _wrong("Invalid job id specified")
+    throttle = values.pop("arraytaskthrottle", None)
+    changes = [(job, _change(values, job, counter, options)) for job in jobs]
+    if throttle is not None:
+        changes += _throttled(throttle, jobs, counter)
+    for job, change in changes:
+        try:
+            if change:
+                counter.change(job.id, change)
+        except Refused as error:
+            raise _wrong(f"job {job.shown_id}: {error}") from error
+    return Answer()
+
+
+def _wrong(why: str) -> Refused:
+    return Refused(f"slurm_update error: {why}")
+
+
+def _values(given: Sequence[str]) -> dict[str, str]:
+    """The values by the small letters of their names: `Name=value`, or two words."""
+    values: dict[str, str] = {}
+    key = ""
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals and not key:
+            key = name.lower()
+            continue
+        values[key or name.lower()] = word if key else value
+        key = ""
+    return values
+
+
+def _change(values: Mapping[str, str], job: JobView, counter: Counter, options: Options) -> Change:
+    """What changes of a job."""
+    change: Change = {}
+    for name, value in values.items():
+        if name in NOTHING or name == "partition" and (
+                not counter.site.queues or words.partition(job, counter.site) == value):
+            continue
+        if name not in _READ:
+            raise _wrong(f"vrm changes {', '.join(SHOWN)} of jobs, and not `{name}={value}`; cancel the job and submit "
+                         "it again")
+        try:
+            change.update(_READ[name](value, job, counter, options))
+        except ValueError as error:
+            if isinstance(error, Refused):
+                raise
+            raise _wrong(f"Invalid value `{value}` for {name}") from error
+    return change
+
+
+def _limit(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+    try:
+        seconds = of_slurm(text.lstrip("+-"))
+    except ValueError as error:
+        raise _wrong(f"Invalid time limit specification: {text}") from error
+    found = {"+": job.job.walltime + seconds, "-": job.job.walltime - seconds}.get(text[:1], seconds)
+    if not 0 < found < math.inf:
+        raise _wrong(f"Requested time limit is invalid: {text}")
+    return {"walltime": found}
+
+
+def _number(text: str, form: str) -> int:
+    if not re.fullmatch(form, text):
+        raise ValueError(text)
+    return int(text or 100)
+
+
+def _text(key: str, most: int) -> Callable[[str, JobView, Counter, Options], Change]:
+    def read(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+        return {key: "".join(each if each.isprintable() else " " for each in text)[:most]}
+    return read
+
+
+def _requeue(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+    return {"requeue": {"0": "no", "1": "yes"}[text] if text in ("0", "1") else _number(text, "x")}
+
+
+def _start(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+    return {"begin": max(0.0, times.begin(text, counter.now) - job.job.submit)}
+
+
+def _after(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+    if "singleton" in text:
+        raise _wrong("Dependency=singleton: vrm reads it when a job is submitted; name the jobs: afterany:3:4")
+    after, _, _ = dependencies(text, options, counter, job.name, ())
+    named = job.without_limit(job.details.after)
+    return {"after": (*after, *(each for each in job.details.after if each not in named)), "singleton": ""}
+
+
+def _nodes(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+    least, most = requests.nodes(text)
+    if least > job.job.procs:
+        raise _wrong(f"NumNodes={text}: the job has {job.job.procs} task{'s' * (job.job.procs > 1)}, and no node is "
+                     "without one")
+    return {"nodes": (least, min(most, job.job.procs))}
+
+
+def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator[tuple[JobView, Change]]:
+    """How the jobs of arrays change of which so many may run at a time.
+
+    Those that have started come first. A job that has not waits for the end of the one so many places before it; the
+    first of them, so that never more run, for the ends of all that have started up to that place."""
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise _wrong(f"Invalid value `{text}` for ArrayTaskThrottle")
+    limit, arrays = int(text), dict.fromkeys(job.array for job in jobs)
+    if None in arrays:
+        raise _wrong("ArrayTaskThrottle is for jobs of arrays")
+    for first in arrays:
+        left = [job for job in counter.array(first or 0) if not job.state.ended or job.ending]
+        started = [job for job in left if job.state is not JobState.QUEUED or job.begun]
+        waiting = [job for job in left if job.state is JobState.QUEUED and not job.begun]
+        for at, job in enumerate(waiting):
+            before = started[:max(0, len(started) - limit + at + 1)] if at < limit else [waiting[at - limit]]
+            ids = to_ranges([each.id for each in before]) if limit else ()
+            yield job, {"throttle": limit, "after": (*job.without_limit(job.details.after),
+                                                     *(Dependency(each, ANY) for each in ids))}
+
+
+SHOWN = ("TimeLimit", "Priority", "Nice", "JobName", "Comment", "Requeue", "StartTime", "Dependency", "NumNodes",
+         "ArrayTaskThrottle")
+_READ: dict[str, Callable[[str, JobView, Counter, Options], Change]] = {
+    "timelimit": _limit, "jobname": _text("title", 1024), "name": _text("title", 1024),
+    "comment": _text("comment", 4096), "requeue": _requeue, "starttime": _start, "dependency": _after,
+    "numnodes": _nodes, "reqnodes": _nodes,
+    "priority": lambda text, *_: {"priority": _number(text, "-?[0-9]{1,9}")},
+    "nice": lambda text, *_: {"priority": -_number(text, "-?[0-9]{0,9}")}}
+"""What each name changes, by the words of `Counter.change`."""

@@ -1,0 +1,83 @@
+"""The tasks of a step on other nodes than the script's, without a launcher of MPI programs (`Launcher: {Kind:
+direct}`, `--mpi=none`): on each node one process, a part of the step, starts them as an srun there would.
+
+What it is to do is in a file, `STEP.part` in the directory of the job's steps. The program `agent` of the job (see
+`vrm.live.launch.stepping`) leads to the node. Through its standard input the process gets signals, a byte each; the
+end of that is the end of srun, and of the tasks.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+from vrm.ext.steps import main
+from vrm.ext.steps.cores import Claim, Task
+from vrm.ext.steps.guard import Guard
+from vrm.ext.steps.options import Options, each_task
+from vrm.ext.steps.programs import quoted
+from vrm.ext.steps.tasks import Process, Running
+from vrm.system import marks
+
+_ROOT = os.path.abspath(f"{__file__}/../../../..")
+
+
+def start(srun: main.Srun, claim: Claim, running: Running, output: int, errors: int) -> None:
+    """Start what starts the tasks on other nodes; these write to the open files `output` and `errors`."""
+    job, here = srun.job, srun.job.here(os.environ)
+    mask = os.umask(0)
+    os.umask(mask)
+    handle = os.open(f"{job.directory}/{claim.number}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        marshal.dump((srun.options.given, srun.options.words, dict(os.environ), os.getcwd(), mask,
+                      [(task.node, task.cores, task.gpus) for task in claim.tasks]), file)
+    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from vrm.ext.steps import afar; afar.run()"
+    for at in dict.fromkeys(task.node for task in claim.tasks if task.node != here):
+        name = job.nodes[at].name
+        words = (sys.executable, "-I", "-S", "-c", code, job.directory, str(claim.number), name)
+        source, control = os.pipe()
+        running.start(-1 - at, Process([job.one("agent"), name, "exec " + " ".join(map(quoted, words))],
+                                       {**os.environ, marks.STEP: srun.env[marks.STEP]}, None, (source, output, errors),
+                                       control=control))
+        os.close(source)
+
+
+def run() -> None:
+    """Be the part of a step on this node, and end without tidying up: `DIRECTORY STEP NODE`."""
+    directory, number, node = sys.argv[1:4]
+    control = os.dup(0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    with open(f"{directory}/{number}.part", "rb") as file:
+        given, words, env, cwd, mask, tasks = marshal.load(file)
+    os.environ.clear()
+    os.environ.update({**env, marks.NODE: node})
+    os.umask(mask)
+    os.chdir(cwd)
+    claim = Claim("", int(number), [Task(*each) for each in tasks], nowhere)
+    main.run(lambda: main.carry_out(_here(Options(given, words)), lambda srun: _part(srun, claim, control)))
+
+
+def _here(options: Options) -> Options:
+    """The options for this node: what has no file for each task goes where srun's own output does."""
+    out, both = each_task(options.get("output")), "error" not in options
+    if not (out if both else each_task(options.get("error"))):
+        options.given["error"] = "all"
+    if not out:
+        options.given["output"] = "all"
+    return options
+
+
+def _part(srun: main.Srun, claim: Claim, control: int) -> int:
+    """Run the tasks on this node; the greatest of their exit statuses."""
+    srun.part = True
+    srun.placed(claim)
+    guard = Guard(f"{marks.STEP}={srun.env[marks.STEP]}", lambda: None)
+    running = Running(guard, True, False, srun.kill, control=control)
+    srun.start(claim, running)
+    running.wait()
+    if not running.cancelled:
+        srun.say_failed(running, claim)
+    guard.close()
+    return max(running.codes.values(), default=1)

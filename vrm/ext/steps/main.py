@@ -1,0 +1,512 @@
+"""`srun` in a script job."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import resource
+import sys
+import time
+
+from vrm.ext.steps.records import Step, append
+from vrm.ext.steps import jobfile
+from vrm.ext.steps.cores import Claim, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
+from vrm.ext.steps.guard import Guard
+from vrm.ext.steps.jobfile import StepJob
+from vrm.ext.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
+                               refuse, wide)
+from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
+from vrm.ext.steps.tasks import Process, Running, feed
+from vrm.ext.steps.used import of_step, together
+from vrm.system import marks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+    from collections.abc import Callable
+
+VERSION = "slurm 22.05.8"
+
+USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/reference/steps.md of vrm says which options)"
+
+_NO_PMI = ("none", "")
+
+
+def main(arguments: list[str]) -> int:
+    """Run a step; the exit status of srun."""
+    try:
+        options = parse(arguments)
+        if "version" in options or "help" in options:
+            sys.stdout.write((VERSION if "version" in options else USAGE) + "\n")
+            return 0
+        _of_environment(options, os.environ)
+        refuse(options)
+        if options.get("jobid") and not _own(options.get("jobid")):
+            _ask_the_manager(arguments)
+    except (Wrong, OSError, ValueError) as error:
+        _say(f"error: {error}")
+        return 1
+    return carry_out(options, lambda srun: srun.run())
+
+
+def _own(job_id: str) -> bool:
+    """Whether this is the id of the job around."""
+    env = os.environ
+    return job_id in (jobfile.read(env[marks.FOLDER]).slurm,
+                      f"{env.get('SLURM_ARRAY_JOB_ID')}_{env.get('SLURM_ARRAY_TASK_ID')}")
+
+
+def _ask_the_manager(arguments: list[str]) -> None:
+    """Go on as an srun outside of jobs, which finds another job."""
+    env = {name: value for name, value in os.environ.items() if name not in (marks.FOLDER, marks.NODE)}
+    program = os.path.join(os.path.dirname(jobfile.read(os.environ[marks.FOLDER]).one("measure")), "srun")
+    os.execve(program, [program, *arguments], env)
+
+
+def carry_out(options: Options, work: Callable[[Srun], int]) -> int:
+    """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
+    try:
+        return work(Srun(jobfile.read(os.environ[marks.FOLDER]), options))
+    except _NotRun as error:
+        _say(f"error: {error}")
+        return error.code
+    except Wrong as error:
+        _say(f"error: {error}")
+    except ValueError as error:
+        _say(f"error: {error}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"error: {where}{error.strerror}")
+    return 1
+
+
+def _of_environment(options: Options, env: os._Environ[str]) -> None:
+    """What variables say instead of options."""
+    for name, variables in (("label", "SLURM_LABELIO"), ("overlap", "SLURM_OVERLAP"),
+                            ("kill-on-bad-exit", "SLURM_KILL_BAD_EXIT"), ("mpi", "SLURM_MPI_TYPE"),
+                            ("cpus-per-task", "SRUN_CPUS_PER_TASK"), ("export", "SRUN_EXPORT_ENV"),
+                            ("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"),
+                            ("input", "SLURM_STDINMODE"), ("chdir", "SLURM_WORKING_DIR"),
+                            ("distribution", "SLURM_DISTRIBUTION"), ("overcommit", "SLURM_OVERCOMMIT")):
+        value = env.get(variables)
+        if value is not None and name not in options and not (value == "0" and name in FLAGS):
+            options.given[name] = value
+
+
+class Srun:
+    """One step, or where it is a `part`, its tasks on this node."""
+
+    part = False
+
+    def __init__(self, job: StepJob, options: Options) -> None:
+        self.job, self.options = job, options
+        self.quiet = "quiet" in options
+        if not options.words:
+            raise Wrong("No command given to execute.")
+        self.cwd = os.path.abspath(options.get("chdir") or os.getcwd())
+        if not os.path.isdir(self.cwd):
+            raise Wrong(f"couldn't chdir to `{self.cwd}': No such directory")
+        self.env = exported(options.given.get("export"), os.environ)
+        self.limit = options.seconds()
+        env = os.environ
+        self.outside = (env.get("VRM_RUN"), env.get("VRM_JOB_ID")) != (job.one("run"), str(job.id))
+        self.wish = self._wish()
+        self.title = options.get("job-name") or os.path.basename(options.words[0])
+        if options.given.pop("multi-prog", None) is not None:
+            options.words = self._programs(options.words[0])
+        self.program = self._program(options.words[0])
+        self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
+        self.started, self.by_launcher = 0.0, False
+
+    def _wish(self) -> StepRequest:
+        job, options = self.job, self.options
+        nodes = options.nodes()
+        per_node = options.number("ntasks-per-node", 0)
+        inherited = os.environ.get("SLURM_NTASKS", "")
+        tasks = int(inherited) if inherited.isdigit() and 0 < int(inherited) <= job.tasks else job.tasks
+        if self.outside and not inherited and "nodelist" not in options:  # a task on each node
+            nodes = nodes or (len(job.nodes), len(job.nodes))
+            tasks = nodes[0]
+        if "nodes" in options and "SLURM_PROCID" not in os.environ and per_node:
+            assert nodes is not None
+            tasks = nodes[0] * per_node
+        elif per_node and nodes is None:
+            tasks = min(tasks, per_node * len(job.nodes))
+        tasks = options.number("ntasks", tasks)
+        if nodes and nodes[0] > tasks:
+            if not self.quiet:
+                _say(f"Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
+            nodes = (tasks, max(tasks, nodes[1]))
+        allowed = None
+        if "nodelist" in options:
+            names = {node.name: at for at, node in enumerate(job.nodes)}
+            wanted = hosts(options.get("nodelist"))
+            unknown = [name for name in wanted if name not in names]
+            if unknown:
+                raise Wrong(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
+            allowed = {names[name] for name in wanted}
+        first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
+        without = set(hosts(options.get("exclude")))
+        if first or without:
+            allowed = {at for at, node in enumerate(job.nodes) if at >= first and node.name not in without
+                       and (allowed is None or at in allowed)}
+        kind = options.get("distribution", "block").lower()
+        wish = StepRequest(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
+                    kind.startswith("cyclic"), over="overcommit" in options)
+        ask_for_gpus(wish, gpus_of(options), len(job.nodes))
+        return wish
+
+    def _programs(self, name: str) -> list[str]:
+        """The words of all tasks, of which this file says what each runs."""
+        from vrm.ext.steps import multiprog
+        with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
+            return multiprog.words(name, file.read(), self.wish.tasks)
+
+    def _program(self, word: str) -> str:
+        """The path of the program, looked for as a shell does."""
+        if "/" in word:
+            places = [os.path.join(self.cwd, word)]
+        else:
+            places = [os.path.join(folder or ".", word)
+                      for folder in self.env.get("PATH", os.defpath).split(os.pathsep)]
+        for place in places:
+            if os.path.isfile(place) and os.access(place, os.X_OK):
+                return os.path.abspath(place)
+        if any(map(os.path.isdir, places)) or any(map(os.path.exists, places)):
+            raise _NotRun(f"execve(): {word}: Permission denied", 13)
+        raise _NotRun(f"execve(): {word}: No such file or directory", 2)
+
+    def run(self) -> int:
+        """Run it."""
+        claim = self._claim()
+        if claim is None:
+            return 1
+        self.placed(claim)
+        self.started = time.time()
+        self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
+        guard = Guard(f"{marks.STEP}={self.env[marks.STEP]}", lambda: self._record(claim, "cancelled", 137))
+        running = Running(guard, "pty" not in self.options, by_launcher,
+                          self.kill, self.limit)
+        if self.outside:
+            running.marker = f"{os.path.dirname(self.job.one('records'))}/pids/{self.job.id}"
+            if "pty" not in self.options:  # tasks with groups of their own are ended with the job
+                self.env.update(VRM_RUN=self.job.one("run"), VRM_JOB_ID=str(self.job.id))
+        if by_launcher:
+            self._launch(claim, running)
+        else:
+            self.start(claim, running)
+        running.wait()
+        code = self._status(running, claim, by_launcher)
+        guard.close()
+        claim.release()
+        return code
+
+    def placed(self, claim: Claim) -> None:
+        """Take the number of the step, and the CPUs of each task."""
+        bind = self.options.get("cpu-bind")
+        self.cpus = cpus_of(self.job, claim.tasks, wide(bind), binding(bind)[1])
+        self.step = f"{self.job.id}.{claim.number}"
+        self.env[marks.STEP] = f"{self.job.one('run')}:{self.step}"
+
+    def _claim(self) -> Claim | None:
+        """The cores of this step; None where it can never have them."""
+        claims, overlap = Claims(self.job), "overlap" in self.options
+        try:
+            claim = claims.take(self.wish, overlap)
+            if claim is None:
+                if not self.quiet:
+                    _say(f"Job {self.job.slurm} step creation temporarily disabled, retrying "
+                         "(Requested nodes are busy)")
+                claim = claims.wait(self.wish, overlap)
+                if not self.quiet:
+                    _say(f"Step created for job {self.job.slurm}")
+            return claim
+        except TooFew:
+            wish, job = self.wish, self.job
+            _say(f"error: Unable to create step for job {job.slurm}: More processors requested than permitted: "
+                 f"{wish.tasks} task{'s' * (wish.tasks > 1)} of {wish.cpus} core{'s' * (wish.cpus > 1)}"
+                 + (f" on {wish.nodes[0]} node{'s' * (wish.nodes[0] > 1)}" if wish.nodes else "")
+                 + (f", at most {wish.per_node} on a node" if wish.per_node else "")
+                 + (f", {wish.gpus[0]} GPUs each and {wish.gpus[1]} on each node" if wish.gpus and any(wish.gpus)
+                    else "")
+                 + "; the job has " + ", ".join(
+                     f"{len(node.cores)} on {node.name}" + f" and {len(node.gpus)} GPUs" * any(wish.gpus or ())
+                     for node in job.nodes))
+            return None
+
+    def _away(self, tasks: list[Task]) -> bool:
+        """Whether some tasks are on other nodes than this process."""
+        here = self.job.here(os.environ)
+        return self.job.bound and any(task.node != here for task in tasks)
+
+    def _by_launcher(self, tasks: list[Task]) -> bool:
+        """Whether the launcher of MPI programs starts the tasks."""
+        kind, away = self.options.get("mpi"), self._away(tasks)
+        if kind == "list":
+            raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
+        if "pty" in self.options and (away or len(tasks) > 1 and self.job.launcher != "direct"):
+            raise Wrong("--pty is for one task on the node of the script")
+        if self.job.launcher == "direct" or kind == "none" or "pty" in self.options:
+            return False
+        return away or len(tasks) > 1 or kind not in _NO_PMI or links_mpi(self.program)
+
+    # Variables and files of tasks.
+
+    def _common(self, claim: Claim) -> dict[str, str]:
+        """The variables of all tasks of the step."""
+        job, wish = self.job, self.wish
+        counts: dict[int, int] = {}
+        for task in claim.tasks:
+            counts[task.node] = counts.get(task.node, 0) + 1
+        names = ",".join(job.nodes[at].name for at in counts)
+        number, total, nodes = str(claim.number), str(len(claim.tasks)), str(len(counts))
+        each = _folded(list(counts.values()))
+        found = {"SLURM_STEPID": number, "SLURM_STEP_NUM_TASKS": total, "SLURM_STEP_NUM_NODES": nodes,
+                 "SLURM_STEP_NODELIST": names, "SLURM_STEP_TASKS_PER_NODE": each, "SLURM_NTASKS": total,
+                 "SLURM_NPROCS": total, "SLURM_NNODES": nodes, "SLURM_TASKS_PER_NODE": each,
+                 "SLURM_CPUS_PER_TASK": str(wish.cpus), "SLURM_DISTRIBUTION": "cyclic" if wish.cyclic else "block",
+                 "SLURM_UMASK": f"{_umask():04o}", "SLURM_JOB_NAME": self.options.get("job-name") or
+                 os.environ.get("SLURM_JOB_NAME", job.one("name"))}
+        # Open MPI 4.1 takes a program with this variable for one that the site's srun has started, and
+        # refuses to run it where mpirun has not.
+        if job.launcher != "openmpi4":
+            found["SLURM_STEP_ID"] = number
+        if os.environ.get("OMP_NUM_THREADS") == job.one("threads"):
+            found["OMP_NUM_THREADS"] = str(wish.cpus)
+        return found
+
+    def _values(self, claim: Claim, rank: int) -> dict[str, str]:
+        """What the `%` words in names of files mean for a task."""
+        task, env = claim.tasks[rank], os.environ
+        nodes = list(dict.fromkeys(each.node for each in claim.tasks))
+        job_id = self.job.slurm
+        return {"j": job_id, "J": f"{job_id}.{claim.number}", "s": str(claim.number), "t": str(rank),
+                "n": str(nodes.index(task.node)), "N": self.job.nodes[task.node].name,
+                "x": self.options.get("job-name") or env.get("SLURM_JOB_NAME", self.job.one("name")),
+                "u": env.get("USER", str(os.getuid())), "A": env.get("SLURM_ARRAY_JOB_ID", job_id),
+                "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294")}
+
+    def _names(self) -> tuple[str, str]:
+        """The names of the files for output and errors; "" for those of srun itself."""
+        out, err = self.options.get("output"), self.options.get("error")
+        out = "" if out.lower() == "all" else os.devnull if out.lower() == "none" else out
+        err = "" if err.lower() == "all" else os.devnull if err.lower() == "none" else err
+        if out and "error" not in self.options:
+            err = out
+        return out, err
+
+    def _path(self, name: str, values: dict[str, str]) -> str:
+        return os.path.join(self.cwd, pattern(name, values))
+
+    def _open(self, name: str, values: dict[str, str]) -> int:
+        path = self._path(name, values)
+        append_to = self.options.get("open-mode", "t")[:1] == "a"
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                           | (0 if append_to else os.O_TRUNC), 0o666)
+        except OSError as error:
+            raise Wrong(f"Could not open stdout file {path}: {error.strerror}") from None
+
+    def _shared_files(self, claim: Claim) -> tuple[int, int, int]:
+        """Standard input, output and errors of the step, where they are the same for all tasks."""
+        values = self._values(claim, 0)
+        out, err = self._names()
+        files = [0, 1, 2]
+        if out and not each_task(out):
+            files[1] = self._open(out, values)
+        if err and not each_task(err):
+            files[2] = files[1] if err == out else self._open(err, values)
+        given = self.options.get("input", "all")
+        if given.lower() == "none":
+            files[0] = os.open(os.devnull, os.O_RDONLY)
+        elif given.lower() != "all" and not given.isdigit() and not each_task(given):
+            path = self._path(given, values)
+            try:
+                files[0] = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                raise Wrong(f"Could not open stdin file {path}: {error.strerror}") from None
+        return files[0], files[1], files[2]
+
+    # Started here.
+
+    def start(self, claim: Claim, running: Running) -> None:
+        """Start the tasks."""
+        shared, common = self._shared_files(claim), self._common(claim)
+        out, err = self._names()
+        given = self.options.get("input", "all").lower()
+        tasks = claim.tasks
+        width = len(str(len(tasks) - 1))
+        inputs = [shared[0]] * len(tasks)
+        if given.isdigit():
+            inputs = [0 if rank == int(given) else os.open(os.devnull, os.O_RDONLY)
+                      for rank in range(len(tasks))]
+        elif given == "all" and len(tasks) > 1 and not os.isatty(0):
+            pipes = [os.pipe() for _ in tasks]
+            for _, target in pipes:
+                os.set_inheritable(target, False)
+            inputs = [source for source, _ in pipes]
+            running.feeder = feed([target for _, target in pipes])
+        elif given == "all" and len(tasks) > 1:
+            inputs = [os.open(os.devnull, os.O_RDONLY)] * len(tasks)
+        cwd, here, away = os.getcwd(), self.job.here(os.environ), self._away(tasks)
+        if away and not self.part:
+            from vrm.ext.steps import afar
+            afar.start(self, claim, running, shared[1], shared[2])
+        os.chdir(self.cwd)
+        for rank, task in enumerate(tasks):
+            if away and task.node != here:
+                continue
+            values = self._values(claim, rank)
+            files = [inputs[rank], shared[1], shared[2]]
+            if out and each_task(out):
+                files[1] = self._open(out, values)
+            if err and each_task(err):
+                files[2] = files[1] if err == out else self._open(err, values)
+            node = self.job.nodes[task.node]
+            same = [each for each in tasks if each.node == task.node]
+            local = sum(each.node == task.node for each in tasks[:rank])
+            env = {**self.env, **common, **devices(self.job, task),
+                   "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": values["n"],
+                   "SLURMD_NODENAME": node.name, marks.NODE: node.name,
+                   "SLURM_CPUS_ON_NODE": str(len({core for each in same for core in each.cores})),
+                   "SLURM_GTIDS": ",".join(str(number) for number, each in enumerate(tasks)
+                                           if each.node == task.node)}
+            for name in OUTER:
+                if name in env and node.gpus:
+                    del env[name]
+            if "label" in self.options:
+                from vrm.ext.steps.label import prefix
+                label = prefix(str(rank), width)
+            else:
+                label = b""
+            running.start(rank, Process(
+                [self.program, *self.options.words[1:]], env,
+                self.cpus[rank] if self.job.bound else None,
+                (files[0], files[1], files[2]), label))
+        os.chdir(cwd)
+        for source in set(inputs) - {0}:
+            os.close(source)
+
+    # Started by the launcher.
+
+    def _launch(self, claim: Claim, running: Running) -> None:
+        """Start the launcher, which starts the tasks."""
+        options, job, tasks = self.options, self.job, claim.tasks
+        if options.get("kill-on-bad-exit", "1") == "0" and len(tasks) > 1 and job.launcher != "srun":
+            raise Wrong("the launcher of MPI programs ends all tasks when one fails; leave out "
+                        "--kill-on-bad-exit=0, or say --mpi=none for programs without MPI")
+        shared = self._shared_files(claim)
+        out, err = self._names()
+        outputs = [(self._path(out, values) if out and each_task(out) else "",
+                    self._path(err, values) if err and each_task(err) else "")
+                   for values in (self._values(claim, rank) for rank in range(len(tasks)))]
+        common = {**{name: value for name, value in self.env.items()
+                     if job.bound and len({task.node for task in tasks}) > 1 or job.launcher == "srun"
+                     or name not in os.environ or name.startswith(("SLURM", "VRM_", "SRUN_"))},
+                  **self._common(claim)}
+        for name in ("PWD", "OLDPWD", "_", "SHLVL"):
+            common.pop(name, None)
+        script = f"{job.directory}/{claim.number}.sh"
+        with open(script, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(wrapper(job, tasks, common, self.cwd, self.cpus, outputs,
+                               len(str(len(tasks) - 1)) if "label" in options else 0, claim.number))
+        words, files = command(job, self.step, tasks, script, [self.program, *options.words[1:]],
+                               self.kill)
+        for path, text in files.items():
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        found = environment(job, self.env, f"{script}.hosts")
+        running.start(0, Process(words, found, None, shared))
+
+    # The end.
+
+    def _status(self, running: Running, claim: Claim, by_launcher: bool) -> int:
+        """Say and record how the step ended; the exit status of srun."""
+        code = max(running.codes.values(), default=1)
+        state = "completed" if code == 0 else "failed"
+        if running.timed_out:
+            state, code = "timeout", 143 if by_launcher else code or 143
+            _say(f"error: *** STEP {self.job.slurm}.{claim.number} CANCELLED DUE TO TIME LIMIT ***")
+        elif running.cancelled:
+            ended = 128 + running.killed_by
+            state, code = "cancelled", ended if by_launcher else code or ended
+        elif code and not by_launcher:
+            self.say_failed(running, claim)
+        self._record(claim, state, code)
+        return code
+
+    def say_failed(self, running: Running, claim: Claim) -> None:
+        """Name the tasks that failed, as srun does."""
+        for rank in running.ended:
+            code = running.codes[rank]
+            if code and rank >= 0:  # other nodes say it themselves
+                what = (_signal.strsignal(code - 128) if 128 < code < 128 + _signal.NSIG else None)
+                _say(f"error: {self.job.nodes[claim.tasks[rank].node].name}: task {rank}: "
+                     + (what or f"Exited with exit code {code}"))
+
+    def _record(self, claim: Claim, state: str, code: int) -> None:
+        """Write the line of `steps.csv`."""
+        job, tasks = self.job, claim.tasks
+        step = Step(job.id, str(claim.number), self.title, self.started, time.time(), state, code, len(tasks),
+            len({(task.node, core) for task in tasks for core in task.cores}),
+            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)), *self._used(claim),
+            float(job.one("began")) if job.one("began") else None)
+        try:
+            append(job.one("records"), step)
+        except OSError as error:
+            _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
+
+    def _used(self, claim: Claim) -> tuple[float, float, int]:
+        """What the tasks have used, with what has started them."""
+        own = resource.getrusage(resource.RUSAGE_CHILDREN)
+        here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024
+        site = self.by_launcher and self.job.launcher == "srun"
+        there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
+        return here if there is None else there if site else together((here, there))
+
+
+class _NotRun(Wrong):
+    """A program that cannot be run; srun's exit status is the number of the error."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def _folded(counts: list[int]) -> str:
+    """As Slurm writes tasks on nodes: `4(x2),2`."""
+    out: list[str] = []
+    at = 0
+    while at < len(counts):
+        end = at
+        while end < len(counts) and counts[end] == counts[at]:
+            end += 1
+        out.append(str(counts[at]) + f"(x{end - at})" * (end - at > 1))
+        at = end
+    return ",".join(out)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"srun: {text}\n")
+    sys.stderr.flush()
+
+
+def run(work: Callable[[], int] = lambda: main(sys.argv[1:])) -> NoReturn:
+    """Be srun, or do this work of it, and end without tidying up."""
+    code = 1
+    try:
+        code = work()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

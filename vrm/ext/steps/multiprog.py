@@ -1,0 +1,72 @@
+"""`srun --multi-prog`: a file says which program each task runs.
+
+Its lines are tasks, a program and arguments: `0 ./master`, `1-3,7 ./worker %t %o`, `* ./others`. `%t` is the number of
+the task, `%o` its place among those of the line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from vrm.ext.steps.options import Wrong
+
+
+def words(path: str, text: str, tasks: int) -> list[str]:
+    """The program of all tasks: a shell that goes on as the program of its task. Wrong for what is no such file."""
+    programs: dict[int, tuple[int, list[str]]] = {}  # by the task: its place in the line, and what the line says
+    rest: list[str] = []
+    for number, line in enumerate(text.replace("\\\n", "  ").splitlines(), 1):
+        try:
+            said = shlex.split(line, comments=True)
+            if not said:
+                continue
+            if len(said) < 2:
+                raise ValueError("it names no program")
+            if said[0] == "*":
+                rest = rest or said[1:]
+                continue
+            for place, task in enumerate(_tasks(said[0])):
+                if task in programs:
+                    raise ValueError(f"task {task} has a program already")
+                programs[task] = place, said[1:]
+        except ValueError as error:
+            raise Wrong(f"{path}: line {number}: {error}; a line is tasks, a program and its arguments: 1-3 ./worker %t"
+                        ) from None
+    if rest:
+        for place, task in enumerate([task for task in range(tasks) if task not in programs]):
+            programs[task] = place, rest
+    missing = next((task for task in range(tasks) if task not in programs), None)
+    if missing is not None:
+        raise Wrong(f"Configuration file {path} invalid, no record for task id {missing}")
+    return ["/bin/sh", "-c", "\n".join(_lines(programs, tasks)), "srun"]
+
+
+def _tasks(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) - int(first) > 1 << 20:
+            raise ValueError(f"`{text}` is not a list of tasks")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _lines(programs: dict[int, tuple[int, list[str]]], tasks: int) -> list[str]:
+    """A line for all tasks that follow each other and have the same program."""
+    lines, task = [], 0
+    while task < tasks:
+        (place, said), last = programs[task], task
+        while last + 1 < tasks and programs[last + 1] == (place + last + 1 - task, said):
+            last += 1
+        lines.append(f'[ "$SLURM_PROCID" -lt {task} ] || [ "$SLURM_PROCID" -gt {last} ] || exec '
+                     + " ".join(_filled(word, task - place) for word in said))
+        task = last + 1
+    return lines
+
+
+def _filled(word: str, less: int) -> str:
+    """A word for the shell."""
+    parts = re.split("(%[to])", word)
+    values = {"%t": '"$SLURM_PROCID"', "%o": f'"$((SLURM_PROCID - {less}))"'}
+    return "".join(values.get(part) or shlex.quote(part) for part in parts if part) or "''"

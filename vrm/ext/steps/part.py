@@ -1,0 +1,85 @@
+"""The part that gives scripts what their steps need, and keeps the record of what scripts have used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from vrm.live.launch.stepping import AGENT, is_bound
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import JobEnded, Part, ScriptPrepared
+from vrm.live.manager.records import EndedJob
+from vrm.live.spawn.serving import SERVER
+from vrm.model import RankSlot
+from vrm.ext.steps.records import BATCH, Step, append
+from vrm.ext.steps import jobfile
+from vrm.ext.steps.used import PROGRAM, of_job, together
+
+
+class Steps(Part):
+    """Writes the file of each script job (see `vrm.ext.steps.jobfile`), and when it has ended its own line behind those
+    of its steps."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+        live.scripts.measure = str(live.run_directory.programs / PROGRAM)
+
+    def observe(self, event: object) -> None:
+        """A script is to be started, or a job has ended."""
+        if isinstance(event, ScriptPrepared):
+            event.files[event.folder / jobfile.JOB] = jobfile.text_of(self._values(event))
+            event.variables[SERVER] = "vrm.ext.steps.server"
+        elif isinstance(event, JobEnded):
+            self._record(event.outcome)
+
+    def _values(self, script: ScriptPrepared) -> dict[str, list[str]]:
+        """What the file of a job says."""
+        live, job, scripts = self.live, script.booking.job, self.live.scripts
+        slots, nodes = list(script.booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
+        on, idle = scripts.places(slots, nodes, script.alone)
+        bound = is_bound(scripts.topologies, slots, nodes, scripts.emulated)
+        launcher = scripts.launcher
+        return {"job": [str(job.id)], "slurm": [str(job.id)], "run": [scripts.run_id],
+                "name": [os.path.basename(script.program)], "records": [str(live.run_directory.steps)],
+                "tasks": [str(len(slots))], "cpus": [str(len(slots[0].cores))],
+                "node": self._nodes(on, idle, bound), "bound": [str(int(bound))],
+                "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
+                "option": list(getattr(launcher, "options", ())),
+                "threads": [script.env.get("OMP_NUM_THREADS", "")], "agent": [str(scripts.commands / AGENT)],
+                "measure": [scripts.measure],
+                "site": [f"{name}={value}" for name, value in scripts.of_site().items()],
+                "began": [f"{script.booking.start:.3f}"], "gpu": list(script.gpus)}
+
+    def _nodes(self, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]], bound: bool
+               ) -> list[str]:
+        """The nodes of a job with its cores there; `idle` are cores that no task has."""
+        topologies, found = self.live.scripts.topologies, []
+        for host, slots in on.items():
+            cores: list[list[int]] = []
+            sockets: list[int] = []
+            for slot in (*slots, *idle.get(host, ())):
+                for core in slot.cores:
+                    cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
+                    sockets.append(slot.socket)
+            order = sorted(range(len(cores)), key=lambda at: (sockets[at], cores[at]))
+            machine = topologies[host].host if host in topologies else host
+            found.append(jobfile.JobNode(host, machine, len(slots), [cores[at] for at in order],
+                                         [sockets[at] for at in order]).text)
+        return found
+
+    def _record(self, outcome: EndedJob) -> None:
+        """Write the line of a script that has ended behind those of its steps."""
+        live, job, booking = self.live, outcome.job, outcome.booking
+        if booking is None or not job.payload.script:
+            return
+        nodes = (outcome.cluster or live.cluster).nodes
+        slots = list(booking.placement.slots(nodes))
+        folder = live.scripts.folder(live.run_directory.rankfile(job.app, job.id))
+        step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
+                    outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
+                    " ".join({nodes[slot.node].name: None for slot in slots}),
+                    *together((outcome.used, of_job(str(folder)))), booking.start)
+        try:
+            append(live.run_directory.steps, step)
+        except OSError as error:
+            live.tell("warning", f"#{job.id} {job.app}: {live.run_directory.steps} lacks its line: {error.strerror}")

@@ -1,0 +1,210 @@
+"""How the MPI launcher of a run starts a step: one command for all launchers of the run's kind.
+
+mpirun starts the tasks unbound, so many on each node, and each of them runs a script of this step, which
+binds it to its cores, sets its variables and goes on as the program. So a step is bound the same way by all
+launchers, and remote tasks have the whole environment. Slurm's variables are kept from mpirun itself: it
+would take its nodes and tasks from them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from vrm.ext.steps import used
+from vrm.ext.steps.cores import Task
+from vrm.ext.steps.jobfile import StepJob
+from vrm.system import marks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
+"""Variables that the launcher itself gives a task; they are not set over."""
+
+_AGENTS = ("OMPI_MCA_orte_fork_agent", "PRTE_MCA_odls_base_exec_agent")
+"""What keeps the ranks of a plain mpirun on the job's cores: here the script of the step does it."""
+
+OUTER = ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+"""Variables that count within ROCR_VISIBLE_DEVICES, see `vrm.live.launch.visible`."""
+
+_NOTHING = {"ZE_AFFINITY_MASK": "4095"}
+"""What hides all devices, where an empty value does not."""
+
+RANK = "${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}"
+LOCAL = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}"
+
+
+def quoted(text: str) -> str:
+    """A word for a shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def is_name(text: str) -> bool:
+    """Whether a shell can have a variable of this name."""
+    return text.isascii() and text.isidentifier()
+
+
+def devices(job: StepJob, task: Task) -> dict[str, str]:
+    """The variables that show a task its GPUs, and no others; none where the job has no GPUs."""
+    node = job.nodes[task.node]
+    shown: dict[str, list[str]] = {gpu.variable: [] for each in job.nodes for gpu in each.gpus}
+    if not shown:
+        return {}
+    mine = range(len(node.gpus)) if task.gpus is None else task.gpus
+    for gpu in mine:
+        shown[node.gpus[gpu].variable].append(node.gpus[gpu].word)
+    return {"SLURM_GPUS_ON_NODE": str(len(mine)), **{name: ",".join(words) or _NOTHING.get(name, "")
+                                                     for name, words in shown.items()}}
+
+
+def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str, bound: list[list[int]],
+            outputs: list[tuple[str, str]], label: int, step: int) -> str:
+    """The script that each task of a step goes through.
+
+    `common` are the variables of all tasks, `bound` the CPUs of each.
+    `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
+    each line, 0 for none; `step` is its number.
+    """
+    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}"]
+    nodes = list(dict.fromkeys(task.node for task in tasks))
+    if job.bound and len(nodes) > 1:
+        lines += ["h=$(uname -n)", "case ${h%%.*} in"]
+        for number, at in enumerate(nodes):
+            node = job.nodes[at]
+            names = dict.fromkeys((node.name.partition(".")[0], node.host.partition(".")[0]))
+            lines.append(f"{'|'.join(map(quoted, names))}) i={number};;")
+        lines += ["*) echo \"srun: error: $h is not a node of this step\" >&2; exit 1;;", "esac"]
+    elif len(nodes) > 1:  # emulated: one machine, where the ranks come in their order
+        lines += ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
+                                  f"{sum(each.node == task.node for each in tasks[:rank])};;"
+                                  for rank, task in enumerate(tasks)), "esac"]
+    else:
+        lines.append("i=0")
+    lines += [f"export {name}={quoted(value)}" for name, value in common.items()
+              if is_name(name) and not name.startswith(_OF_LAUNCHERS)]
+    lines.append('export SLURM_PROCID="$r" SLURM_LOCALID="$l" SLURM_NODEID="$i" SLURM_TASK_PID=$$')
+    lines.append("case $i in")
+    for number, at in enumerate(nodes):
+        here = [task for task in tasks if task.node == at]
+        name = quoted(job.nodes[at].name)
+        ranks = ",".join(str(rank) for rank, task in enumerate(tasks) if task.node == at)
+        lines.append(f"{number}) export SLURMD_NODENAME={name} {marks.NODE}={name} SLURM_GTIDS={ranks} "
+                     f"SLURM_CPUS_ON_NODE={len({core for task in here for core in task.cores})};;")
+    lines.append("esac")
+    bind = ""
+    if job.bound:
+        bind = "taskset -c \"$c\" "
+        lines.append("case $i.$l in")
+        for number, at in enumerate(nodes):
+            bounds = [cpus for task, cpus in zip(tasks, bound) if task.node == at]
+            lines += [f"{number}.{local}) c={','.join(map(str, cpus))};;" for local, cpus in enumerate(bounds)]
+        lines += ["*) echo 'srun: error: the launcher has started more tasks on a node than it was to' >&2; "
+                  "exit 1;;", "esac"]
+    seen = [devices(job, task) for task in tasks]
+    if any(seen):
+        lines += [f"unset {' '.join(OUTER)}", "case $r in", *(
+            f"{rank}) export {' '.join(f'{name}={quoted(value)}' for name, value in each.items())};;"
+            for rank, each in enumerate(seen)), "esac"]
+    lines.append(f"cd {quoted(cwd)} || exit 1")
+    if any(out or err for out, err in outputs):
+        lines.append("case $r in")
+        for rank, (out, err) in enumerate(outputs):
+            words = ([f">{quoted(out)}"] if out else []) + (
+                [] if not err else ["2>&1"] if err == out else [f"2>{quoted(err)}"])
+            lines.append(f"{rank}) exec {' '.join(words)} || exit 1;;")
+        lines.append("esac")
+    labelled = ""
+    if label:
+        from vrm.ext.steps import label as program
+        labelled = f"{quoted(sys.executable)} -I -S {quoted(program.__file__)} \"$r\" {label} "
+    measured = ""
+    if job.launcher == "srun" and os.access(job.one("measure"), os.X_OK):
+        measured = f"{quoted(job.one('measure'))} {quoted(used.prefix(job.directory, step))}\"$r\" "
+    lines.append(f'exec {bind}{measured}{labelled}"$@"')
+    return "\n".join(lines) + "\n"
+
+
+def command(job: StepJob, step: str, tasks: list[Task], script: str, words: list[str],
+            kill: bool = False) -> tuple[list[str], dict[str, str]]:
+    """What starts the tasks of a step, each through the script: the words, and a hosts file (path and
+    text), where one is needed. `kill`: one that fails ends the others (the launchers of MPI programs always do
+    so)."""
+    kind, program, options = job.launcher, job.one("program"), job.values.get("option", [])
+    counts: dict[str, int] = {}
+    for task in tasks:
+        name = job.nodes[task.node].name
+        counts[name] = counts.get(name, 0) + 1
+    if not job.bound and kind != "srun":
+        counts = {"localhost": len(tasks)}
+    total, started = str(len(tasks)), ["/bin/sh", script, *words]
+    runs = ",".join(f"{host}:{count}" for host, count in counts.items())
+    if kind in ("openmpi4", "openmpi5"):
+        how = ["-H", runs, "-np", total, "--bind-to", "none", "--map-by", "slot"]
+        return [program, *how, *options, *started], {}
+    if kind == "mpich":
+        boot = ["-bootstrap", "fork"] if _alone(job, counts) else []
+        return [program, *boot, "-hosts", runs, "-bind-to", "none", "-n", total, *options, *started], {}
+    if kind == "intel":
+        blocks: list[str] = []
+        for host, count in counts.items():
+            blocks += [":", "-host", host, "-n", str(count), *started]
+        return [program, "-genv", "I_MPI_PIN", "off", *options, *blocks[1:]], {}
+    hosts = f"{script}.hosts"
+    return ([program, f"--job-name=vrm.{step}", "--overlap", f"--nodes={len(counts)}", f"--ntasks={total}",
+             "--distribution=arbitrary", "--cpu-bind=none", f"--kill-on-bad-exit={int(kill)}", "--export=ALL", *options,
+             *started], {hosts: "".join(f"{job.nodes[task.node].name}\n" for task in tasks)})
+
+
+def _alone(job: StepJob, counts: Mapping[str, int]) -> bool:
+    """Whether the step has no other node than the one on which this process is."""
+    here = job.here(os.environ)
+    return list(counts) in (["localhost"], [job.nodes[here].name] if here >= 0 else [])
+
+
+def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, str]:
+    """The environment of the launcher's program: without what Slurm's commands say of this job, and for
+    the site's own srun with what the batch job around says."""
+    kept = {name: value for name, value in env.items()
+            if not name.startswith(("SLURM", "SRUN_")) and name not in _AGENTS or name == "SLURM_CONF"}
+    if job.launcher == "srun":
+        kept.update(line.split("=", 1) for line in job.values.get("site", ()))  # type: ignore[misc]
+        kept["SLURM_HOSTFILE"] = hosts
+    return kept
+
+
+def links_mpi(path: str) -> bool:
+    """Whether a program is linked with a library of an MPI: then it is for the launcher, also alone."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                return False
+            file.seek(0)
+            return any(name.startswith((b"libmpi", b"libmpich", b"libmpl.")) for name in _needed(file.read()))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
+
+
+def _needed(data: bytes) -> list[bytes]:
+    """The libraries that an ELF file of 64 bits wants (DT_NEEDED)."""
+    if data[4:6] != b"\x02\x01":
+        return []
+
+    def number(at: int, size: int = 8) -> int:
+        return int.from_bytes(data[at:at + size], "little")
+
+    headers, each, count = number(32), number(54, 2), number(56, 2)
+    loaded, dynamic = [], []
+    for at in range(headers, headers + each * count, each):
+        kind, offset, address, size = number(at, 4), number(at + 8), number(at + 16), number(at + 32)
+        if kind == 1:
+            loaded.append((address, offset, size))
+        elif kind == 2:
+            dynamic = [(number(entry), number(entry + 8)) for entry in range(offset, offset + size, 16)]
+    table = next((value for tag, value in dynamic if tag == 5), None)
+    if table is None:
+        return []
+    start = next(offset + table - address for address, offset, size in loaded
+                 if address <= table < address + size)
+    return [data[start + value:data.index(b"\0", start + value)] for tag, value in dynamic if tag == 1]
