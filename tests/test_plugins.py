@@ -81,7 +81,8 @@ def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> Non
         ("node order", "last", "vrm_example:last"), ("share of a node", "spare-one", "vrm_example:spare_one"),
         ("estimator", "half", "vrm_example:Half"), ("launcher", "marked", "vrm_example:Marked"),
         ("batch system", "example", "vrm_example:ExampleBatch"), ("workload format", "pipes", "vrm_example:Pipes"),
-        ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet")}
+        ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet"),
+        ("commands of a batch system", "counting", "vrm_example:counting")}
     assert {(record["package"], record["version"], record["trouble"]) for record in found} == {("vrm-example", "1.0", "")}
     assert "widest  from vrm-example 1.0 (vrm_example:widest)" in example.vrm("plugins", tmp_path)
 
@@ -153,6 +154,15 @@ def test_its_launcher_batch_system_and_part_serve_a_live_run(example: Environmen
     assert "2 completed" in said and "on 1 node of 1 cores" in said, said  # which the batch system has granted
     assert (tmp_path / "logs" / "tell.0.o").read_text() == "marked yes\n"
     assert (tmp_path / "logs" / "witness").read_text() == "2 completed"
+
+
+def test_a_command_of_its_batch_system_is_answered_by_the_manager(example: Environment, tmp_path: Path) -> None:
+    """As the program behind a run finds it, and as `vrm slurm` types it."""
+    (tmp_path / "ask").write_text("#!/bin/sh\njcount\nvrm slurm jcount\n")
+    (tmp_path / "ask").chmod(0o755)
+    (tmp_path / "queue").write_text("ask 1 60 0 hold=1\n" * 2)
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: direct}\nLog: logs\n")
+    assert example.vrm("run -- sh -c './ask; vrm cancel all'", tmp_path, 0).count("2 jobs\n") == 2
 
 
 # ---------------------------------------------------------------------- what can be wrong with packages

@@ -1,5 +1,7 @@
 """One thing of each kind that a package can add to vrm; pyproject.toml declares them."""
 
+from vrm.ext.slurm.calls.answers import Answer
+from vrm.ext.slurm.calls.names import Dialect
 from vrm.commands.parsing import command
 from vrm.live.batch.base import BatchSystem
 from vrm.live.launch.direct import Direct
@@ -108,3 +110,13 @@ def add_greet(commands, shared):
 def greet(arguments):
     print(f"hello {arguments.name}")
     return 0
+
+
+def counting():
+    """The commands of a batch system that has one, `jcount`."""
+    return Dialect({"jcount": "vrm_example:jcount"}, reading=frozenset(("jcount",)))
+
+
+def jcount(call, counter):
+    """How many jobs there are."""
+    return Answer(f"{len(counter.jobs())} jobs\n")
