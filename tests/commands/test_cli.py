@@ -186,7 +186,7 @@ class Plain:
 @pytest.mark.parametrize("option, own, told", [
     ("--policy", "own:Hasty", "`own:Hasty` failed at {}:12: AttributeError: 'Cluster' object"),
     ("--policy", "own:Careless", "`own:Careless` failed at {}:16: KeyError: 1"),
-    ("--policy", "own:Own", "wait for ever on an empty machine; the placement policy promised"),
+    ("--policy", "own:Own", "job(s) that it cannot start even on an empty machine"),
     ("--backfill", "own:Late", "`own:Late` failed at {}:21: ZeroDivisionError: division by zero"),
 ])
 def test_what_a_policy_raises_is_told_with_its_place(

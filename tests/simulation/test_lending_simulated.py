@@ -334,3 +334,18 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
     run = StudyRun(Path("."), "", "", 0, JobTable.of(rows), (None, None, None), 8)
     assert plain_metrics.utilisation(rows, 8) == pytest.approx(used / (8 * 32))
     assert run.figures["utilisation"] == pytest.approx(100 * used / (8 * 32))
+
+
+@pytest.mark.parametrize("time", [5.0, 10.0, 15.0])
+def test_a_recorded_lend_is_left_out_where_nobody_waits_then(time: float) -> None:
+    """In the replay the borrower has started at once: there was room for it. The simulation goes on."""
+    from vrm.api import Machine, Rules, Timetable, simulate
+    from vrm.simulation.recorded_lends import AskedLend
+
+    def moves(now: float, ended: int, waiting: int) -> None:
+        pytest.fail(f"a thousand events, and it is {now} s")
+
+    jobs = [Submission(Job(0, "a", 1, 10, 0.0, malleable=True), 10.0), Submission(Job(1, "a", 1, 10, 0.0), 10.0),
+            Submission(Job(2, "a", 1, 10, 20.0), 10.0)]
+    outcome = simulate(jobs, Machine.of(2), Rules(), timetable=Timetable(lends=[AskedLend(time, 0, 1, 1)]), progress=moves)
+    assert [row.start for row in sorted(outcome.jobs)] == [0.0, 0.0, 20.0]

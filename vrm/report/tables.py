@@ -110,11 +110,11 @@ def reservation_line(reservation: Mapping[str, Any]) -> str:
 
 def lend_line(lend: Mapping[str, Any]) -> str:
     """Who lends which cores to whom, of a snapshot, in a line."""
-    cores = f"{lend['cores']} core{'s' * (lend['cores'] > 1)} of {fold_nodes(lend['nodes'])}"
+    cores = f"{lend['cores']} core{'s' * (lend['cores'] > 1)} on {fold_nodes(lend['nodes'])}"
     whom = "nobody" if lend["to"] is None else f"job {lend['to']}"
     return {"lend": f"job {lend['id']} is about to lend {cores} to {whom}",
             "lent": f"job {lend['id']} lends {cores} to {whom}",
-            "regain": f"job {lend['id']} is about to have {cores} again"}[lend["phase"]]
+            "regain": f"job {lend['id']} is about to reclaim {cores}"}[lend["phase"]]
 
 
 def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -27,7 +27,7 @@ DEPENDED = ", on which it depends, ended as"
 """What the reason of a job says that was dropped since another one ended otherwise than it wants."""
 
 
-MISSED = "it can end by its deadline no more"
+MISSED = "it can no longer finish by its deadline"
 """The reason of a job that did not start in time for its deadline."""
 
 

@@ -318,7 +318,7 @@ class CorePolicy(Ordered):
         if job.exclusive:
             return f"needs {counted(self.nodes(job), 'empty node')}, {view.count_empty()} empty"
         held = sum(rooms.values())
-        return f"needs room for {counted(job.procs, 'rank')} with what they ask for, there is room for {held}"
+        return f"needs {counted(job.procs, 'rank')} with their resources; {held} fit now"
 
 
 def _by_size(nodes: int, room: Callable[[int], int]) -> list[tuple[int, int]]:

@@ -165,7 +165,7 @@ def scarce_now(job: Job, view: Pool) -> str:
     for name, amount in request.per_task:
         there = sum(left // amount for left in view.left.get(name, ()))
         if there < job.procs:
-            return f"needs {job.procs} x {said(name, amount)} of {name}, there is room for {there}"
+            return f"needs {job.procs} x {said(name, amount)} of {name}; {there} fit now"
     return ""
 
 

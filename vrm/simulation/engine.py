@@ -179,8 +179,8 @@ class Simulator:
             yield now
         whole = self.cluster.up == (1 << len(self.cluster.nodes)) - 1 and self.cluster.budget is None
         if self.queue.jobs and self.end == math.inf and whole:
-            raise PolicyError(f"{len(self.queue)} job(s) wait for ever on an empty machine; the "
-                              "placement policy promised that they fit")
+            raise PolicyError(f"the placement policy accepted {len(self.queue)} job(s) that it cannot start even on an "
+                              "empty machine")
         self.left = self.state.waiting
 
     def _next(self) -> float:

@@ -108,8 +108,8 @@ class WithLends(Dispatcher):
                 yield job_or_none, place
 
     def wake(self, now: float) -> float:
-        """When the other one wants to wake, or the next lend is due."""
-        return min(self.inner.wake(now), self.asked[0].time if self.asked else math.inf)
+        """When the other one wants to wake, or the next lend is due: nobody waits for one that was due and is left."""
+        return min(self.inner.wake(now), next((each.time for each in self.asked if each.time > now), math.inf))
 
     def copy(self, view: Cluster) -> WithLends:
         """An independent copy."""

@@ -107,7 +107,7 @@ def test_masks_equal_the_plan_after_a_kill_behind_each_record(site: Site) -> Non
         asked.wait(60)
         # Nobody runs on borrowed cores now: the lender has all of its.
         if event != "regained":
-            wait_until(lambda: "has again" in here.said(again), f"{event}: job 0 has taken its core back")
+            wait_until(lambda: "reclaimed" in here.said(again), f"{event}: job 0 has taken its core back")
         wait_until(lambda: allowed(here.root, 0) == first | second, f"{event}: job 0 has both cores")
         wait_until(lambda: not json.loads(here.run("-i", "state", "--json").stdout).get("lends"),
                    f"{event}: nothing is lent")

@@ -385,10 +385,10 @@ class Lending(Part):
         for each in live.state.lends.of_lender(lender):
             if each.phase == LENDING:
                 live.state.lent(each.number, live.now)
-                self._tell(each, "lends")
+                self._tell(each, "lends", "to")
             elif each.phase == REGAINING:
                 live.state.regained(each.number, live.now)
-                self._tell(each, "has again")
+                self._tell(each, "reclaimed", "from")
         self.live.renew(lender)
         running = live.running.get(lender)
         if running is not None and running.binding != "unchecked":
@@ -396,14 +396,13 @@ class Lending(Part):
         live.changes()
         self._start_clear()
 
-    def _tell(self, lend: Lend, what: str) -> None:
+    def _tell(self, lend: Lend, what: str, way: str) -> None:
         live = self.live
         layout, loan = live.cluster.layout, lend.loan
         nodes = dict.fromkeys(live.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
-        whom = "" if loan.borrower == NOBODY else f" to #{loan.borrower}" if what == "lends" else (
-            f" from #{loan.borrower}")
+        whom = "" if loan.borrower == NOBODY else f" {way} #{loan.borrower}"
         number = loan.cores.bit_count()
-        live.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} of "
+        live.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} on "
                           f"{fold_nodes(list(nodes))}{whom}")
 
     def _start_clear(self) -> None:
