@@ -166,6 +166,16 @@ def test_wake_may_be_its_own() -> None:
     assert step_of((1, 1), backfill=Timed())[1][0].wake(10.0) == 15.0
 
 
+@pytest.mark.parametrize("time", [3.0, 10.0, math.nan])
+def test_wake_gives_a_later_time(time: float) -> None:
+    class Stuck(Strict):
+        def wake(self, now: float) -> float:
+            return time
+
+    with pytest.raises(PolicyError, match=r"test_own_dispatcher.py:\d+ gives \S+ as the time of the next step, at 10.0"):
+        step_of((1, 1), backfill=Stuck())[1][0].wake(10.0)
+
+
 @pytest.mark.parametrize("made, said", [
     (5, "give a name, a number of reservations, or an object with"), (object(), "or an object with `schedule(step)`"),
     (type("Former", (), {"fill": lambda self, *_: ()})(), "`Former` has `fill`, which vrm does not call any more")])

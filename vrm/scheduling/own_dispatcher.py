@@ -183,6 +183,9 @@ class OwnDispatcher(Dispatcher):
         """When the next reservation of the last step begins, or as the user's object says."""
         own = getattr(self._own, "wake", None)
         said = math.inf if own is None else float(guarded(self._text, own)(now))
+        if not said > now:
+            raise PolicyError(f"`{self._text}`{where(own)} gives {said} as the time of the next step, at {now}; give a "
+                              "later time, or math.inf for none")
         return min([said, *(time for time in self._reserved.values() if time > now)])
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> dict[int, float]:
