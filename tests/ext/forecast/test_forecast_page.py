@@ -106,3 +106,13 @@ def test_names_are_escaped(evil: str) -> None:
     text = page(made(job(1, 9, 10, app=evil, nodes=evil, reason=evil)), None, NOW, evil)
     assert "<script" not in text and "<img" not in text and "\x1b" not in text
     Seen(text)
+
+
+@pytest.mark.parametrize("seconds, step", [(60, 10), (75, 15), (3000, 600), (6 * 3600, 3600), (5 * 86400, 86400), (1e8, 1e8 / 6)])
+def test_the_times_over_a_picture_are_round(seconds: float, step: float) -> None:
+    scale = forecast_page._Scale(NOW, NOW + seconds)
+    places = [float(place) for place in re.findall(r"left:([0-9.]+)%", scale.axis())]
+    times = [NOW + place / 100 * seconds for place in places]
+    assert 2 <= len(times) <= 7 and all(later - time == pytest.approx(step, rel=1e-3) for time, later in zip(times, times[1:]))
+    if step <= 600:
+        assert all(abs((time + 1) % step - 1) < 1 for time in times), "parts of an hour"

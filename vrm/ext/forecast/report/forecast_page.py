@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import time
 from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +28,10 @@ HUES = 8
 """Colours by which jobs are told apart."""
 
 TICKS = 6
+"""Times over the picture, at most."""
+
+STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+"""Seconds from one of them to the next."""
 
 
 class Bar(NamedTuple):
@@ -88,12 +93,14 @@ class _Scale:
         return f"left:{left}%;width:{max(0.4, right - left):.3f}%"
 
     def axis(self) -> str:
-        """The times over it."""
-        step = (self.until - self.now) / TICKS
-        seconds = self.until - self.now < 3600
+        """Round times over it, of this machine's clock."""
+        least = (self.until - self.now) / TICKS
+        step = next((each for each in STEPS if each >= least), math.ceil(least))
+        zone = time.localtime(self.now).tm_gmtoff
+        first = math.ceil((self.now + zone) / step) * step - zone
         return "<div class=\"axis\">" + "".join(
-            f"<span style=\"left:{100 * at / TICKS:.2f}%\">"
-            f"{when(self.now + at * step, self.now, seconds)}</span>" for at in range(TICKS)) + "</div>"
+            f"<span style=\"left:{self(at)}%\">{when(at, self.now, step < 60)}</span>"
+            for at in range(first, math.ceil(self.until), step) if self(at) < 93) + "</div>"  # the text has room
 
     def edge(self, end: float) -> str:
         """The end of the allocation."""
