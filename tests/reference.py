@@ -163,7 +163,7 @@ class Reference:
         chosen = self.first(mine + others, job.procs, least)
         if chosen is not None and most and len(chosen) > most:
             chosen = self.first(mine + sorted(others, key=lambda each: -len(each[1])), job.procs, least)
-        if chosen is None or most and len(chosen) > most:
+        if chosen is None or (most and len(chosen) > most):
             return None
         chosen = [each for each in rooms if each in chosen]
         fills = (least, most) == (1, 0) and not mine

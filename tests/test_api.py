@@ -49,7 +49,7 @@ def described(name: str) -> Iterator[str]:
         if not base.__module__.startswith("vrm."):
             continue
         for member, found in vars(base).items():
-            if member.startswith("_") or base is not made and member in vars(made):
+            if member.startswith("_") or (base is not made and member in vars(made)):
                 continue
             if name in OF_THE_PAGE and not re.search(rf"\b{member}\b", PAGE):
                 continue

@@ -130,7 +130,7 @@ def test_a_pool_that_matches_no_program_is_said(queues: Path, tmp_path: Path) ->
     notes = other.notes()
     assert notes[0].startswith("class-c-a under strip: no program of the queue is in the co-run times; what strip ")
     assert re.match(r"class-c-a under strip: \d jobs ran with others at speed 1: the heatmap has no such pair", notes[1])
-    found, notes = module.compare(queues, module.CoRun(pool))
+    _found, notes = module.compare(queues, module.CoRun(pool))
     assert any("every job has speed 1, alone and with others" in note for note in notes)
     assert not any("measured speed-up of the two applications" in note for note in notes)
     assert any("no program of the queue" in note for note in notes)
@@ -207,7 +207,7 @@ def test_the_recorded_queues_give_these_figures(recorded: Path) -> None:
     assert {key: shown[key] for key in expected} == expected
     assert len(found) == 56 and all(one.event.waiting < one.imitated.waiting for one in found)
     # The ratios that the documents print, like for like: imitated by event-driven.
-    assert [line[:110] for line in module.ranges(found)][0].startswith(
+    assert next(line[:110] for line in module.ranges(found)).startswith(
         "compact: waiting with the imitated loop is 1.2 to 92.0 times that of event-driven, both in "
         "virtual time")
     rows = (ROOT / "docs" / "research" / "founding.md").read_text(encoding="utf-8")

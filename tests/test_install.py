@@ -11,7 +11,6 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
-from collections.abc import Iterator
 
 import pytest
 
@@ -75,7 +74,7 @@ def wheel(release: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `vrm` of a fresh environment with the wheel; its dependencies are those of this one."""
     pytest.importorskip("pip", reason="no pip in this environment")
     place = tmp_path_factory.mktemp("installed")
@@ -86,7 +85,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     dependencies = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (library / "dependencies.pth").write_text("".join(f"{path}\n" for path in dependencies))
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel, cwd=place)
-    yield place / "env/bin/vrm"
+    return place / "env/bin/vrm"
 
 
 def test_all_files_of_the_package_are_in_it(installed: Path, tmp_path: Path) -> None:

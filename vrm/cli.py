@@ -45,7 +45,7 @@ class Top(Parser):
 
 def is_remote(words: Sequence[str]) -> bool:
     """Whether the command line is for another machine."""
-    return words[:1] == [ON] or bool(words) and words[0].startswith(f"{ON}=")
+    return words[:1] == [ON] or (bool(words) and words[0].startswith(f"{ON}="))
 
 
 def command_in(words: Sequence[str]) -> str:

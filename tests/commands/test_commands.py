@@ -63,7 +63,7 @@ def test_each_command_has_its_place_in_the_overview(capsys: Any) -> None:
     assert max(map(len, said.splitlines())) <= 80
     for name in placed:
         assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
-    assert "--failed" in said and "-i {queue,state}" in said
+    assert "--failed" in said and "--info {queue,state}" in said
 
 
 def test_vrm_help_shows_the_everyday_commands(capsys: Any) -> None:

@@ -178,7 +178,7 @@ Scheduling: {Backfilling: eamc}
 def test_a_database_that_is_not_there(write: Write) -> None:
     write(c_yaml="Energy: {Database: none.yaml}\n")
     settings = load("c.yaml")
-    assert [str(each) for each in settings.check_files() if "Energy" in each.key][0].startswith(
+    assert next(str(each) for each in settings.check_files() if "Energy" in each.key).startswith(
         "c.yaml:1: Energy.Database: ")
     with pytest.raises(ConfigError) as caught:
         make_scheduler(settings, Cluster([Node("n", (2,))]))

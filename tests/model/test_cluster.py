@@ -169,7 +169,7 @@ def test_a_booking_tells_start_and_expected_end():
 
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
 def test_cores_that_are_taken_cannot_be_booked(policy):
-    cluster, job, placement, _ = booked(policy, nodes=3)
+    cluster, _job, placement, _ = booked(policy, nodes=3)
     before = state(cluster)
     with pytest.raises(ValueError, match="job 8: .* not free"):
         cluster.book(Job(8, "cg", 4, 10), placement, 100)

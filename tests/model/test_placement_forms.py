@@ -81,7 +81,7 @@ def test_a_placement_comes_back(case: tuple[Cluster, Job, Placement]) -> None:
 @settings(deadline=None)
 @given(placements())
 def test_a_placement_is_written_for_people(case: tuple[Cluster, Job, Placement]) -> None:
-    cluster, job, placement = case
+    cluster, _job, placement = case
     wanted: dict[str, list[tuple[int, int]]] = {}
     for slot in placement.slots(cluster.nodes):
         wanted.setdefault(cluster.nodes[slot.node].name, []).extend(

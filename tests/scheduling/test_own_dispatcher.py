@@ -135,7 +135,7 @@ def test_what_is_asked_again_is_answered_as_it_is_now() -> None:
 
     class Reserves:
         def schedule(self, step: SchedulingStep) -> Iterator[Job]:
-            one, other, head = step.waiting
+            one, other, _head = step.waiting
             assert step.fits(other) and step.reserve(one) == step.now and not step.fits(other)
             yield one
             assert dict(step.reserved) == {}

@@ -102,7 +102,7 @@ def test_the_first_priority_may_come_with_a_change(ordering: str) -> None:
     for number in (1, 2, 3):
         queue.add(Job(number, "a", 1, 10.0 + number))
     queue.replace(Job(3, "a", 1, 13.0, priority=5))
-    assert [job.id for job in queue.in_order(1.0)][0] == 3
+    assert next(job.id for job in queue.in_order(1.0)) == 3
     queue.add(Job(4, "a", 1, 1.0, priority=1))
     queue.remove(3)
-    assert [job.id for job in queue.in_order(1.0)][0] == 4 and sorted(queue.jobs) == [1, 2, 4]
+    assert next(job.id for job in queue.in_order(1.0)) == 4 and sorted(queue.jobs) == [1, 2, 4]

@@ -313,11 +313,11 @@ def start_in_plain_words(jobs: list[Submission], procs: int, overtake: bool, now
             continue
         on = [(state.get(other, "completed"), each.kind) for each in after
               for other in each.ids]
-        if any(how in ("timeout", "refused", "cancelled") and kind == OK or how == "completed" and kind == FAIL
+        if any((how in ("timeout", "refused", "cancelled") and kind == OK) or (how == "completed" and kind == FAIL)
                for how, kind in on):
             state[job.id] = "cancelled"
         elif not held and now >= job.submit + details.more.get("begin", 0) and not any(
-                how == "waiting" or how == "running" and kind != START for how, kind in on):
+                how == "waiting" or (how == "running" and kind != START) for how, kind in on):
             ready.append(job)
     for job in ready:
         busy = sum(other.procs for other, *_ in jobs if state.get(other.id) == "running")

@@ -48,7 +48,7 @@ def reserve(arguments: argparse.Namespace) -> int:
         ("-N", arguments.number), ("--nodes", arguments.nodes), ("--from", arguments.begin),
         ("--to", arguments.end), ("--name", arguments.name), ("--jobs", arguments.jobs))
         if given is not None]
-    if (arguments.list or arguments.cancel) and making or arguments.list and arguments.cancel:
+    if ((arguments.list or arguments.cancel) and making) or (arguments.list and arguments.cancel):
         raise CannotRun("--list and --cancel make no reservation: give them without other options")
     if arguments.json and not arguments.list:
         raise CannotRun("--json goes with --list")

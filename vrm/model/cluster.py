@@ -214,7 +214,7 @@ class Pool:
         if cores:
             return bool(cores & ~self.free_cores)
         return bool(lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up
-                    or self.busy_cores and (lane0 | lane1) & self.layout.nodes_of(self.busy_cores))
+                    or (self.busy_cores and (lane0 | lane1) & self.layout.nodes_of(self.busy_cores)))
 
     def power(self, job: Job, placement: Placement) -> int:
         """What a job draws there above idle nodes, in milliwatts; 0 where that is not known."""

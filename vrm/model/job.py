@@ -168,7 +168,7 @@ class Request(NamedTuple):
             raise ValueError(f"nodes: {self.tasks} rank(s) cannot run on {least} nodes")
         if least < 1 or most < 0 or 0 < most < least:
             raise ValueError(f"nodes: from {least} to {most} is not a range")
-        if self.tasks_per_node < 0 or most and 0 < self.tasks_per_node * most < self.tasks:
+        if self.tasks_per_node < 0 or (most and 0 < self.tasks_per_node * most < self.tasks):
             raise ValueError(f"tasks_per_node: {self.tasks} ranks do not fit on {most} node(s) with "
                              f"{self.tasks_per_node} each")
         if len(self.nodelist) > self.tasks:

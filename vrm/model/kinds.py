@@ -295,7 +295,7 @@ def _nodes_of(text: str) -> tuple[int, int]:
         raise ValueError(text)
     least = int(found[1])
     most = int(found[3]) if found[3] else 0 if found[2] else least
-    if least < 1 or found[3] and most < least:
+    if least < 1 or (found[3] and most < least):
         raise ValueError(text)
     return least, most
 

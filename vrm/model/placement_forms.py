@@ -155,8 +155,8 @@ def _lanes_fault(record: Mapping[str, Any], nodes: int) -> str:
     held = sets[0] | sets[1]
     if not held or reduce(or_, sets[2:], 0) != held or sum(map(bits.count, sets[2:])) != bits.count(held):
         return "its nodes are wrong"
-    return "" if most is None or type(most) is dict and all(
-        re.fullmatch("[0-9]{1,9}", node) and shapes.count(ranks) for node, ranks in most.items()) else "most is wrong"
+    return "" if most is None or (type(most) is dict and all(
+        re.fullmatch("[0-9]{1,9}", node) and shapes.count(ranks) for node, ranks in most.items())) else "most is wrong"
 
 
 _PACE = {"frequency": 0.0, "pace": 1.0}

@@ -106,7 +106,7 @@ class Ledger:
         """The cores that a request was given, if nothing has changed since; 0 if it found no room,
         and nothing was freed since. None: it has to be asked."""
         chosen, changes, freed = self._answers.get(request, (0, -1, -1))
-        return chosen if changes == self._changes[0] or not chosen and freed == self._freed else None
+        return chosen if changes == self._changes[0] or (not chosen and freed == self._freed) else None
 
     def answered(self, request: Hashable, chosen: int) -> None:
         """Keep the answer to a request."""

@@ -26,7 +26,7 @@ def _queues(value: Any) -> bool:
 
 def _cap(value: Any) -> bool:
     try:
-        return value == "" or isinstance(value, str) and bool(Cap.of(value))
+        return value == "" or (isinstance(value, str) and bool(Cap.of(value)))
     except ValueError:
         return False
 

@@ -109,7 +109,7 @@ class Past:
         if fault:
             raise JournalError(path, number, fault)
         happened.apply(self, record)
-        if "command" in record and record["command"]:
+        if record.get("command"):
             self.commands.append(record["command"])
 
     def forget(self, job_id: int) -> None:
@@ -191,7 +191,7 @@ _starts_once = _of_job(lambda record, started, ended: (
 
 def _can_start(past: Past, record: Record) -> str:
     wrong = _starts_once(past, record)
-    if wrong or past.defers_checks and "sum" in record:
+    if wrong or (past.defers_checks and "sum" in record):
         return wrong
     return _placement_fault(record, past.state.book.entries[record["id"]].job, past.runs[-1])
 
@@ -207,7 +207,7 @@ def _jobs_in(record: Record) -> int:
 
 def _line_is_there(past: Past, record: Record) -> str:
     lines, changed = len(past.lines), record["event"] == "revise" and "line" in record
-    wrong = record.get("at", 0) > lines or changed and record.get("at", lines) >= lines
+    wrong = record.get("at", 0) > lines or (changed and record.get("at", lines) >= lines)
     return f"job {record['id']} is of line {record.get('at')}, and there are {lines}" if wrong else ""
 
 

@@ -64,7 +64,7 @@ def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: PlacementPo
         each.forget()
     for job in jobs:
         size = size_of(job)
-        if room is not None and size > room or size > beside and job.expected > longest:
+        if (room is not None and size > room) or (size > beside and job.expected > longest):
             continue
         for may in checks:
             if not may(job, size, now, policy):

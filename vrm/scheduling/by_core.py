@@ -113,7 +113,7 @@ class CorePolicy(Ordered):
         if job.request.nodelist:
             must = self._must(job)
             least = max(job.request.least_nodes, bits.count(must))
-        if known.total < job.procs or least > 1 and bits.count(known.some) < least or must & ~known.some:
+        if known.total < job.procs or (least > 1 and bits.count(known.some) < least) or must & ~known.some:
             return False
         if not most:
             return True
@@ -144,7 +144,7 @@ class CorePolicy(Ordered):
         if not self._keeps:
             return self._chosen(job, view)
         chosen = view.rooms.answer(job.request)
-        if chosen is None or chosen and not self._first_fit:
+        if chosen is None or (chosen and not self._first_fit):
             chosen = self._chosen(job, view) if self._first_fit or self.fits(job, view) else 0
             view.rooms.answered(job.request, chosen)
         return chosen
@@ -269,7 +269,7 @@ class CorePolicy(Ordered):
     def exact(self, job: Job) -> bool:
         """Whether counts of cores say all: for ranks of one core (see above)."""
         return self._any_core and job.cores == 1 and not job.exclusive and (
-            job.request.plain or not self._heavy and self._light(job))
+            job.request.plain or (not self._heavy and self._light(job)))
 
     def first_free(self, job: Job) -> bool:
         """Whether any free cores will do, and the first ones are taken."""

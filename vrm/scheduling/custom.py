@@ -34,7 +34,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     if not isinstance(placement, Placement):
         return f"on {shortened(placement)}, which is not a placement"
     shrunk = placement.lease is not None and job.malleable and placement.width <= job.cores
-    if placement.procs != job.procs or placement.width != job.cores and not shrunk:
+    if placement.procs != job.procs or (placement.width != job.cores and not shrunk):
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
                 f"{job.procs} of {job.cores}")
     if not placement.node_set or placement.node_set >> len(view.nodes):

@@ -62,7 +62,7 @@ class LanePolicy(Ordered):
         # On sockets of one core lane 1 has nothing, so such nodes are never shared.
         one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
         self._sole = (isinstance(eligibility, Empty)
-                      or isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE))
+                      or (isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE)))
         self._first_fit = self._sole and isinstance(order, FIXED)
         self._refusing = heatmap is not None and bool(heatmap.refused)
 

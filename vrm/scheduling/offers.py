@@ -203,7 +203,7 @@ def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> list[tuple
     if must:
         order.sort(key=lambda each: not must >> each[0] & 1)
     for node, (_, sockets, cores, most) in order:
-        if not ranks or limit and nodes == limit:
+        if not ranks or (limit and nodes == limit):
             break
         # Each further node that it must have takes one rank at least.
         mine, found = _ranks_on(cores, sockets, min(most, ranks - max(0, least - nodes - 1)), each)

@@ -38,7 +38,7 @@ def spread(rooms: Rooms, request: Request, must: int = 0) -> list[tuple[int, int
     if most and number > most:
         places = sorted(places, key=lambda at: (not must >> rooms[at][0] & 1, -rooms[at][1]))
         number = _first(rooms, places, request.tasks, least)
-    if not number or most and number > most:
+    if not number or (most and number > most):
         return None
     chosen = [rooms[at] for at in sorted(places[:number])]
     return _filled(chosen, request.tasks) if request.anywhere else _even(chosen, request.tasks)

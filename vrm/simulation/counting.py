@@ -83,7 +83,7 @@ def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> st
     against["jobs that outrun their estimates"] = source.rules.keep_estimates
     against[f"the backfilling {dispatcher.name}"] = getattr(dispatcher, "order", None) is not None or not (
         type(dispatcher) in (NoBackfilling, Easy)
-        or type(dispatcher) is Reserving and dispatcher.kept and dispatcher.depth is None)
+        or (type(dispatcher) is Reserving and dispatcher.kept and dispatcher.depth is None))
     against["an order that changes"] = not scheduler.ordering.static
     against["an interval"], against["queues"] = scheduler.interval, scheduler.queues
     against["a policy that follows each step"] = policy.follower is not None
@@ -139,7 +139,7 @@ class FirstInOrder:
         queue = self.queue
         start(now, queue[self.first:head])
         self.first = head
-        if head == len(queue) or head > 1000 and head * 2 > len(queue):
+        if head == len(queue) or (head > 1000 and head * 2 > len(queue)):
             del queue[:head]
             self.first = 0
 

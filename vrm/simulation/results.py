@@ -98,7 +98,7 @@ class Results(Recorder):
                  more: bool = False, programs: Programs | None = None) -> None:
         if places not in PLACES:
             raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
-        self._writer: None | JobLines | WriterProcess = None
+        self._writer: JobLines | WriterProcess | None = None
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
         self._text = PlacementText(nodes)

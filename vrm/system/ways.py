@@ -55,7 +55,7 @@ SSH = ("ssh", "-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwarding
        "-o", "ControlMaster=no")
 """OpenSSH's client, as the user has configured it, but never asking and never staying behind."""
 
-register(Way("ssh", lambda host, timeout: (
+register(Way("ssh", lambda host, timeout: (  # noqa: S604  (a field of Way)
     *SSH, "-o", f"ConnectTimeout={max(1, round(timeout))}", host), shell=True))
 
 # ----------------------------------------------------------------------------------------- srun

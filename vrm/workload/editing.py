@@ -66,7 +66,7 @@ def compare(old: Sequence[int], new: Sequence[int], free: Ask, waits: Ask, accep
     edit = _with_moves(edit, old, new, waits)
     if not accept:
         doubtful = _doubtful(old, new, edit.gone, waits)
-        if doubtful or not new and any(map(waits, range(len(old)))):
+        if doubtful or (not new and any(map(waits, range(len(old))))):
             return Unclear(doubtful or list(range(len(old))), [])
     reached = 1 + max((line for _, line in (*kept, *edit.changed, *edit.moved)), default=-1)
     return edit._replace(new=[line for line in edit.new if line < reached], reached=reached)

@@ -217,7 +217,7 @@ class QueueFollower:
             return []  # replaced since it was opened: the fault was that of another file
         self.trouble = ""
         if not self._still_known(file, status):
-            self.edited = self._settled(seen) or self._whole is None and self._seen is None
+            self.edited = self._settled(seen) or (self._whole is None and self._seen is None)
             self._seen = seen
             self._strict, self._next_whole = True, 0.0
             return []

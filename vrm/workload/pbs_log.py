@@ -101,7 +101,7 @@ def _amount(key: str, value: str) -> float | None:
     """The amount of a resource of a chunk; None for what is not an amount."""
     if key == "mem":
         return gibibytes(value)
-    if key in _CORES or key in _NO_AMOUNTS and key != "ngpus":
+    if key in _CORES or (key in _NO_AMOUNTS and key != "ngpus"):
         return None
     return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
 

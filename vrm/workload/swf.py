@@ -457,7 +457,7 @@ def write(path: str | Path, submissions: Iterable[Submission], header: dict[str,
 
 def _program(app: str) -> str:
     """A program as the trace calls it: `7` for the `app7` that `Trace` makes of it."""
-    return app[3:] if app == "app" or app.startswith("app") and app[3:].isdigit() else app
+    return app[3:] if app == "app" or (app.startswith("app") and app[3:].isdigit()) else app
 
 
 def _code(name: str, known: dict[str, int]) -> int:

@@ -57,7 +57,7 @@ def is_table(first: str) -> bool:
     def has(what: str) -> bool:
         return bool(found & set(COLUMNS[what]))
 
-    return has("submit") and (has("run") or has("start") and has("end"))
+    return has("submit") and (has("run") or (has("start") and has("end")))
 
 
 def amount_of(column: str, resources: frozenset[str]) -> tuple[str, str, str] | None:
@@ -217,7 +217,7 @@ def _count(row: dict[str, str], what: str) -> int:
     text = row.get(what, "")
     try:
         value = float(text or 0)
-        if value % 1 or value < 0 and value != -1:
+        if value % 1 or (value < 0 and value != -1):
             raise ValueError(text)
     except ValueError:
         raise ValueError(f"{what}: `{text[:40]}` is not a whole number, 0 or more") from None

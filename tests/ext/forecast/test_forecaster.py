@@ -10,7 +10,6 @@ import stat
 import time
 from pathlib import Path
 from typing import Any
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -81,11 +80,11 @@ def waiting_state() -> State:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that is started instead of Python."""
     program = tmp_path / "python"
     monkeypatch.setattr("sys.executable", str(program))
-    yield program
+    return program
 
 
 def write_program(path: Path, script: str) -> None:

@@ -16,7 +16,7 @@ assert commands  # the fixture
 
 
 @pytest.fixture
-def cluster(site: Site, commands: Path) -> Cluster:  # noqa: F811
+def cluster(site: Site, commands: Path) -> Cluster:
     return Cluster(site, commands)
 
 
@@ -61,7 +61,7 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
     assert cluster.said("qstat", "-u", "nobody") == ""
     nodes = cluster.said("pbsnodes", "-a")
     assert "     state = job-busy\n" in nodes and "     jobs = 1.vrm/0, 1.vrm/1\n" in nodes
-    assert list(json.loads(cluster.said("pbsnodes", "-a", "-F", "json"))["nodes"].values())[0]["resources_assigned"]["ncpus"] == 2
+    assert next(iter(json.loads(cluster.said("pbsnodes", "-a", "-F", "json"))["nodes"].values()))["resources_assigned"]["ncpus"] == 2
 
     cluster.said("qalter", "-l", "walltime=1:00:00", held)
     assert json.loads(cluster.said("qstat", "-f", "-F", "json", held))["Jobs"][held]["Resource_List"]["walltime"] == "01:00:00"

@@ -173,8 +173,8 @@ def test_a_problem_has_totals_of_what_the_tasks_want() -> None:
             Job(2, "x", 3, 60.0, cores=2, request=Request.of(3, 2, licences={"ansys": 2}))]
     queues = Queues.of({"slow": {"expected_wait": 600}, "fast": {"expected_wait": 60}})
     found = problem([jobs[0], jobs[1].but(queue="fast")], cluster, queues=queues, others=100.0)
-    assert [each // found.capacity[0] * 16 if at == 0 else each
-            for at, each in enumerate(found.capacity)][0] == 16
+    assert next(each // found.capacity[0] * 16 if at == 0 else each
+            for at, each in enumerate(found.capacity)) == 16
     cores, gpus, memory, ansys = (  # as shares of what there is
         [task.wants[at] / found.capacity[at] for task in found.tasks] for at in range(4))
     assert cores == [2 / 16, 6 / 16] and gpus == [1, 0] and memory == [3 / 32, 0]
@@ -247,7 +247,7 @@ def test_every_job_runs_and_the_same_twice(text: str, policy: str, order: str,
                 sorted(wanted, key=lambda each: each[3]))]
     runs = [simulate(jobs, Machine.of(2, sockets=2, cores=4),
                      Rules(policy=policy, algorithm="PRB", backfill=text, node_order=order)) for _ in range(2)]
-    assert [[(row.id, row.start) for row in run.jobs] for run in runs][0] == [
+    assert next([(row.id, row.start) for row in run.jobs] for run in runs) == [
         (row.id, row.start) for row in runs[1].jobs]
     assert len(list(runs[0].jobs)) + sum(runs[0].summary["refusals"].values()) == len(jobs)
 

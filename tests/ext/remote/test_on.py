@@ -23,15 +23,15 @@ import pytest
 
 pytest.importorskip("fabric", reason="needs Fabric: the extra `remote`")
 
-import paramiko  # noqa: E402
+import paramiko
 
-from conftest import LIMIT, mpirun_environment, wait_until  # noqa: E402
-from testbed import Testbed, missing  # noqa: E402
-from vrm import cli  # noqa: E402
-from vrm.ext.remote import installing  # noqa: E402
-from vrm.ext.remote.fetching import fetch  # noqa: E402
-from vrm.ext.remote.host import place, target  # noqa: E402
-from vrm.system.errors import RunError  # noqa: E402
+from conftest import LIMIT, mpirun_environment, wait_until
+from testbed import Testbed, missing
+from vrm import cli
+from vrm.ext.remote import installing
+from vrm.ext.remote.fetching import fetch
+from vrm.ext.remote.host import place, target
+from vrm.system.errors import RunError
 
 CLI = [sys.executable, "-m", "vrm.cli", "--on"]
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from collections.abc import Iterator
 
 import pytest
 
@@ -72,9 +71,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster(site: Site, commands: Path) -> Iterator[Cluster]:
-    found = Cluster(site, commands)
-    yield found
+def cluster(site: Site, commands: Path) -> Cluster:
+    return Cluster(site, commands)
 
 
 def test_an_exclusive_job_has_all_cores_of_its_node(cluster: Cluster) -> None:

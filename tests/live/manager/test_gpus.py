@@ -474,7 +474,7 @@ def test_a_gpu_that_is_gone_when_the_next_manager_starts(lab: Lab) -> None:
         first.wait()
         (lab.devices / batch.host / "nvidia1").unlink()
         second = lab.start(batch, "--once")
-        wait_until(lambda: (lab.log / "state").exists() and lab.state()["manager"]["pid"] != first.pid
+        wait_until(lambda: ((lab.log / "state").exists() and lab.state()["manager"]["pid"] != first.pid)
                    or second.poll() is not None, "the next one has begun")
         (lab.root / "go").touch()
         wait_until(lambda: "#2 show.x  completed" in lab.said() or second.poll() is not None,
@@ -593,7 +593,7 @@ def test_two_vrm_on_a_node_share_no_gpu(site: Site, tmp_path: Path) -> None:
                                  PBS_JOBID=f"{number}.login", VRM_DEVICES=str(devices), PATH=path)
             if number < 2:
                 output = each.log / "show.x.0.o"
-                wait_until(lambda: output.exists() and output.read_text(), "it runs")  # noqa: B023
+                wait_until(lambda: output.exists() and output.read_text(), "it runs")
                 assert f" sees {number} cpus" in output.read_text()
                 state = each.state()
                 assert state is not None and state["nodes"][0]["resources"] == {

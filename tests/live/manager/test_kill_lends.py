@@ -162,7 +162,7 @@ class Lends:
         running, waiting = ([job_id for job_id, entry in state.book.entries.items() if entry.state is kind]
                             for kind in (JobState.RUNNING, JobState.QUEUED))
         what = chance.choice(["", "end", "end", "lend", "back"] if state.lends.all else ["end", "lend", "lend", "node"])
-        if not running or what == "end" and not waiting:
+        if not running or (what == "end" and not waiting):
             return
         job = chance.choice(running)
         if what == "end":

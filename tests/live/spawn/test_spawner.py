@@ -961,7 +961,7 @@ def test_status_survives_the_manager(place: Path) -> None:
     os.mkfifo(go)
     manager = start_manager(place, 1, ["sh", "-c", f"read x < {go}; exit 3"])
     spawner = int(manager.stdout.readline())
-    job, supervisor, pid = map(int, manager.stdout.readline().split())
+    _job, supervisor, pid = map(int, manager.stdout.readline().split())
     manager.kill()
     out, err = manager.communicate(timeout=LIMIT)
     assert (out, err) == ("", "")

@@ -124,7 +124,7 @@ class RunFiles:
                 self._stuck, self.trouble = True, str(error)
         if not self._stuck:
             self.trouble = self._follower.trouble
-        return bool(records) or another and before > 0
+        return bool(records) or (another and before > 0)
 
     def _take(self, record: Record, number: int) -> None:
         past, event = self.past, record["event"]
@@ -132,7 +132,7 @@ class RunFiles:
         time = record.get("time", record.get("submit"))
         if time is not None:
             self._time = max(self._time, time)
-        if event == "run" or event == "start" and self._ticked is None:
+        if event == "run" or (event == "start" and self._ticked is None):
             self._ticked = record["time"] if event == "start" else None
         if event == "run":
             self._taken = None

@@ -66,7 +66,7 @@ class Forecaster:
 
     def awake(self, state: State, now: float) -> bool:
         """Whether it is to be told what happens."""
-        return self.process is not None or now >= self._begin and bool(state.waiting)
+        return self.process is not None or (now >= self._begin and bool(state.waiting))
 
     def tell(self, state: State, phase: str, end: float, now: float) -> None:
         """Something may have happened to the run; see `vrm.results.forecast.Told`."""

@@ -204,7 +204,7 @@ def _nodes(text: str, one: bool) -> list[str]:
 def _size(amount: int) -> str:
     """Bytes with at most four digits, rounded up."""
     power, amount = 1, -(-amount >> 10)
-    while amount > 9999 or power < 3 and amount % 1024 == 0:
+    while amount > 9999 or (power < 3 and amount % 1024 == 0):
         amount, power = (amount + 1023) >> 10, power + 1
     return f"{amount}{' kmgtp'[power]}b"
 
@@ -288,7 +288,7 @@ def facts(row: QstatRow, counter: Counter) -> list[Fact]:
     began = math.isfinite(job.start) and not job.why
     found: list[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
     used = words.used(job, now)
-    if (used or job.state.ended and began) and not row.whole:
+    if (used or (job.state.ended and began)) and not row.whole:
         for step in counter.steps(job):
             if step.step == "batch":
                 found += [("resources_used.cput", words.clock(step.user + step.system)),

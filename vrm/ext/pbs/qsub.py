@@ -264,7 +264,7 @@ def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict
 def array(text: str) -> tuple[Sequence[int], int]:
     """`0-9:2%3` as the indices, and how many may run at a time (0: all). Refused."""
     found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?:%([0-9]{1,9}))?", text)
-    if not found or int(found[2]) <= int(found[1]) or found[3] and not int(found[3]):
+    if not found or int(found[2]) <= int(found[1]) or (found[3] and not int(found[3])):
         raise wrong("J", text, "X-Y or X-Y:Z with X below Y")
     indices = range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
     if len(indices) > MOST:

@@ -119,7 +119,7 @@ def find(counter: Counter, command: str, text: str) -> Found:
         if not match[3]:
             return Found(here, number)
         here = [job for job in here if job.details.index == int(match[3])]
-    elif match[2] or here and here[0].array is not None:  # a job of an array has no number of its own
+    elif match[2] or (here and here[0].array is not None):  # a job of an array has no number of its own
         here = []
     if not here:
         name = text.partition("@")[0]
@@ -304,7 +304,7 @@ def _on_hosts(found: dict[str, Any], hosts: Sequence[str], count: int, ranks: in
     if wrong:
         raise ValueError(f"select: `{wrong[0]}` is not a name of a host")
     there = {hosts.count(host) for host in names}
-    if len(there) > 1 or len(hosts) < count and there != {1}:
+    if len(there) > 1 or (len(hosts) < count and there != {1}):
         raise ValueError("select: vrm spreads chunks evenly; ask for equally many on each host")
     found["nodelist"] = names
     if len(hosts) < count and not fixed:

@@ -144,7 +144,7 @@ def _shared(total: tuple[int, str], tasks: int, least: int, most: int, options: 
     if count % tasks == 0:
         return (count // tasks, kind), (0, "")
     nodes = least if least == most else 0
-    if tasks == 1 or nodes and count % nodes == 0:
+    if tasks == 1 or (nodes and count % nodes == 0):
         return (0, ""), (count // (nodes or 1), kind)
     raise options.error(f"--gpus={count} cannot be shared evenly by {tasks} tasks; say --gpus-per-task, or "
                         "--gpus-per-node and --nodes")

@@ -126,7 +126,7 @@ def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
     """The jobs that are asked for, with their steps behind them."""
     site, now = counter.site, counter.now
     users = words.split(given.get("user", ""))
-    if users and not set(users) & {site.user, str(site.uid)} or given.get("accounts"):
+    if (users and not set(users) & {site.user, str(site.uid)}) or given.get("accounts"):
         return []
     try:
         states = words.states_of(given["state"]) if given.get("state") else None

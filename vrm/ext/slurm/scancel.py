@@ -143,7 +143,7 @@ def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[
 def _matching(jobs: list[JobView], given: dict[str, str], counter: Counter) -> list[JobView]:
     """Those of the jobs that the options describe."""
     site = counter.site
-    if "user" in given and given["user"] not in (site.user, str(site.uid)) or "account" in given or "wckey" in given:
+    if ("user" in given and given["user"] not in (site.user, str(site.uid))) or "account" in given or "wckey" in given:
         return []
     if "name" in given:
         names = given["name"].split(",")

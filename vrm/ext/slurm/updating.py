@@ -73,8 +73,8 @@ def _change(values: Mapping[str, str], job: JobView, counter: Counter, options: 
     """What changes of a job."""
     change: Change = {}
     for name, value in values.items():
-        if name in NOTHING or name == "partition" and (
-                not counter.site.queues or words.partition(job, counter.site) == value):
+        if name in NOTHING or (name == "partition" and (
+                not counter.site.queues or words.partition(job, counter.site) == value)):
             continue
         if name not in _READ:
             raise _wrong(f"vrm changes {', '.join(SHOWN)} of jobs, and not `{name}={value}`; cancel the job and submit "

@@ -88,7 +88,7 @@ def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]
             others = set(cpus).difference(*node.cores)
             if others:
                 raise Wrong(f"--cpu-bind: CPU {min(others)} of {node.name} is not this job's, which has "
-                            + ",".join(str(cpu) for cpu in sorted(sum(node.cores, []))))
+                            + ",".join(map(str, sorted(cpu for core in node.cores for cpu in core))))
         counts[task.node] += 1
         found.append(cpus)
     return found

@@ -244,7 +244,7 @@ class Srun:
         kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
             raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
-        if "pty" in self.options and (away or len(tasks) > 1 and self.job.launcher != "direct"):
+        if "pty" in self.options and (away or (len(tasks) > 1 and self.job.launcher != "direct")):
             raise Wrong("--pty is for one task on the node of the script")
         if self.job.launcher == "direct" or kind == "none" or "pty" in self.options:
             return False
@@ -401,7 +401,7 @@ class Srun:
                     self._path(err, values) if err and each_task(err) else "")
                    for values in (self._values(claim, rank) for rank in range(len(tasks)))]
         common = {**{name: value for name, value in self.env.items()
-                     if job.bound and len({task.node for task in tasks}) > 1 or job.launcher == "srun"
+                     if (job.bound and len({task.node for task in tasks}) > 1) or job.launcher == "srun"
                      or name not in os.environ or name.startswith(("SLURM", "VRM_", "SRUN_"))},
                   **self._common(claim)}
         for name in ("PWD", "OLDPWD", "_", "SHLVL"):

@@ -167,7 +167,7 @@ def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, s
     """The environment of the launcher's program: without what Slurm's commands say of this job, and for
     the site's own srun with what the batch job around says."""
     kept = {name: value for name, value in env.items()
-            if not name.startswith(("SLURM", "SRUN_")) and name not in _AGENTS or name == "SLURM_CONF"}
+            if (not name.startswith(("SLURM", "SRUN_")) and name not in _AGENTS) or name == "SLURM_CONF"}
     if job.launcher == "srun":
         kept.update(line.split("=", 1) for line in job.values.get("site", ()))  # type: ignore[misc]
         kept["SLURM_HOSTFILE"] = hosts

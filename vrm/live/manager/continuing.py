@@ -288,7 +288,7 @@ class Continuing(Part):
         lost = self.ends.lost_nodes(running)
         if lost:  # with Open MPI 5 the exit status may be 0
             running.why = f"the connection to {', '.join(lost)} was lost"
-        return "node" if lost or not found.status.ok and (running.why or self._restarted(running)) else ""
+        return "node" if lost or (not found.status.ok and (running.why or self._restarted(running))) else ""
 
     def _look(self, job_id: int) -> recovery.Found:
         return recovery.look(self.live.run_directory, job_id, self._run_of.get(job_id, {}),

@@ -163,7 +163,7 @@ class Intake(Part):
         turn has found nothing new, nor a last line without a newline. `rest_wanted` says that such a look is wanted."""
         if self.follower.in_doubt:
             return False
-        if self._ended or self.unclear and not self._wait:
+        if self._ended or (self.unclear and not self._wait):
             return True
         queue = self.live.settings.applications.queue
         if self._wait or self._input.waiting or writer_of(queue, time.time()).state == "writing":

@@ -57,14 +57,14 @@ class RecordWriting(Part):
         if now >= records.sweep_at:
             records.sweep_all(now)
         likely = self._likely()
-        shared = likely == math.inf or live.journal.pending and now < likely
+        shared = likely == math.inf or (live.journal.pending and now < likely)
         self._more = False
         if not records.pending or shared or not live.synced():
             return
         until, written = live.clock() + RECORDING, False
         while (records.pending and live.clock() >= live.blocked_until
                and not live.watch.metering(records.pending[0].job.id)):
-            if live.clock() >= until or written and self._knocked():
+            if live.clock() >= until or (written and self._knocked()):
                 self._more = True
                 return
             written = True

@@ -511,7 +511,7 @@ class Agents:
                 if node.state == WAITING:
                     return  # it could not be understood
         unread = len(node.unread)
-        if unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{") or (
+        if (unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{")) or (
                 unread > LONGEST_LINE):
             self._note(node, bytes(node.unread[:300]))
             self._fail(node, now, f"something else than an agent answers there: {node.said}")

@@ -352,7 +352,7 @@ class NodeWatch:
         self._questions.pop(job_id, None)
         if self._run:
             lending.remove(lending.folder(self._run, job_id))
-        if self._agents is None or self._alone and not here:
+        if self._agents is None or (self._alone and not here):
             return
         hosts = {self._hosts[node] for node in placement.nodes} - {self._here}
         if here:

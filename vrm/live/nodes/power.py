@@ -160,7 +160,7 @@ class Frequencies:
             self._keep()  # before the first is another one
             for cpu in chosen:
                 _write(_folder(cpu), "scaling_governor", "userspace")
-                _write(_folder(cpu), "scaling_setspeed", str(int(round(ghz * 1e6))))
+                _write(_folder(cpu), "scaling_setspeed", str(round(ghz * 1e6)))
         except OSError as error:
             self.restore(holder)
             return "{}: {}".format(error.filename or "cpufreq", _reason(error))

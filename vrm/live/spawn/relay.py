@@ -355,7 +355,7 @@ def main(arguments: list[str]) -> None:
     """Run the relay; what `Relay` takes comes through standard input."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file for each program
     timeout, ways = marshal.loads(sys.stdin.buffer.read())
     orders = socket.socket(fileno=int(arguments[0]))

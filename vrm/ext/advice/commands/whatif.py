@@ -69,7 +69,7 @@ def _around(arguments: argparse.Namespace) -> tuple[int, ...]:
     from vrm.results.state import read
 
     today = arguments.nodes
-    if today is None and (hasattr(arguments, "config") or default_config() and arguments.queue is None):
+    if today is None and (hasattr(arguments, "config") or (default_config() and arguments.queue is None)):
         settings = settings_of(arguments)
         try:
             today = settings.nodes if settings.nodes != "auto" else len(read(settings.state)["nodes"])

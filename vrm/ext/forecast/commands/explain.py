@@ -80,7 +80,7 @@ def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], di
     found, others, names = [], [], {}
     for job_id in ids:
         one = journal.alone(path, job_id) if len(ids) <= FEW else None
-        if one is None or one.came < LONG or one.waits and not one.held:
+        if one is None or one.came < LONG or (one.waits and not one.held):
             return None
         if not one.waits:
             others.append(over(one.job, one.end))

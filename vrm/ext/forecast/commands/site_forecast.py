@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             or arguments.watch):
         raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
                         "--user chooses jobs")
-    if arguments.out and not arguments.lml or arguments.reservations and not arguments.squeue:
+    if (arguments.out and not arguments.lml) or (arguments.reservations and not arguments.squeue):
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
     dates: Callable[[float], str] | None = None  # else of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)

@@ -171,6 +171,6 @@ class _Count:
             return False
         others = [other for other in self.running.values() if other.queue == job.queue]
         mine = sum(other.user == job.user for other in others)
-        return bool(limit.jobs and len(others) >= limit.jobs
-                    or limit.jobs_per_user and mine >= limit.jobs_per_user
-                    or limit.cores and job.total + sum(each.total for each in others) > limit.cores)
+        return bool((limit.jobs and len(others) >= limit.jobs)
+                    or (limit.jobs_per_user and mine >= limit.jobs_per_user)
+                    or (limit.cores and job.total + sum(each.total for each in others) > limit.cores))

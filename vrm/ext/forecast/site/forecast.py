@@ -90,8 +90,8 @@ def _ranked(site: Snapshot) -> Snapshot:
 def _parts(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
     """The site as machines that have nothing to do with each other, each with the numbers of its nodes:
     queues with nodes of their own, where no order or reservation spans them."""
-    apart = site.algorithm == "List" or site.algorithm == "Backfilling" and (
-        site.per_queue or site.depth == math.inf)
+    apart = site.algorithm == "List" or (site.algorithm == "Backfilling" and (
+        site.per_queue or site.depth == math.inf))
     every = range(len(site.nodes))
     of_queue: dict[str, int] = {}
     of_node = [-1] * len(site.nodes)
@@ -335,7 +335,7 @@ class _ByNode:
                 mine = sum(1 << first + core for core in cores) if cores is not None else bits.lowest(
                     layout.node_cores(node) & ~cluster.busy_cores,
                     min(width, site_job.per_node or -(-job.procs // len(site_job.places))))
-                if mine & cluster.busy_cores or cores is not None and not mine:
+                if mine & cluster.busy_cores or (cores is not None and not mine):
                     raise SnapshotError(
                         f"job {site_job.key} runs on cores of node {site.nodes[node].name} that job "
                         f"{self._holder(mine) or 'another'} has, too: the snapshot contradicts itself")

@@ -346,7 +346,7 @@ class Lml:
                 raise self._wrong(one, key, f"nodes from 1 to {nodes}, in order")
             for node in range(begin - 1, end):
                 has = self._number(self._nodes[node], "ncores", 1)
-                if cores and not 0 <= min(cores) <= max(cores) < has or bool(inside) > bool(cores):
+                if (cores and not 0 <= min(cores) <= max(cores) < has) or bool(inside) > bool(cores):
                     raise self._wrong(one, key, f"cores from 1 to {has}, in order, of node {node + 1}")
                 if node in found:
                     raise self._wrong(one, key, f"node {node + 1} once")

@@ -92,7 +92,7 @@ class InParts(LaterAnswer):
 
     def __init__(self, parts: Generator[None, None, Answer | LaterAnswer]) -> None:
         self._parts = parts
-        self._end: None | Answer | LaterAnswer = None
+        self._end: Answer | LaterAnswer | None = None
         self.has_work = True
 
     def poll(self) -> Answer | None:

@@ -322,7 +322,7 @@ class Door(Part):
         if client in self.calls:
             events = 0
         assert self._selector is not None
-        if events == client.events or events and client.connection.fileno() not in self._clients:
+        if events == client.events or (events and client.connection.fileno() not in self._clients):
             return
         act = partial(self._go_on if events == selectors.EVENT_WRITE else self._read, client)
         if not client.events:

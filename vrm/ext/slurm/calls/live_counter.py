@@ -324,7 +324,8 @@ class LiveCounter:
         here = next((name for name in on if name.partition(".")[0] == host), jobfile.ELSEWHERE)
         # Not the marks of the job's processes: what has them is killed at its end, with the group in which it is.
         return {**{name: value for name, value in found.items()
-                   if name in CONFINING or name.startswith((*OURS, "PBS_")) and name not in ("VRM_RUN", "VRM_JOB_ID")},
+                   if name in CONFINING or (
+                       name.startswith((*OURS, "PBS_")) and name not in ("VRM_RUN", "VRM_JOB_ID"))},
                 "SLURM_NTASKS": "", "SLURM_NPROCS": "", marks.NODE: on[0] if live.scripts.emulated else here,
                 **live.scripts.finding(env)}
 

@@ -35,7 +35,7 @@ STDIN = "VRM_STDIN"
 """The variable that a client adds to its environment: its process and host, `pid@host`. A job on that host
 may read the client's standard input."""
 
-TOKEN = "VRM_CALL"
+TOKEN = "VRM_CALL"  # noqa: S105  (not a secret)
 """The last variable of a call: its name, as that of a command file (`vrm.run.control.new_name`). It is recorded
 with the jobs that the call brings. Where the manager is lost before it has answered, the client calls again
 under the same name, by a command file, and gets the same jobs."""

@@ -104,7 +104,7 @@ def fields(text: str, known: dict[str, SacctField]) -> list[SacctField]:
         if not name:
             continue
         field = known.get(name.lower())
-        if field is None or percent and not re.fullmatch(r"-?[0-9]{1,6}", width):
+        if field is None or (percent and not re.fullmatch(r"-?[0-9]{1,6}", width)):
             raise ValueError(part.strip())
         found.append(field._replace(width=int(width)) if percent and int(width) else field)
     return found

@@ -155,7 +155,7 @@ def _reach(low: float, high: float) -> str:
 def _said_of_backfilling(study: Study) -> Iterator[str]:
     changes = []
     for one in study.scenarios:
-        algorithm, backfilling, _ = one.choices
+        algorithm, _backfilling, _ = one.choices
         plain = study.scenario(policy_name(algorithm), one.series) if algorithm else None
         if plain is None or one.group != policy_name(algorithm, "easy") != plain.group:
             continue
