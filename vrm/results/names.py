@@ -9,9 +9,9 @@ _PLAIN = ("", "none", "0", "false")
 _EASY = ("easy", "1", "true")
 
 
-def policy_name(algorithm: str | None, backfilling: str | None = None) -> str:
-    """An ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`."""
-    how = (backfilling or "").strip()
+def policy_name(algorithm: str | None, backfilling: str | int | None = None) -> str:
+    """An ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`, `FCFS + 2` (reservations)."""
+    how = str(backfilling or "").strip()
     if how.lower() in _PLAIN:
         return algorithm or ""
     return f"{algorithm or 'order'} + {'EASY' if how.lower() in _EASY else how}"

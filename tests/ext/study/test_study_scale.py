@@ -235,3 +235,8 @@ def test_a_report_of_many_jobs_does_not_walk_them_node_by_node(long_run: Path,
     found: Study = read_study([str(long_run)])
     tables(found), findings(found)
     assert found.runs[0].companions == {}
+
+
+def test_a_number_of_reservations_is_part_of_the_name() -> None:
+    """A configuration may have it as a number."""
+    assert policy_name("FCFS", 2) == "FCFS + 2" and policy_name("FCFS", 0) == "FCFS"
