@@ -1,1 +1,1 @@
-"""Jobs that lend cores while they run: how their processes follow (docs/dev/lending-protocol.md)."""
+"""Jobs that lend cores while they run: how their processes follow (docs/reference/lending-protocol.md)."""

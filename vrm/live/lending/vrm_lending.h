@@ -1,6 +1,6 @@
 /*
  * How a process learns which cores it may use now: one small file of this node's memory for each process,
- * which the process makes and vrm writes. The protocol is described in docs/dev/lending-protocol.md.
+ * which the process makes and vrm writes. The protocol is described in docs/reference/lending-protocol.md.
  *
  *     struct vrm_lending *cores = vrm_lending_open(VRM_LENDING_PROGRAM);
  *     for (;;) {                                  // at a point where the number of threads may change

@@ -1,4 +1,4 @@
-"""How a Python program learns which cores it may use now (docs/dev/lending-protocol.md; the C form is
+"""How a Python program learns which cores it may use now (docs/reference/lending-protocol.md; the C form is
 vrm_lending.h). One file, the standard library only: copy it to your program if you like.
 
     cores = vrm_lending.Lending()          # outside of a malleable job it never says anything

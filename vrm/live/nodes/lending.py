@@ -1,4 +1,4 @@
-"""The files by which processes of malleable jobs learn which cores they may use (docs/dev/lending-protocol.md,
+"""The files by which processes of malleable jobs learn which cores they may use (docs/reference/lending-protocol.md,
 vrm/live/lending/vrm_lending.h): vrm's side of them. One file, the standard library only, Python 3.6 or newer.
 
 Each process makes its own file, in a folder of its job in this node's memory; vrm writes what is wanted.

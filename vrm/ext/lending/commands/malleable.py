@@ -38,7 +38,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     command(actions, "files", files, "where the header for C and the module for Python are", [],
             "vrm malleable files",
             "Prints the directory of vrm_lending.h and vrm_lending.py, as for cc -I $(vrm malleable files) "
-            "solver.c: for programs that follow their cores by themselves (docs/dev/lending-protocol.md).")
+            "solver.c: for programs that follow their cores by themselves (docs/reference/lending-protocol.md).")
 
 
 def check(arguments: argparse.Namespace) -> int:
