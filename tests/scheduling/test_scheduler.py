@@ -184,7 +184,7 @@ class Never:
 @pytest.mark.parametrize("interval", [0, 10])
 def test_a_policy_that_never_places_ends_the_simulation(interval: float) -> None:
     jobs = [Submission(Job(number, "a", 1, 5, 4 * number), 5) for number in range(3)]
-    with pytest.raises(PolicyError, match="3 job.* wait for ever"):
+    with pytest.raises(PolicyError, match="accepted 3 job.* that it cannot start even on an empty machine"):
         simulate(jobs, Machine.of(2), Rules(policy=lambda cluster, heatmap: Never(), interval=interval))
 
 

@@ -72,6 +72,7 @@ def test_what_a_job_has_lent_is_known_to_the_next_manager(site: Site) -> None:
     runs(site, 0, 1)
     done(site, 1)
     wait_until(lambda: "regain" in events(site) and not lends(site), "job 0 has its core again")
+    wait_until(lambda: "extra" in jobs(site)[0], "the state says how much more time it has")
     before = jobs(site)[0]
     manager.kill()
     manager.wait()
