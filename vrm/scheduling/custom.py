@@ -1,7 +1,5 @@
 """Placement policies of a user's own, made to what vrm works with: whatever they raise, or give that cannot be,
 is a PolicyError which names the place in the user's file.
-
-Only here it is looked at what a user's object has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m vrm.session.worker DIRECTORY`: what the queue of a session says that began before 0.2."""
+"""`python -m vrm.session.worker DIRECTORY`: what the queue of a session says that began before 1.0."""
 
 import runpy
 
