@@ -87,7 +87,7 @@ def test_partners_that_the_heatmap_refuses() -> None:
                        policy="strip", heatmap=heatmap)
     reason, = why(frozen, 1)
     assert reason.kind == "cores" and reason.jobs == (0,) and reason.start == 0
-    assert "the jobs there are no partners for it (heatmap)" in reason.text
+    assert "the jobs there are bad partners for it (heatmap)" in reason.text
 
 
 def test_dependencies_holds_limits_of_queues_and_missing_nodes() -> None:

@@ -402,7 +402,7 @@ def test_the_files_for_the_suite() -> None:
      "make: *** No rule to make target 'ft'.  Stop."),
     (" no class F\nmake[1]: *** [Makefile:9: config] Error 1\nmake: *** [cg] Error 2\n",
      "no class F"),
-    ("just this\n", "just this"), ("", "make ended with status 2 and said nothing")])
+    ("just this\n", "just this"), ("", "make ended with status 2 and printed nothing")])
 def test_the_first_error_of_a_compiler(output: str, error: str) -> None:
     assert first_error(output, 2) == error
 

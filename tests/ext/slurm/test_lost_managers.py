@@ -166,7 +166,7 @@ def test_vrm_submit_is_answered_by_the_journal(site: Site, tmp_path: Path) -> No
     site.program("a", "true")
     mortal.start("unanswered")
     done = site.run("submit", "a", "1", "--hold")
-    assert (done.returncode, done.stdout) == (0, "job 0: taken; then the manager has ended\n"), done
+    assert (done.returncode, done.stdout) == (0, "job 0: accepted; then the manager ended\n"), done
     mortal.dead()
     assert mortal.jobs() == [0]
 

@@ -66,7 +66,7 @@ def first_run(site: Site, how: str) -> None:
         manager.send_signal(signal.SIGINT)
     said = site.finish(manager)
     if how != "kill -9":
-        assert "still wait and 1 that the stop has ended: the same command continues them" in said
+        assert "still wait and 1 ended by the stop: the same command continues them" in said
     assert ran(site) == ["completed", "failed", "stopped"] or how == "kill -9"
     (site.bin / "wait.go").touch()
     (site.bin / "once.mended").touch()
