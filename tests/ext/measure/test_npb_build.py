@@ -334,8 +334,8 @@ def test_the_bundled_programs_are_built_without_a_source(tmp_path: Path) -> None
 @needs_c
 @pytest.mark.parametrize("arguments, message", [
     (["--source", "nix.tar.gz"], "no such file"),
-    (["--source", "text"], "text: no archive, or not all of it (expected is a .tar"),
-    (["--source", "cut.tar.gz"], "cut.tar.gz: no archive, or not all of it"),
+    (["--source", "text"], "text: not an archive, or not complete (expected a .tar"),
+    (["--source", "cut.tar.gz"], "cut.tar.gz: not an archive, or not complete"),
     (["--source", "NPB3.4", "--apps", "ep", "--work", "text"], "another place with --work"),
     (["--source", "NPB3.4", "--apps", "ep", "--work", "mine"], "mine/ep is there and was not made"),
     (["--source", "empty"], "no NPB-MPI in it"),

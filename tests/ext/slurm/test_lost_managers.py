@@ -145,7 +145,7 @@ def test_one_that_waits_for_its_job_is_told_what_goes_on(mortal: Mortal) -> None
     assert (one.returncode, out) == (1, b"Submitted batch job 1\n")
     assert b"sbatch: error: the manager of vrm has ended; job 1 was submitted" in err
     out, err = two.communicate(timeout=60)
-    assert two.returncode == 1 and out == b"" and b"srun: error: the manager of vrm has ended; its job goes on" in err
+    assert two.returncode == 1 and out == b"" and b"srun: error: the manager of vrm has ended; its job continues" in err
     (mortal.site.root / "go").touch()
     wait_until(lambda: not mortal.site.running(), "it has ended")
 

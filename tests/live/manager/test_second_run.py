@@ -268,7 +268,7 @@ def test_an_emptied_queue_cancels_nothing(place: Site) -> None:
     manager = place.start("run")
     wait_until(lambda: ran(place) == ["a"], "the first runs")
     place.queue.write_text("")
-    wait_until(lambda: "has no lines any more" in place.said(manager), "the manager says so")
+    wait_until(lambda: "is now empty" in place.said(manager), "the manager says so")
     (place.bin / "wait.go").touch()
     place.finish(manager)
     assert ran(place) == ["a", "b"] and manager.returncode == 1

@@ -226,7 +226,7 @@ FAILURES = {
     "hangs": ("exec sleep 600", "no answer within 0.5 s$"),
     "asks and hangs": ("echo 'Password:'; sleep 600", "no answer within 0.5 s; it said: Password:"),
     "talks without end": ("exec yes nonsense", "something other than an agent answers there: nons"),
-    "talks without a line": ("exec tr '\\0' x < /dev/zero", "something else than an agent answers"),
+    "talks without a line": ("exec tr '\\0' x < /dev/zero", "something other than an agent answers"),
     "closes its output": ("exec sleep 600 > /dev/null 2>&1", "its agent ended and printed nothing"),
     "is another vrm": ("echo '{\"vrm\":1,\"facts\":{}}'; exec cat > /dev/null",
                        "cannot be read.*same version of vrm"),
