@@ -269,18 +269,20 @@ class _Section(BaseModel):
 
 if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
     class Scheduling(_Section):
+        """Which job starts next."""
+
         calibrated: Path | None = None
         history: tuple[Path, ...] = ()
         objective: str = "makespan"
 
     class Allocation(_Section):
-        pass
+        """Which cores jobs get."""
 
     class Starvation(_Section):
-        pass
+        """How long jobs may be passed by others."""
 
     class Sharing(_Section):
-        pass
+        """How jobs share sockets."""
 else:
     Scheduling = _section(
         "Scheduling", "Which job starts next.",

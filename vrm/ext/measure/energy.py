@@ -30,14 +30,14 @@ class MeasuredEnergy:
     sources: tuple[str, ...]
 
 
-def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0,
-            directory: Path | None = None) -> MeasuredEnergy:
+def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0
+            ) -> MeasuredEnergy:
     """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
     measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
     if not shutil.which(argv[0]):
         raise MeasureError(f"{argv[0]}: no such file, or it is not a program")
     counters, refused = _counters()
-    events = usable_events(directory)
+    events = usable_events()
     energy_events = [] if counters or watts else [event for event in _ENERGY if event in events]
     if not counters and not watts and not energy_events:
         raise MeasureError(f"the energy of this node cannot be read ({refused}; perf "
@@ -89,7 +89,7 @@ def _counters() -> tuple[dict[str, tuple[int, int]], str]:
         return {}, str(error)
 
 
-def usable_events(directory: Path | None = None) -> tuple[str, ...]:
+def usable_events() -> tuple[str, ...]:
     """The events that perf counts for this user here."""
     perf = shutil.which("perf")
     if perf is None:

@@ -1,6 +1,6 @@
-"""What a step knows of its job: a file that the manager writes when the script starts.
+r"""What a step knows of its job: a file that the manager writes when the script starts.
 
-It is lines of a key and a value; line ends in values are written as `\\n`.
+It is lines of a key and a value; line ends in values are written as `\n`.
 
 | key | value |
 |---|---|

@@ -30,11 +30,13 @@ class Column:
 
 def text_of(value: Callable[[Any], str], style: str | Callable[[Any], str] = "plain"
           ) -> Callable[[Any, int], Line]:
+    """Draws a cell from a function that gives the text of a row; `style` is that of the text."""
     return lambda row, width: [(value(row), style if isinstance(style, str) else style(row))]
 
 
 def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Mapping[int, str],
                      glyphs: Glyphs) -> list[Column]:
+    """The columns of the list of running jobs; `partners` are the jobs on the same sockets, by id."""
     def late(job: Job) -> bool:
         return remaining(job, now) < 0
 
@@ -104,6 +106,7 @@ def _whole(moment: str, width: int) -> str:
 
 
 def ended_columns() -> list[Column]:
+    """The columns of the list of ended jobs."""
     def why(end: JobEnd) -> str:
         return shown(end.reason)
 

@@ -134,7 +134,9 @@ _MASK = re.compile(r"cpu[-_]bind\S*=(?:MAP|MASK) +- +\S+, task +(\d+) +\d+ \[\d+
 
 
 def parse_masks(text: str) -> dict[int, frozenset[int]]:
-    """The CPUs of each rank by what slurmd reports under `--cpu-bind=verbose`:
+    """The CPUs of each rank by what slurmd reports under `--cpu-bind=verbose`.
+
+    A line of it:
 
     `cpu-bind=MAP  - n1, task  0  0 [6242]: mask 0x2 set`
     """

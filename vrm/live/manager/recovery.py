@@ -31,7 +31,7 @@ class Place:
 
     @classmethod
     def here(cls, allocation: str = "") -> Place:
-        """This place, in a batch job such as `slurm 4711`."""
+        """Where this process runs, in a batch job such as `slurm 4711`."""
         return cls(socket.gethostname(), boot_id(), allocation)
 
     def record(self) -> dict[str, Any]:

@@ -110,7 +110,7 @@ PREPARED = Prepared()
 def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: bytes, stderr: bytes,
               affinity: tuple[int, ...] | None, limits: tuple[Any, ...], reports: tuple[Any, ...] | None = None,
               append: bool = False, stdin: bytes = b"", patience: float = 0.0, make: bool = False) -> int:
-    """Start the program and return its process number; raises LaunchError, with `patience` (seconds) Absent where
+    """Start the program and return its process number; raises StartError, with `patience` (seconds) Absent where
     an output's directory does not exist. Without, `make`: such directories are made.
 
     With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
@@ -199,7 +199,7 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
 
 def start_wait(absent: Absent) -> int:
     """Fork a process that ends when the directory is there, or the time for that is over; its process number. It is
-    a part of the job: a signal that ends a job ends it. Raises LaunchError."""
+    a part of the job: a signal that ends a job ends it. Raises StartError."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -221,7 +221,7 @@ def start_wait(absent: Absent) -> int:
 def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
     """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
     the launcher's reports: what begins with the first text of a mark, has the two others behind it,
-    and goes to the line's end. The first `ranks` of these go to the file `path`. Raises LaunchError.
+    and goes to the line's end. The first `ranks` of these go to the file `path`. Raises StartError.
 
     It ends when nobody has the pipe any more. A process of its own, and no thread of the
     supervisor: what the program prints must not wait for the record of its end, nor that for it.

@@ -205,7 +205,7 @@ def quoted(text: str | None) -> str:
 
 def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
     """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
-    its last words. `order` are the arguments of `start_job` there. Raises LaunchError."""
+    its last words. `order` are the arguments of `start_job` there. Raises StartError."""
     last_words, pen = os.pipe()
     try:
         pid = os.fork()
@@ -271,7 +271,7 @@ def stand_in(files: list[int], host: bytes, order: tuple[Any, ...], pen: int) ->
 
 
 def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home.Home) -> int:
-    """Start the program, which may wait for its outputs' directory; its process number. Raises LaunchError."""
+    """Start the program, which may wait for its outputs' directory; its process number. Raises StartError."""
     try:
         pid: int = starting.start_job(*order)
         return pid

@@ -116,6 +116,7 @@ def _said_of_other_jobs(study: Study) -> Iterator[str]:
 
 
 def count(number: int, what: str) -> str:
+    """`3 runs`, `1 run`."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
