@@ -313,7 +313,7 @@ def _first_error(output: str, status: int) -> str:
     for line in lines:
         if line.strip("-"):
             return line
-    return f"the compiler ended with status {status} and said nothing"
+    return f"the compiler ended with status {status} and printed nothing"
 
 
 def _comma_list(text: str) -> List[str]:

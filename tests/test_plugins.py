@@ -90,7 +90,7 @@ def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> Non
 def test_a_command_of_it_is_one_of_vrm(example: Environment, tmp_path: Path) -> None:
     assert example.vrm("greet you", tmp_path) == "hello you\n"
     overview = example.vrm("help", tmp_path)
-    assert "Of installed packages:\n  greet       say hello\n" in overview
+    assert "From installed packages:\n  greet       say hello\n" in overview
     assert "vrm greet you" in example.vrm("help greet", tmp_path)
     assert "did you mean greet?" in example.vrm("gret", tmp_path, 2)
 
@@ -222,7 +222,7 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     (tmp_path / "queue").write_text("nap 1 60 0\nend\n")
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: direct}\nLog: logs\n")
     said = wrong.vrm("run", tmp_path)
-    assert "vrm: part 2.0 (part:first) failed: TypeError: it gives no vrm.live.manager.part.Part; update or" in said
+    assert "vrm: part 2.0 (part:first) failed: TypeError: it does not return a vrm.live.manager.part.Part; update or" in said
     assert said.count("breaks:Breaks is left out from here on: its `tidy` raised ZeroDivisionError: division by zero") == 1
     assert "1 completed" in said, said
 

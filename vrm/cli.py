@@ -94,9 +94,9 @@ def parser(words: Sequence[str] | None = None) -> Parser:
                         help=argparse.SUPPRESS)
     running = argparse.ArgumentParser(add_help=False)
     running.add_argument("--failed", action="store_true",
-                         help="run jobs again that failed or were refused, too; what completed stays")
+                         help="also run again the jobs that failed or were refused; completed jobs are not repeated")
     running.add_argument("--changed", action="store_true",
-                         help="run lines that were changed after their jobs ran as new jobs, too")
+                         help="also run, as new jobs, lines that were changed after their jobs ran")
     running.add_argument("--fresh", action="store_true",
                          help="forget the earlier run and run all lines again (its records are kept "
                               "under earlier/)")
@@ -106,14 +106,14 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     for old in ("--once", "--continue"):  # what vrm does now in any case
         running.add_argument(old, action="store_true", help=argparse.SUPPRESS)
     running.add_argument("--strict", action="store_true",
-                         help="with a program behind `--`: exit status 1 also where it succeeds and a job does not")
+                         help="with a program behind `--`: exit status 1 if a job fails, even if the program succeeds")
     running.add_argument("--here", action="store_true",
                          help="on a login node: run the jobs on this machine, outside of a batch job")
     top = Top(prog="vrm", parents=[shared, running],
               usage="vrm [-c FILE] [COMMAND] [options]")
     top.add_argument("--version", action="version", version=f"vrm {__version__}")
     top.add_argument(ON, metavar="HOST",
-                     help="as the first word: do it on another machine, by ssh (`vrm --on --help`)")
+                     help="as the first word: run the command on another machine, by ssh (`vrm --on --help`)")
     top.add_argument("-i", "--info", choices=("queue", "state"),
                      help="the same as `vrm queue` and `vrm status`")
     top.add_argument("-info", dest="info", choices=("queue", "state"), help=argparse.SUPPRESS)
@@ -134,7 +134,7 @@ def parser(words: Sequence[str] | None = None) -> Parser:
             "understood; 2 could not run. With a program behind `--` it is that of the program, which knows "
             "what failing jobs mean (with --strict 1 if it is 0 and a job failed).",
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
-    command(commands, "shell", shell, "a shell whose jobs are run meanwhile", [shared, running],
+    command(commands, "shell", shell, "start a shell, and run the jobs that are submitted in it", [shared, running],
             "vrm shell\nvrm shell --fresh",
             "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
             "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(of_extension("on")(words))
         mine = words[:words.index("--")] if "--" in words else words
         if ON in mine and words[0] != "slurm":  # whose commands take words for programs
-            raise CannotRun(f"{ON} HOST comes before all other words")
+            raise CannotRun(f"{ON} HOST must be before all other words")
         arguments = parser(words).parse_all(words)
         status = look(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
         sys.stdout.flush()
@@ -213,10 +213,10 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
-        raise CannotRun("--json and --watch go with `vrm queue` and `vrm status`")
+        raise CannotRun("--json and --watch need `vrm queue` or `vrm status`")
     if not (arguments.command or hasattr(arguments, "config") or default_config()):
         if any((arguments.once, arguments.wait, arguments.fresh, arguments.failed, arguments.changed)):
-            raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; "
+            raise CannotRun("no configuration: give one with -c FILE, or name it vrm.yaml; "
                             "`vrm run` takes every key's default")
         from vrm.commands.guide import short
         print(short())
@@ -224,9 +224,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     directory = RunDirectory.of(settings)
     if arguments.strict and not getattr(arguments, "client", ()):
-        raise CannotRun("--strict goes with a program behind `--`: without one a job that fails gives exit status 1")
+        raise CannotRun("--strict needs a program after `--`: without one a job that fails gives exit status 1")
     if arguments.fresh and (arguments.failed or arguments.changed):
-        raise CannotRun("--failed and --changed continue the earlier run and --fresh begins another; choose one")
+        raise CannotRun("--failed and --changed continue the earlier run, and --fresh starts a new one; choose one")
     refuse_login_node(arguments, settings)
     site = prepare(settings)
     client = client_of(arguments, settings, directory)
@@ -283,7 +283,7 @@ def shell(arguments: argparse.Namespace) -> int:
     arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
     path = settings_of(arguments).directory / "vrm.out"
     path.parent.mkdir(parents=True, exist_ok=True)
-    say(f"sbatch, squeue, srun and mpirun are vrm's now; `exit` ends it. What happens is in {near(path)}")
+    say(f"sbatch, squeue, srun and mpirun are now vrm's; `exit` leaves this shell. The log is {near(path)}")
     own = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(own, "w", encoding="utf-8") as file, redirect_stdout(file):
         return run(arguments)
@@ -312,7 +312,7 @@ def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any])
         from vrm.live.batch.base import around
         again = (f"`{vrm} requeue failed`, and then this batch script or `vrm run`," if around(os.environ)
                  else f"`{vrm} run --failed{here}`")
-        return (f"next: `{vrm} log {failed[0]} --err` shows what job {failed[0]} complained of, "
+        return (f"next: `{vrm} log {failed[0]} --err` shows the error output of job {failed[0]}, "
                 f"`{vrm} queue --all` all jobs, and {again} runs those again that did not complete")
     if not rows:
         return ""

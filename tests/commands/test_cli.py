@@ -29,10 +29,10 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("words, told", [
     (["--once"], "-c FILE"), (["queue"], "no manager has written"),
     (["log", "1"], "no manager has written"),
-    (["--json"], "go with `vrm queue`"), (["run", "--once", "-c", "x.yaml"], "x.yaml: no such file"),
-    (["--watch", "5"], "go with `vrm queue`"), (["-i", "queue"], "no manager has written"),
+    (["--json"], "need `vrm queue`"), (["run", "--once", "-c", "x.yaml"], "x.yaml: no such file"),
+    (["--watch", "5"], "need `vrm queue`"), (["-i", "queue"], "no manager has written"),
     (["-i", "state", "--json"], "no manager has written"), (["cancel", "1"], "no manager runs on"),
-    (["queue", "--on", "x"], "--on HOST comes before"), (["run", "--on", "x", "--", "true"], "--on HOST comes before"),
+    (["queue", "--on", "x"], "--on HOST must be before"), (["run", "--on", "x", "--", "true"], "--on HOST must be before"),
 ])
 def test_a_mistake_is_one_line_and_leaves_nothing(
         empty: Path, capsys: Any, words: list[str], told: str) -> None:

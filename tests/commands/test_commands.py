@@ -626,7 +626,7 @@ def test_after_a_failure_the_next_step_is_its_log(site: Site) -> None:
     site.program("fails.x", "echo bad news >&2; exit 3\n")
     site.lines("fails.x 1 10 0")
     said = site.run().stdout
-    typed = re.search(r"next: `vrm -c \S+ (log 0 --err)` shows what job 0 complained of", said)
+    typed = re.search(r"next: `vrm -c \S+ (log 0 --err)` shows the error output of job 0", said)
     assert typed and site.run(*typed[1].split()).stdout == "bad news\n"
     assert said.splitlines()[-1] == "FCFS(0): no job completed"
 

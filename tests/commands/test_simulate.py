@@ -204,7 +204,7 @@ def test_a_machine_file(trace: Path, tmp_path: Path, capsys: Any, text: str, cor
     (["t.swf", "--evalys"], "--out DIR"),
     (["t.swf", "--min-throughput", "nan"], "a number from 0 on"),
     (["t.swf", "--out", "t.swf/out"], "t.swf/out: Not a directory"),
-    (["t.swf", "--first", "5"], "no job of it is left to run"),
+    (["t.swf", "--first", "5"], "no job is left to run"),
     (["t.swf", "--nodes", "1", "--last", "2"], "more processors than the machine: 2"),
 ])
 def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: Path, capsys: Any,

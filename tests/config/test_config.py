@@ -677,7 +677,7 @@ Replay: {Speed: fast, Sped: 2}
             "Scheduling:\n  Algorithm: *q",
             2,
             14,
-            "a value that begins with * is the name of an anchor, and there is none;"
+            "a value that begins with * is the name of an anchor, and this anchor does not exist;"
             " put the value in quotes",
         ),
         (

@@ -73,7 +73,7 @@ def test_mistakes_in_a_machine(write: Write, text: str, said: str) -> None:
     ("", "t.csv:1: this is not a table of coefficients; its first line is from_ghz"),
     (HEAD + "1,2,1,1,1,1,1,1\n1,2,1,1,1,1,1,1\n", "t.csv:3: 1 to 2 GHz is there twice"),
     (HEAD + "1,2,1,1,1,1,1,nan\n", "t.csv:2: the line does not have eight numbers"),
-    (HEAD + "1000,2,1,1,1,1,1,1\n", "t.csv:2: 1000 to 2 are no frequencies in GHz")])
+    (HEAD + "1000,2,1,1,1,1,1,1\n", "t.csv:2: 1000 to 2 are not frequencies in GHz")])
 def test_mistakes_in_coefficients(write: Write, text: str, said: str) -> None:
     write(t_csv=text)
     with pytest.raises(ConfigError) as caught:

@@ -74,7 +74,7 @@ def test_the_form_of_the_first_version(write: Write) -> None:
     ("Classes:\n- Cores: 2\n  Memory: 64", 'm.yaml:3: Classes.Memory: found "64", wanted memory with '
      "its unit, as 64GiB, 64G or 64000M; for example Memory: 64GiB"),
     ("Classes:\n- Cores: 2\n  Resources:\n    memory: 4G", "m.yaml:3: Classes.Resources: memory "
-     "has a key of its own; write Memory: 64GiB"),
+     "has its own key; write Memory: 64GiB"),
     ("Classes:\n- Cores: 2\n  Resources:\n    gpu: -1", 'm.yaml:4: Classes.Resources.gpu: found "-1", '
      "wanted a number, 0 or more"),
     ("Classes:\n- Cores: 2\n  Resources: {gpu: 1.5}", "m.yaml:3: Classes.Resources: gpu: 1.5 is not a "

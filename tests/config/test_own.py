@@ -277,7 +277,7 @@ def test_what_is_wrong_with_what_it_starts_is_reported_by_place(site: Site, how:
      "failed: TypeError: 'int' object is not iterable"),
     ("--backfill", "from vrm.scheduling import Dispatcher\n\n\nclass mine(Dispatcher):\n"
      "    def decide(self, now, waiting, view, policy, heads):\n        return 5\n",
-     "`own:mine` has `fill`, which vrm does not call any more: give it `schedule(self, step)`"),
+     "`own:mine` has `fill`, which vrm no longer calls: give it `schedule(self, step)`"),
     ("--backfill", "def mine():\n    return 5\n", "makes no backfilling"),
 ])
 def test_what_is_wrong_in_a_simulation_is_reported_by_place(

@@ -165,7 +165,7 @@ def test_half_of_a_node_is_a_socket_or_a_lane() -> None:
 def test_what_cannot_be_lent_is_said_with_what_can() -> None:
     cluster = Cluster.regular(1, 2, 4)
     running(cluster, hybrid(1, 2, 4))
-    with pytest.raises(NoOffer, match="2 ranks on a node, each of which lends the same number of "
+    with pytest.raises(NoOffer, match="2 ranks on a node, and each lends the same number of "
                                       "cores: give 2 or 4 or 6, not 3"):
         offer(cluster, 1, 3)
     with pytest.raises(NoOffer, match="has 8 cores on a node and keeps one for each of its 2 ranks: "

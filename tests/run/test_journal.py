@@ -455,7 +455,7 @@ def test_a_journal_of_0_1_0_is_read_and_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at, change, words", [
-    (0, None, "no manager's record"),
+    (0, None, "the first record is not a manager's"),
     (0, {"format": journals.FORMAT + 1}, "newer vrm"),
     (0, {"nodes": [["n0", [0]]]}, "nodes"),
     (0, {"run": "../x"}, "run"),

@@ -55,7 +55,7 @@ def job(number: int, procs: int, estimate: float = 100.0, app: str = "a.x", **mo
     ("compact", "none", [job(0, 4)], [job(1, 4, request=Request.of(4, exclude=["n1"]))],
      {1: "needs 1 empty node, 0 empty (without the nodes of exclude); next T"}),
     ("strip", "none", [job(0, 4), job(1, 2)], [job(2, 4)],
-     {2: "needs half of 2 nodes, 1 with room; next T"}),
+     {2: "needs half of 2 nodes, 1 free; next T"}),
 ])
 def test_what_a_job_lacks(policy: str, backfilling: str, running: list[Job], waiting: list[Job],
                           expected: dict[int, str]) -> None:
@@ -107,4 +107,4 @@ def test_a_partner_that_the_heatmap_refuses_is_named_as_the_reason() -> None:
     heatmap = Heatmap({}, Throughput({("bt.D.4", "cg.D.4"): 0.8, ("cg.D.4", "bt.D.4"): 0.8}), 1.0)
     assert why(Cluster.regular(2, 2, 2), "strip", "none", [job(0, 4, app="bt.D.x")],
                [job(1, 4, app="cg.D.x")], heatmap) == {
-        1: "needs half of 2 nodes; on 2 with room the jobs there are no partners for it (heatmap); next T"}
+        1: "needs half of 2 nodes; on 2 with free cores the jobs there are bad partners for it (heatmap); next T"}

@@ -152,7 +152,7 @@ def test_times_as_people_write_them(text: str, seconds: float) -> None:
     ({"number": 1, "end": "+1h", "jobs": "x"}, "--jobs: `x` is not an id or a list"),
     ({"nodes": "n[1", "end": "+1h"}, "--nodes: `n[1` has a bracket without its other one"),
     ({"number": 1, "list": True}, "--list and --cancel make no reservation"),
-    ({"number": 1, "end": "+1h", "json": True}, "--json goes with --list")])
+    ({"number": 1, "end": "+1h", "json": True}, "--json needs --list")])
 def test_words_that_are_no_reservation(words: dict[str, Any | None], said: str) -> None:
     given = {"number": None, "nodes": None, "begin": None, "end": None, "name": None, "jobs": None,
              "list": False, "cancel": None, "json": False, **words}

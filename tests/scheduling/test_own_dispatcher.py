@@ -178,7 +178,7 @@ def test_wake_gives_a_later_time(time: float) -> None:
 
 @pytest.mark.parametrize("made, said", [
     (5, "give a name, a number of reservations, or an object with"), (object(), "or an object with `schedule(step)`"),
-    (type("Former", (), {"fill": lambda self, *_: ()})(), "`Former` has `fill`, which vrm does not call any more")])
+    (type("Former", (), {"fill": lambda self, *_: ()})(), "`Former` has `fill`, which vrm no longer calls")])
 def test_what_is_none(made: Any, said: str) -> None:
     with pytest.raises(PolicyError) as error:
         compose(Rules(backfill=made if made != 5 else 5.0), Nodes.regular(2, 1, 4))

@@ -147,7 +147,7 @@ def test_a_queue_that_becomes_foreign_while_it_is_read(site: Site) -> None:
     other.write_text("ok.x 1 9 0\nend\n")
     other.chmod(0o666)
     os.replace(other, site.queue)
-    wait_until(lambda: "is not obeyed" in site.said(manager), "it is told")
+    wait_until(lambda: "is ignored" in site.said(manager), "it is told")
     assert not ran(site)
     site.queue.chmod(0o644)
     site.finish(manager)

@@ -867,7 +867,7 @@ def test_names_stand_for_the_jobs_that_have_them_so_far():
     after = parse_line("a 1 1 0 after=prep,any:0,'any:my run'").fields["after"]
     assert resolved(after, {"prep": [3, 4, 5, 9], "my run": [7]}) == (
         Dependency(range(3, 6)), Dependency.on(9), Dependency.on(0, ANY), Dependency.on(7, ANY))
-    with pytest.raises(ValueError, match="no job before it has the name `prep`"):
+    with pytest.raises(ValueError, match="it waits for job `prep`, but no earlier job has this name"):
         resolved(after, {"my run": [7]})
 
 

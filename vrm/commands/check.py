@@ -99,7 +99,7 @@ def following(arguments: argparse.Namespace) -> str:
         if os.path.exists(script):
             return f"{system.submit} {script}"
     if login is None:
-        return "run it on such nodes, in a batch job: `vrm script --help` says how to write one"
+        return "run it on such nodes, in a batch job: `vrm script --help` explains how to write one"
     system, script = scripts[0]
     size = "--exclusive" if system.whole_nodes else f"--cores {arguments.cores or 'CORES'}"
     named = f" -c {config}" if hasattr(arguments, "config") else ""

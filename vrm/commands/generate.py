@@ -21,17 +21,17 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "vrm generate queue --jobs 50 --estimates estimates.csv --seed 1\n"
         "vrm generate queue --apps cg.A.x,ep.A.x --ranks 1,2 --estimate 10\n"
         "vrm generate more.csv --like sacct.txt --machine my.yaml --jobs 50000",
-        "The times between submissions are written, too, so that every run gets the same.\n\n"
+        "The times between submissions are written as well, so that every run has the same ones.\n\n"
         "With --like it writes a workload for `vrm simulate` (CSV, also .gz) with the statistics of "
         "another one, and prints both to compare.",
         usage="%(prog)s [FILE] (--estimates TABLE | --estimate SECONDS | --like WORKLOAD) [options]")
     add = parser.add_argument
     add("queue", nargs="?", metavar="FILE",
         help="the queue file (default: the configuration's Applications.Queue)")
-    add("--jobs", metavar="N", type=count, help="how many (default: 20; with --like as many as there)")
+    add("--jobs", metavar="N", type=count, help="how many (default: 20; with --like: as many as there)")
     add("--like", metavar="WORKLOAD",
         help="draw from a model that is fitted to a workload (whatever `vrm simulate` reads), or "
-             "eurora-year: a stated year of a machine with GPUs and MICs")
+             "eurora-year: a modelled year of a machine with GPUs and MICs")
     add("--machine", metavar="FILE", help="with --like: the machine of that workload, whose memory and "
         "resources count")
     add("--apps", metavar="LIST", type=words, default=(),
@@ -51,14 +51,14 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="multiply the table's seconds, as careful users do (default: 1)")
     add("--exclusive", metavar="SHARE", type=float, default=0.0,
         help="share of jobs that share no node, 0 to 1 (default: 0)")
-    add("--seed", metavar="N", type=int, help="the same seed draws the same mix (default: any; it "
+    add("--seed", metavar="N", type=int, help="the same seed draws the same mix (default: a random one; it "
         "is written into the file)")
     add("--live", action="store_true", help="append the jobs as time passes, while a manager runs")
     add("--resume", action="store_true", help="with --live: continue a file that was begun with "
         "the same options and seed")
     add("--speed", metavar="FACTOR", type=factor, default=1.0,
         help="with --live: append them FACTOR times as fast. The recorded times stay the same: a "
-             "manager follows as fast only with the same Replay.Speed")
+             "manager reads them this fast only with the same Replay.Speed")
     add("--force", action="store_true", help="replace a file that exists")
 
 

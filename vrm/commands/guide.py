@@ -51,7 +51,7 @@ def overview(parser: Parser, whole: bool = False) -> str:
              if isinstance(every, argparse._SubParsersAction)
              for action in every._choices_actions}
     ours = {name for _, names in GROUPS for name in names}
-    added = ("Of installed packages", tuple(name for name in known if name not in ours))
+    added = ("From installed packages", tuple(name for name in known if name not in ours))
     groups = GROUPS if whole else tuple((title, tuple(names.split())) for title, names in EVERYDAY)
     for title, names in (*groups, added):
         rows = [f"  {name:<12}{helps[name]}" for name in names if name in known]

@@ -27,7 +27,7 @@ Applications:
   Queue: queue        # one job per line
 
 Scheduling:
-  Algorithm: FCFS     # who is first: FCFS, SJF, WFP3 ..., an expression, or module:function
+  Algorithm: FCFS     # which job is next: FCFS, SJF, WFP3 ..., an expression, or module:function
   Backfilling: easy   # later jobs may fill gaps, if they do not delay the first one
 
 Allocation:

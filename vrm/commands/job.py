@@ -26,7 +26,7 @@ EACH = {"cancel": ("end waiting or running jobs", "vrm cancel 3 7-9"),
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands."""
     parser = command(
-        commands, "submit", submit, "give a running manager a job", [shared],
+        commands, "submit", submit, "submit a job to a running manager", [shared],
         "vrm submit cg.A.x 4 90m\n"
         "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100\n"
         "vrm submit cg.A.x 4 90m --wait\n"
@@ -38,7 +38,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         ).completer = programs  # type: ignore[attr-defined]
     add("procs", metavar="RANKS", help="MPI ranks")
     add("seconds", metavar="TIME", nargs="?",
-        help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
+        help="your estimate of the longest time that it runs, in seconds or as 90m, 2h, 1:30:00 "
              "(default: 1h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
     add("--test-only", action="store_true",
@@ -118,7 +118,7 @@ def submit(arguments: argparse.Namespace) -> int:
             raise CannotRun("--test-only submits nothing to wait for: leave out --wait")
         return int(of_extension("test-only")(arguments, line))
     if arguments.json:
-        raise CannotRun("--json goes with --test-only")
+        raise CannotRun("--json needs --test-only")
     status, name = asked(arguments, {"do": "submit", "line": line})
     if status or not arguments.wait:
         return status
@@ -163,7 +163,7 @@ def requeue(arguments: argparse.Namespace) -> int:
              for job_id in named if job_id not in ended]
     ids = sorted(ended.intersection({*named, *swept}))
     if wrong or not ids:
-        raise CannotRun("; ".join(wrong) or "there is no job to requeue among these")
+        raise CannotRun("; ".join(wrong) or "none of these jobs can be requeued")
     control.send(run, {**wanted, "ids": [fold(ids)], "unasked": True})
     print(f"no manager runs; job{'s' * (len(ids) > 1)} {fold(ids)} will wait again when `vrm run` "
           "continues this run")
@@ -198,8 +198,8 @@ def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, s
         if not ids:
             why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else
                    "has ended before it answered")
-            raise CannotRun(f"the manager {why}; the command was taken back"
+            raise CannotRun(f"the manager {why}; the command was withdrawn"
                             + ("" if wanted["do"] == "submit" else "; `vrm queue` shows what was done before"))
-        reply = {"ok": True, "text": f"job{'s' * (len(ids) > 1)} {fold(ids)}: taken; then the manager has ended"}
+        reply = {"ok": True, "text": f"job{'s' * (len(ids) > 1)} {fold(ids)}: accepted; then the manager ended"}
     print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr, flush=True)
     return int(not reply["ok"]), name

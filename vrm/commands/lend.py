@@ -18,11 +18,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "vrm lend 3 --back",
         "Job 3 must be malleable (`vrm submit --malleable`): its ranks leave the cores, then the other job "
         "starts there, and when that has ended job 3 has them again. --to node leaves the cores to nobody "
-        "until --back. The manager must be running; `vrm -i queue` shows who lends what to whom.",
+        "until --back. The manager must be running; `vrm -i queue` shows which job lends which cores.",
         usage="%(prog)s ID --to ID|node [--cores N] | ID --back")
     add = parser.add_argument
     add("id", metavar="ID", help="the running job that lends").completer = job_ids  # type: ignore[attr-defined]
-    add("--to", metavar="ID|node", help="the waiting job that starts on the cores, or `node`: nobody does")
+    add("--to", metavar="ID|node", help="the waiting job that starts on the cores, or `node` for none")
     add("--cores", metavar="N", type=count,
         help="how many cores on each of its nodes (default: half of those that it has)")
     add("--back", action="store_true",
@@ -38,7 +38,7 @@ def lend(arguments: argparse.Namespace) -> int:
             raise CannotRun("--back takes everything back: give it without --to and --cores")
         return ask(arguments, {"do": "lend", "id": id_for(arguments, arguments.id), "back": True})
     if arguments.to is None:
-        raise CannotRun("to whom? Give --to ID of a job that waits, or --to node")
+        raise CannotRun("no borrower: give --to ID of a waiting job, or --to node")
     to = None if arguments.to == "node" else id_for(arguments, arguments.to, "--to: ")
     return ask(arguments, {"do": "lend", "id": id_for(arguments, arguments.id), "cores": arguments.cores or 0,
                            "to": to})

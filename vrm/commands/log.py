@@ -28,7 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="a job's id, or its name"
                         ).completer = job_ids  # type: ignore[attr-defined]
     parser.add_argument("-f", "--follow", action="store_true",
-                        help="also what is still to come, until the job ends")
+                        help="keep printing new output until the job ends")
     parser.add_argument("--err", action="store_true", help="standard error instead of standard "
                         "output")
 

@@ -93,4 +93,4 @@ def show(records: list[dict[str, Any]]) -> None:
                 if record["trouble"]:
                     print(f"{'':<22}!! {record['trouble']}")
     if all(record["package"] == "vrm" for record in records):
-        print("\nNo installed package adds to them; docs/how-to/extending.md says how one does.")
+        print("\nNo installed package adds anything; docs/how-to/extending.md explains how one can.")

@@ -35,7 +35,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help="what it is called (default: r1, r2, ...)")
     add("--jobs", metavar="IDS", help="jobs that wait and are to run in it: 7 or 3,5-7"
         ).completer = job_ids  # type: ignore[attr-defined]
-    add("--list", action="store_true", help="show the reservations there are")
+    add("--list", action="store_true", help="list the reservations")
     add("--cancel", metavar="NAME", help="end a reservation, by its name or id")
     add("--json", action="store_true", help="with --list: as JSON")
 
@@ -51,7 +51,7 @@ def reserve(arguments: argparse.Namespace) -> int:
     if ((arguments.list or arguments.cancel) and making) or (arguments.list and arguments.cancel):
         raise CannotRun("--list and --cancel make no reservation: give them without other options")
     if arguments.json and not arguments.list:
-        raise CannotRun("--json goes with --list")
+        raise CannotRun("--json needs --list")
     if arguments.list:
         return _list(arguments)
     if arguments.cancel:

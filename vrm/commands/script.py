@@ -102,7 +102,7 @@ def write(arguments: argparse.Namespace) -> int:
         raise CannotRun(str(error)) from error
     warn(settings, arguments)
     if arguments.out is None and arguments.submit:
-        raise CannotRun("--submit goes with -o FILE: the batch system may read the script later")
+        raise CannotRun("--submit needs -o FILE: the batch system may read the script later")
     if arguments.out is None:
         print(text, end="")
         return 0
@@ -185,10 +185,10 @@ def duration(text: str) -> int:
             raise ValueError(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"`{text}` is not a time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
+            f"`{text}` is not a time such as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
             "to Slurm and seconds to PBS)") from None
     if seconds < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a time at all")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time")
     return seconds
 
 
@@ -196,7 +196,7 @@ def memory(text: str) -> int:
     """`1400`, `1400M` or `2G` in MiB."""
     found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)B?", text.upper())
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a size as 1400M or 2G")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size such as 1400M or 2G")
     return int(found[1]) * _MEMORY[found[2]]
 
 

@@ -139,7 +139,7 @@ def moment(text: str) -> float:
     try:
         return seconds_of(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a time as 3600, 90m, 36h or 5d") from None
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 3600, 90m, 36h or 5d") from None
 
 
 def factor(text: str) -> float:

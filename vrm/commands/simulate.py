@@ -77,7 +77,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--moments", action="store_true",
         help="with --out: also moments.csv, the queue and the cores in use after each event")
     add("--status", metavar="FILE",
-        help="say in FILE (JSON, replaced about once a second) how far it is, for who asks from elsewhere")
+        help="write the progress to FILE (JSON, replaced about once a second)")
     add("--swf", metavar="FILE", help="write the jobs that ran as a trace (SWF; .gz compresses), "
         "with the waits of this run")
     add("--efficiency", action="store_true",
@@ -169,7 +169,7 @@ def _write(args: argparse.Namespace, outcome: Outcome) -> None:
 
     if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
         reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
-        raise WorkloadError(f"{args.workload}: no job of it is left to run; look at the limits "
+        raise WorkloadError(f"{args.workload}: no job is left to run; check the limits "
                             f"(--first, --last, --begin, --end) and at the file{reasons}")
     if args.out is not None:
         write_summary(Path(args.out), args.workload, outcome)

@@ -36,7 +36,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def _add_forms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--watch", metavar="SECONDS", nargs="?", type=seconds, const=2.0,
-                        help="again and again (default: every 2 s), until Ctrl-C")
+                        help="repeat it (default: every 2 s) until Ctrl-C")
 
 
 def show(arguments: argparse.Namespace) -> int:

@@ -27,8 +27,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "wait", wait, "wait until jobs have ended", [shared],
         "vrm wait\nvrm wait 3 7-9\nvrm wait 3 && vrm log 3",
         "Without ids: all jobs that the run has now. Later submissions are not waited for.\n\n"
-        "Exit status: 0 all of them completed, otherwise the largest exit status of theirs, or 1; 2 when no manager "
-        "runs any more, and no other one comes within 10 s.")
+        "Exit status: 0 all of them completed, otherwise the largest of their exit statuses, or 1; 2 when the manager "
+        "has ended and no other one starts within 10 s.")
     parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id, a range 3-7, or all (default)"
                         ).completer = job_ids  # type: ignore[attr-defined]
 

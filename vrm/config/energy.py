@@ -110,7 +110,7 @@ def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float],
         try:
             begin, end, *six = map(float, line.split(","))
             if not (0.05 <= begin <= 100 and 0.05 <= end <= 100):
-                raise wrong(number, f"{begin:g} to {end:g} are no frequencies in GHz",
+                raise wrong(number, f"{begin:g} to {end:g} are not frequencies in GHz",
                             "frequencies are above 0.05 and at most 100 GHz")
             if any(abs(each) > 1e9 or each != each for each in six):
                 raise ValueError

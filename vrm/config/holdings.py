@@ -29,7 +29,7 @@ def _no_keys(resources: Any) -> Any:
         if name.lower() in ("memory", "mem", "core", "cores"):
             key = "Cores: 8" if name.lower().startswith("core") else "Memory: 64GiB"
             raise PydanticCustomError(OURS, "{message}", {
-                "message": f"{name} has a key of its own", "hint": f"write {key} next to Resources"})
+                "message": f"{name} has its own key", "hint": f"write {key} next to Resources"})
     return resources
 
 

@@ -38,7 +38,7 @@ class NodeKind(Holdings):
     """Nodes that are alike."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"),
-                    kind("a beginning for the names of the nodes", "gpu")] = "n"
+                    kind("a prefix for the names of the nodes", "gpu")] = "n"
     count: Count = 1
     sockets: Count = 1
     cores: Count  # of each socket

@@ -206,7 +206,7 @@ _SYNTAX = [
     ),
     (
         r"undefined alias|while scanning an alias",
-        "a value that begins with * is the name of an anchor, and there is none",
+        "a value that begins with * is the name of an anchor, and this anchor does not exist",
         "put the value in quotes",
         False,
     ),

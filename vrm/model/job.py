@@ -69,8 +69,8 @@ def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
         if not each.name:
             found.append(each)
         elif each.name not in ids_of:
-            raise ValueError(f"no job before it has the name `{each.name}`, for which it is to "
-                             "wait")
+            raise ValueError(f"it waits for job `{each.name}`, but no earlier job has this "
+                             "name")
         else:
             found += [each._replace(ids=ids, name="") for ids in to_ranges(ids_of[each.name])]
     return tuple(found)

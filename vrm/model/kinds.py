@@ -171,7 +171,7 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals or not _NAME_OF_VARIABLE.fullmatch(name):
         raise ValueError(text)
     if name.startswith("VRM_"):
-        raise FieldError("env: {} is one of the variables by which vrm knows its jobs; take a name "
+        raise FieldError("env: {} is a variable that vrm sets; use a name "
                          "that does not begin with VRM_", name)
     return name, value
 
@@ -245,7 +245,7 @@ def amounts_of(text: str) -> Amounts:
     for part in text.split(","):
         name, colon, number = part.partition(":")
         if name in _OWN_FIELD:
-            raise FieldError("`{}` has fields of its own: "
+            raise FieldError("`{}` has its own fields: "
                              f"{_OWN_FIELD[name]}_per_task= and {_OWN_FIELD[name]}_per_node=", name)
         if name in found:
             raise FieldError("`{}` is named twice", name)

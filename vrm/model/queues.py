@@ -90,7 +90,7 @@ class Queues:
             return wanted
         if not (isinstance(wanted, Mapping) and all(map(_queue, wanted.values()))
                 and all(map(line, wanted))):
-            raise ValueError(f"{wanted!r} are no queues")
+            raise ValueError(f"{wanted!r} are not queues")
         found = tuple(Queue(name, **{**values, "nodes": tuple(values.get("nodes", ()))})
                       for name, values in wanted.items())
         if sum(queue.default for queue in found) > 1:

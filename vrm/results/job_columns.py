@@ -141,7 +141,7 @@ _STATUSES = {state.value: state.value for state in JobState if state.ended}
 
 def _status(text: str) -> str:
     if text not in _STATUSES:
-        raise ValueError(f"`{printable(text)}` is none of {', '.join(_STATUSES)}")
+        raise ValueError(f"`{printable(text)}` is not one of {', '.join(_STATUSES)}")
     return _STATUSES[text]
 
 
@@ -300,7 +300,7 @@ class Layout:
                 return f"{column.name}: {error.said(printable)}"
             except ValueError as error:
                 return f"{column.name}: {printable(str(error), 200)}"
-        raise AssertionError("no column of the line is bad")
+        raise AssertionError("the line is not valid")
 
 
 def _cells(line: str) -> list[str]:

@@ -215,7 +215,7 @@ class JobBook:
             unknown = min((job_id for job_id in gone if not self._forgets or job_id >= before), default=None)
             if unknown is not None:
                 raise LifeError(f"it depends on job {unknown}, and a job can depend only on "
-                                "such as were submitted before it")
+                                "earlier jobs")
             wish = self._wishes[after] = SharedDependencies(after)
             for each in dict.fromkeys(after):
                 pair = wish, each

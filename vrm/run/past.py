@@ -102,7 +102,7 @@ class Past:
         self.number = number
         fault = journal_check.fault(record)
         if not fault and not self.runs and record["event"] != "run":
-            fault = "no manager's record comes first"
+            fault = "the first record is not a manager's"
         if not fault:
             happened = EVENTS[record["event"]]
             fault = happened.fault(self, record)

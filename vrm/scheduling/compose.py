@@ -110,6 +110,6 @@ def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: A
     if isinstance(policy, str):
         return make_policy(policy, machine, heatmap, order)
     if order != AUTO:
-        raise PolicyError(f"node_order={order!r}: a policy of your own says itself which nodes come first")
+        raise PolicyError(f"node_order={order!r}: your own policy sets the order of nodes")
     return placement_of(own_name(policy), policy(machine, heatmap), machine,
                         f"policy={policy!r}: give a name, or a function that gives an object with `nodes` and `place`")

@@ -36,7 +36,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
                 f"{job.procs} of {job.cores}")
     if not placement.node_set or placement.node_set >> len(view.nodes):
-        return "on nodes that there are not"
+        return "on nodes that do not exist"
     if view.clashes(placement):
         names = ", ".join(view.nodes[node].name for node in placement.nodes[:4])
         return f"on cores that are taken, or down (nodes {names})"
@@ -91,7 +91,7 @@ def make_policy(text: str, cluster: Cluster, heatmap: Heatmap | None = None,
     if known is None and not auto:
         raise PolicyError(f"`{text.strip()}` " + (
             f"names a node order, and so does `{node_order}`; leave one out" if len(parts) == 3 else
-            f"says itself which nodes come first; node orders go with {', '.join(POLICIES.names)}"))
+            f"sets its own order of nodes; NodeOrder works with {', '.join(POLICIES.names)}"))
     if known is not None:
         chosen = {} if auto else {"node_order": node_order}
         made: PlacementPolicy = known(cluster, heatmap, **chosen)

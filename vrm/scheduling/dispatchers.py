@@ -56,7 +56,7 @@ def with_order(dispatcher: Dispatcher, order: str, starvation: float) -> Dispatc
     if starvation:
         if type(dispatcher) is not Easy:
             raise PolicyError("Starvation works with the backfilling easy: "
-                              f"{dispatcher.name} has no one head to which others give way")
+                              f"{dispatcher.name} has no single first job that the others wait for")
         return GuardedEasy(starvation, by)
     if by is not None:
         if not isinstance(dispatcher, (Easy, ListScheduling)):

@@ -279,11 +279,11 @@ class LanePolicy(Ordered):
             return f"needs {counted(need, 'empty node')}, {bits.count(view.empty)} empty"
         shared = bits.count(view.free0 | view.free1)
         if shared < need:
-            return f"needs half of {counted(need, 'node')}, {shared} with room"
+            return f"needs half of {counted(need, 'node')}, {shared} free"
         if not self._refusing:
             return "no room"
-        return (f"needs half of {counted(need, 'node')}; on {shared} with room the jobs there "
-                "are no partners for it (heatmap)")
+        return (f"needs half of {counted(need, 'node')}; on {shared} with free cores the jobs there "
+                "are bad partners for it (heatmap)")
 
 
 def _first(rooms: Sequence[tuple[int, int]], ranks: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -
     if booking.placement.lease is not None:
         raise NoOffer(f"job {job_id} runs on borrowed cores: it lends none of them")
     if booking.job.exclusive:
-        raise NoOffer(f"job {job_id} is exclusive: it shares its nodes with nobody")
+        raise NoOffer(f"job {job_id} is exclusive: it shares its nodes with no other job")
     ranks, now = ranks_on_a_node(cluster, booking), width(cluster, booking)
     if now < 2:
         raise NoOffer(f"job {job_id} has {now} core for each of its ranks, and each keeps one: it can "
@@ -54,7 +54,7 @@ def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -
     each = cores // ranks if cores else now // 2
     if cores and (cores < 0 or cores % ranks):
         choices = " or ".join(str(ranks * number) for number in range(1, min(now, 4)))
-        raise NoOffer(f"job {job_id} has {ranks} ranks on a node, each of which lends the same number "
+        raise NoOffer(f"job {job_id} has {ranks} ranks on a node, and each lends the same number "
                       f"of cores: give {choices}, not {cores}")
     if each >= now:
         raise NoOffer(f"job {job_id} has {ranks * now} cores on a node and keeps one for each of its "

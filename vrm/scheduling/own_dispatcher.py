@@ -209,7 +209,7 @@ def own_dispatcher(text: str, made: Any, otherwise: str = "") -> Dispatcher:
         return made
     former = [name for name in ("fill", "plan", "decide") if callable(getattr(made, name, None))]
     raise PolicyError(
-        f"`{text.strip()}` has `{former[0]}`, which vrm does not call any more: give it `schedule(self, step)`, which "
+        f"`{text.strip()}` has `{former[0]}`, which vrm no longer calls: give it `schedule(self, step)`, which "
         "yields the jobs that start (docs/how-to/policies.md)" if former else otherwise or
         f"`{text.strip()}` makes no backfilling; it must give an object with `schedule(self, step)`, which yields the "
         "jobs that start")

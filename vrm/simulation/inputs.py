@@ -396,7 +396,7 @@ def model_of(workload: str, machine: str | None = None) -> tuple[Model, list[Sub
     source = open_workload(workload, Selection(memory=MEMORY in names, resources=names, keep_estimates=True))
     jobs = list(source)
     if not jobs:
-        raise WorkloadError(f"{workload}: no job of it ran; there is nothing to be like")
+        raise WorkloadError(f"{workload}: no job of it ran, so no model can be fitted")
     from vrm.workload.mixed import fit
     return fit(jobs, source.unix_start), jobs
 

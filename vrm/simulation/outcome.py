@@ -60,7 +60,7 @@ class Jobs(Sequence[ResultRow]):
         if isinstance(index, slice):
             return [self._results.row(at) for at in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} jobs; {index} is none of them")
+            raise IndexError(f"there are {len(self)} jobs; {index} is out of range")
         return self._results.row(index % len(self))
 
 

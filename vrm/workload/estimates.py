@@ -67,7 +67,7 @@ def read_estimates(path: str | Path) -> tuple[Table, list[str]]:
     missing = [name for name in COLUMNS[:3] if name not in header]
     if missing:
         raise EstimateError(f"{path}: no column {', '.join(missing)} in its first line; a table "
-                            f"of estimates has {','.join(COLUMNS)}, of which the first three are "
+                            f"of estimates has {','.join(COLUMNS)}; the first three are "
                             "needed")
     table: Table = {}
     for number, line in rows[1:]:

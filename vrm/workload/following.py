@@ -211,7 +211,7 @@ class QueueFollower:
             return []
         fault = self._fault(self.path)
         if fault:
-            self._in_trouble(f"is not obeyed: {fault}", "it is looked at again")
+            self._in_trouble(f"is ignored: {fault}", "it is looked at again")
             return []
         if not _is(self.path, status):
             return []  # replaced since it was opened: the fault was that of another file

@@ -169,7 +169,7 @@ def _understood(words: list[str]) -> QueueLine:
             if index < 2:
                 break
             if not is_field:
-                raise LineError(f"`{show(word)}` is after the key=value fields and is none; "
+                raise LineError(f"`{show(word)}` is after the key=value fields, but is not one; "
                                 f"quote a value with blanks: name='run 1'")
             field = FIELDS.get(key)
             if field is None:
@@ -185,7 +185,7 @@ def _understood(words: list[str]) -> QueueLine:
             else:
                 fields[key] = read
         elif index == len(entries):
-            raise LineError(f"`{show(word)}` is one column too many; there are {_names()}, for "
+            raise LineError(f"`{show(word)}` is one column too many; the columns are {_names()}, for "
                             f"example `{EXAMPLE}`, and then key=value fields")
         else:
             column, entry = entries[index]

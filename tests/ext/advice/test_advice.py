@@ -353,13 +353,13 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
     machine = ("--nodes", "4", "--cores", "4", "--members", "5")
     status, told, errors = vrm("advise", "my.queue", *machine, "--walltime", "1h", "--all")
     assert status == 0 and "jobs done before the end" in told and "| 11  |" in told, errors
-    assert "The ranges are those of the draws, not calibrated" in told
+    assert "The ranges are not calibrated" in told
     told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5", "--json")[1]
     assert json.loads(told)["recommended"] in (2, 4, 16)
     asked = "my.queue", "--cores", "4", "--members", "5"
     assert vrm("advise", "--sizes", "2,4,16", *asked) == vrm("whatif", "--nodes", "2,4,16", *asked)
     told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5")[1]
-    assert "Ask for" in told and "The ranges are those of the draws, not calibrated" in told
+    assert "Ask for" in told and "The ranges are not calibrated" in told
     (tmp_path / "widths.py").write_text("def widest(job, now, nodes):\n    return nodes\n")
     told = vrm("advise", "my.queue", *machine, "--orders", "widths:widest", "--json")[1]
     assert [each["name"] for each in json.loads(told)["combinations"]] == ["FCFS + EASY", "widths:widest + EASY"]

@@ -64,7 +64,7 @@ def test_who_is_ahead_and_by_which_values() -> None:
     assert reasons[0].text == "#2 a.x is ahead by SJF (-50 against -60)"
     assert (reasons[0].start, reasons[0].earlier) == (30, 50)
     came = frozen_of([job(0, 4, 60), job(1, 4, 30, submit=0), job(2, 4, 50, submit=5)])
-    assert "is ahead: it came at" in why(came, 2)[-1].text + why(came, 2)[0].text
+    assert "was submitted first, at" in why(came, 2)[-1].text + why(came, 2)[0].text
     first = frozen_of([job(0, 4, 60, priority=9), job(1, 4, 30), job(2, 4, 50, priority=3)])
     assert any("#2 a.x is ahead by its priority (3 against 0)" in each.text for each in why(first, 1))
 
@@ -87,7 +87,7 @@ def test_partners_that_the_heatmap_refuses() -> None:
                        policy="strip", heatmap=heatmap)
     reason, = why(frozen, 1)
     assert reason.kind == "cores" and reason.jobs == (0,) and reason.start == 0
-    assert "the jobs there are no partners for it (heatmap)" in reason.text
+    assert "the jobs there are bad partners for it (heatmap)" in reason.text
 
 
 def test_dependencies_holds_limits_of_queues_and_missing_nodes() -> None:
@@ -210,7 +210,7 @@ def test_decisions_that_wait_for_a_tick() -> None:
     frozen = Frozen(run, 4.0)
     reason, = why(frozen, 1)
     assert reason.kind == "interval" and (reason.start, reason.earlier) == (4, 6)
-    assert reason.text == ("it is decided every 10 s what starts, and no more than 1 head of the queue then")
+    assert reason.text == ("starts are decided every 10 s, at most 1 head of the queue then")
     assert Explainer(frozen).brief() == {1: "decided every 10 s"}
 
 

@@ -85,7 +85,7 @@ def test_a_job_of_a_long_run_that_is_held_runs_or_has_ended_is_explained_without
     monkeypatch.setattr(RunFiles, "read_new", lambda self: pytest.fail("all is built"))
     assert main(["-c", str(site.config_file), "explain", "7", "4999"]) == 0
     said = capsys.readouterr().out
-    assert "#7 a.x on 1 rank waits since" in said and said.count("Somebody holds it (`vrm release` lets it go).") == 2
+    assert "#7 a.x on 1 rank waits since" in said and said.count("It is held (`vrm release` releases it).") == 2
     assert main(["-c", str(site.config_file), "explain", "7", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["reasons"][0]["kind"] == "held"
     assert main(["-c", str(site.config_file), "explain", "3", "4"]) != 0

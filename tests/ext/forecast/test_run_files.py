@@ -313,7 +313,7 @@ def test_a_job_that_waits_for_those_to_come_says_so(tmp_path: Path) -> None:
     files.read_new()
     frozen = files.frozen(RUNNING, 15.0)
     reason, = Explainer(frozen).of(1).reasons
-    assert reason.checked and reason.text.startswith("jobs of the queue file that are still to come")
+    assert reason.checked and reason.text.startswith("later jobs of the queue file start before it")
     assert (replay(frozen, limits)[1].start, reason.start) == (30, 20)
 
 

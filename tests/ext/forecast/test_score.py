@@ -180,7 +180,7 @@ def test_what_cannot_be_scored_is_said(directory: Path, capsys: pytest.CaptureFi
     assert "1 line(s)" in capsys.readouterr().err
     path.write_text("")
     assert score(directory) == 2
-    assert "no forecast has come true yet" in capsys.readouterr().err
+    assert "no forecast job has started yet" in capsys.readouterr().err
     path.unlink()
     assert score(directory) == 2
     assert "no manager with forecasts has run here" in capsys.readouterr().err

@@ -334,8 +334,8 @@ def test_the_bundled_programs_are_built_without_a_source(tmp_path: Path) -> None
 @needs_c
 @pytest.mark.parametrize("arguments, message", [
     (["--source", "nix.tar.gz"], "no such file"),
-    (["--source", "text"], "text: no archive, or not all of it (expected is a .tar"),
-    (["--source", "cut.tar.gz"], "cut.tar.gz: no archive, or not all of it"),
+    (["--source", "text"], "text: not an archive, or not complete (expected a .tar"),
+    (["--source", "cut.tar.gz"], "cut.tar.gz: not an archive, or not complete"),
     (["--source", "NPB3.4", "--apps", "ep", "--work", "text"], "another place with --work"),
     (["--source", "NPB3.4", "--apps", "ep", "--work", "mine"], "mine/ep is there and was not made"),
     (["--source", "empty"], "no NPB-MPI in it"),
@@ -402,7 +402,7 @@ def test_the_files_for_the_suite() -> None:
      "make: *** No rule to make target 'ft'.  Stop."),
     (" no class F\nmake[1]: *** [Makefile:9: config] Error 1\nmake: *** [cg] Error 2\n",
      "no class F"),
-    ("just this\n", "just this"), ("", "make ended with status 2 and said nothing")])
+    ("just this\n", "just this"), ("", "make ended with status 2 and printed nothing")])
 def test_the_first_error_of_a_compiler(output: str, error: str) -> None:
     assert first_error(output, 2) == error
 

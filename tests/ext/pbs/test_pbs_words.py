@@ -56,7 +56,7 @@ def test_what_is_asked_for(text: str, wanted: dict[str, Any]) -> None:
     ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"),
     ("select=2:host=n0+1:host=n1", "spreads chunks"), ("select=1:host=n[", "not a name of a host"),
     ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=1:ncpus=2:mem=1gb+1:ncpus=4:mpiprocs=2:mem=1gb", "one kind"),
-    ("select=1:ncpus=1+1:ncpus=2:mpiprocs=2,place=scatter", "evenly"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
+    ("select=1:ncpus=1+1:ncpus=2:mpiprocs=2,place=scatter", "evenly"), ("select=x", "not of the form"), ("nodes=n1+n2", "not of the form"),
     ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "cannot be used"),
     ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])
 def test_what_vrm_cannot_give_is_refused(text: str, why: str) -> None:

@@ -619,7 +619,7 @@ def test_what_is_no_order_is_one_line(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("policy, message", [
     ("open x number x free", "names a node order, and so does `weighted`; leave one out"),
-    ("mine:first", "node orders go with compact, spare, strip, pack"),
+    ("mine:first", "NodeOrder works with compact, spare, strip, pack"),
 ])
 def test_orders_go_with_policies_of_vrm(policy: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):

@@ -142,7 +142,7 @@ def test_what_a_session_has_given_up_does_not_run_later(place: Path, monkeypatch
             session._process.send_signal(signal.SIGSTOP)
         late = session.submit("./tells")
         session._process.send_signal(signal.SIGKILL)
-        for job, text in ((runs, "job 0 has started and goes on"), (waits, "the manager has ended"),
+        for job, text in ((runs, "job 0 has started and continues"), (waits, "the manager has ended"),
                           (late, "the manager has ended")):
             with pytest.raises(SessionError, match=text):
                 job.result(LIMIT)
@@ -305,5 +305,5 @@ def test_what_is_wrong_is_said_at_once(place: Path) -> None:
         Session("vrm.yaml", Nodes=2)
     with pytest.raises(ConfigError):
         Session(Nods=2)
-    with pytest.raises(SessionError, match="no manager has begun: .*"):
+    with pytest.raises(SessionError, match="the manager did not start: .*"):
         Session(**{**KEYS, "Launcher": {"Kind": "direct", "Options": ["-x"]}})

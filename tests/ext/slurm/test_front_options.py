@@ -429,7 +429,7 @@ def test_each_command_says_what_it_is(name: str) -> None:
         assert (done.code, done.err) == (0, "") and not counter.done and not counter.asked, (word, done)
         said = "pbs_version = vrm\n" if pbs else "slurm 22.05.8\n"
         assert done.out == said if "ersion" in word or word == "-V" else name in done.out.partition("\n")[0]
-    assert "nothing that a script asks for" in run(counter, "sbatch", "job.sh", script=b"#!/bin/sh\n#SBATCH --help\n").err
+    assert "not valid in a script" in run(counter, "sbatch", "job.sh", script=b"#!/bin/sh\n#SBATCH --help\n").err
 
 
 @pytest.mark.parametrize("name, app, shown", [

@@ -145,7 +145,7 @@ def test_one_that_waits_for_its_job_is_told_what_goes_on(mortal: Mortal) -> None
     assert (one.returncode, out) == (1, b"Submitted batch job 1\n")
     assert b"sbatch: error: the manager of vrm has ended; job 1 was submitted" in err
     out, err = two.communicate(timeout=60)
-    assert two.returncode == 1 and out == b"" and b"srun: error: the manager of vrm has ended; its job goes on" in err
+    assert two.returncode == 1 and out == b"" and b"srun: error: the manager of vrm has ended; its job continues" in err
     (mortal.site.root / "go").touch()
     wait_until(lambda: not mortal.site.running(), "it has ended")
 
@@ -166,7 +166,7 @@ def test_vrm_submit_is_answered_by_the_journal(site: Site, tmp_path: Path) -> No
     site.program("a", "true")
     mortal.start("unanswered")
     done = site.run("submit", "a", "1", "--hold")
-    assert (done.returncode, done.stdout) == (0, "job 0: taken; then the manager has ended\n"), done
+    assert (done.returncode, done.stdout) == (0, "job 0: accepted; then the manager ended\n"), done
     mortal.dead()
     assert mortal.jobs() == [0]
 

@@ -204,7 +204,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path, queue: Path, capsys: Any) -
     assert run_all(simulated(tmp_path, queue, Grid=grid), out) == 0
     assert len(list(out.glob("*/run.json"))) == 12
     assert run_all(simulated(tmp_path, queue, Keys={**MACHINE, "Nodes": 5}), out) == 2
-    assert "holds a run of other settings or another queue" in capsys.readouterr().err
+    assert "holds a run with other settings or another queue" in capsys.readouterr().err
     queue.write_text(queue.read_text().replace("ep", "bt"))
     assert run_all(simulated(tmp_path, queue), out) == 2
 

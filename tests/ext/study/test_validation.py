@@ -240,7 +240,7 @@ def test_what_cannot_be_replayed_is_told_with_the_mend(tmp_path: Path, monkeypat
     rules = Rules("FCFS", "none", "compact")
     with pytest.raises(ValidationError, match=r"no line for cg.A.x on 2 rank\(s\)"):
         validate([row], rules, (Node("n0", (4,)),), estimates_of({("cg.A.x", 4): 4.0}))
-    with pytest.raises(ValidationError, match="job 0 .* fits on no nodes"):
+    with pytest.raises(ValidationError, match="job 0 .* does not fit on the nodes"):
         validate([row], rules, (Node("n0", (1,)),))
 
 

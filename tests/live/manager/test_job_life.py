@@ -228,7 +228,7 @@ def test_submit_takes_what_a_line_takes(site: Site) -> None:
     assert site.run("submit", "tell.x", "1", "9", "--after", "0-1").returncode == 0
     shows(site, {0: ("queued", True, []), 1: ("queued", True, []), 2: ("queued", False, [0, 1])})
     assert "wanted the ids" in site.run("submit", "tell.x", "1", "9", "--after", "7-5").stderr
-    assert "no job before it has the name `x`" in site.run(
+    assert "it waits for job `x`, but no earlier job has this name" in site.run(
         "submit", "tell.x", "1", "9", "--after", "x").stderr
     assert "depends on job 9" in site.run("submit", "tell.x", "1", "9", "--after", "9").stderr
     assert site.run("release", "all").returncode == 0
@@ -409,7 +409,7 @@ def test_jobs_wait_for_names(site: Site) -> None:
     assert list(site.statuses().values()) == [
         "completed", "failed", "completed", "completed", "completed", "cancelled", "refused",
         "completed"]
-    assert site.rows()[6].reason.startswith("no job before it has the name `later`")
+    assert site.rows()[6].reason.startswith("it waits for job `later`, but no earlier job has this name")
     assert started(site)[-3:] == [0, 2, 3]
 
 

@@ -257,7 +257,7 @@ def test_other_nodes_than_before(site: Site) -> None:
     on(1, 1)
     (site.bin / "long.x.go").touch()
     done = site.run(SLURM_JOB_ID="2")
-    assert "the nodes are others than before" in done.stdout
+    assert "the nodes have changed" in done.stdout
     assert started(site) == [0, 1, 1, 2] and set(site.statuses().values()) == {"completed"}
     assert site.rows()[0].cores == "n0:0/0"
     assert all(site.rows()[i].cores.endswith(":0/0") and not site.rows()[i].cores.startswith("n0:")
@@ -271,7 +271,7 @@ def test_a_job_that_runs_on_nodes_that_are_gone_is_ended(site: Site) -> None:
     configure(site, Nodes=1, Cores=2, Emulate=True)
     manager = site.start()
     wait_until(lambda: started(site) == [0, 1, 1], "it is ended and runs anew")
-    assert "nodes that are not there any more" in site.said(manager)
+    assert "nodes that are missing" in site.said(manager)
     (site.bin / "long.x.go").touch()
     site.finish(manager)
     assert set(site.statuses().values()) == {"completed"}
@@ -313,7 +313,7 @@ def test_a_job_that_failed_on_nodes_that_are_gone_was_interrupted(site: Site) ->
     configure(site, Nodes=1, Cores=2, Emulate=True)
     (site.bin / "long.x.go").touch()
     done = site.run()
-    assert "#1 long.x waits again: interrupted: n0 is not there any more" in done.stdout
+    assert "#1 long.x waits again: interrupted: n0 is missing" in done.stdout
     assert started(site) == [0, 1, 1, 2] and set(site.statuses().values()) == {"completed"}
 
 

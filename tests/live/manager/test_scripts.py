@@ -131,7 +131,7 @@ def test_what_is_no_script_is_refused_with_the_reason(anywhere: Site) -> None:
         (site.bin / name).write_text(text, newline="")
     os.mkfifo(site.bin / "pipe.sh")
     script(site.bin / "others.sh", "echo\n", 0o666)
-    wrong = {"plain.sh": "is not a script: its first line must say who reads it",
+    wrong = {"plain.sh": "is not a script: its first line must name its interpreter",
              "dos.sh": "has DOS line ends", "empty.sh": "is not a script", "long.sh": "is longer than",
              "pipe.sh": "is not a file", "none.sh": "does not exist", "others.sh": "may be written by everybody"}
     site.lines(*(f"{name} 1 60 script=1" for name in wrong))

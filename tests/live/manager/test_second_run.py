@@ -66,7 +66,7 @@ def first_run(site: Site, how: str) -> None:
         manager.send_signal(signal.SIGINT)
     said = site.finish(manager)
     if how != "kill -9":
-        assert "still wait and 1 that the stop has ended: the same command continues them" in said
+        assert "still wait and 1 ended by the stop: the same command continues them" in said
     assert ran(site) == ["completed", "failed", "stopped"] or how == "kill -9"
     (site.bin / "wait.go").touch()
     (site.bin / "once.mended").touch()
@@ -268,7 +268,7 @@ def test_an_emptied_queue_cancels_nothing(place: Site) -> None:
     manager = place.start("run")
     wait_until(lambda: ran(place) == ["a"], "the first runs")
     place.queue.write_text("")
-    wait_until(lambda: "has no lines any more" in place.said(manager), "the manager says so")
+    wait_until(lambda: "is now empty" in place.said(manager), "the manager says so")
     (place.bin / "wait.go").touch()
     place.finish(manager)
     assert ran(place) == ["a", "b"] and manager.returncode == 1

@@ -222,12 +222,12 @@ FAILURES = {
                 "ssh: connect to host n2 port 22: Connection refused"),
     "has no key": ("echo 'Warning: something' >&2\necho 'user@n2: Permission denied (publickey).' "
                    ">&2; exit 255", r"Permission denied.*\(ssh must work without a password"),
-    "ends at once": ("exit 0", "its agent ended without a word"),
+    "ends at once": ("exit 0", "its agent ended and printed nothing"),
     "hangs": ("exec sleep 600", "no answer within 0.5 s$"),
     "asks and hangs": ("echo 'Password:'; sleep 600", "no answer within 0.5 s; it said: Password:"),
-    "talks without end": ("exec yes nonsense", "something else than an agent answers there: nons"),
-    "talks without a line": ("exec tr '\\0' x < /dev/zero", "something else than an agent answers"),
-    "closes its output": ("exec sleep 600 > /dev/null 2>&1", "its agent ended without a word"),
+    "talks without end": ("exec yes nonsense", "something other than an agent answers there: nons"),
+    "talks without a line": ("exec tr '\\0' x < /dev/zero", "something other than an agent answers"),
+    "closes its output": ("exec sleep 600 > /dev/null 2>&1", "its agent ended and printed nothing"),
     "is another vrm": ("echo '{\"vrm\":1,\"facts\":{}}'; exec cat > /dev/null",
                        "cannot be read.*same version of vrm"),
     "has no CPU": ("echo '{\"vrm\":1,\"facts\":{\"files\":{},\"cpuset\":[],\"mask\":[],"
@@ -313,7 +313,7 @@ def test_facts_travel_whole(tmp_path: Path) -> None:
 def test_a_lost_connection_is_no_lost_node(nodes: StandIn) -> None:
     loop = nodes.make("n1", "n2").start()
     os.kill(nodes.pids("n1")[0], signal.SIGKILL)
-    assert loop.next(NodeLost) == NodeLost("n1", "its agent ended without a word")
+    assert loop.next(NodeLost) == NodeLost("n1", "its agent ended and printed nothing")
     assert loop.next(NodeUp).host == "n1" and nodes.tries("n1") == 2
     loop.agents.sweep(1)
     assert {loop.next(Swept).host, loop.next(Swept).host} == {"n1", "n2"}

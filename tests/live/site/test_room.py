@@ -174,8 +174,8 @@ def test_a_job_that_is_interrupted_and_finds_fewer_nodes_waits(wide: Site) -> No
     other = wide.start("--once")
     said = wide.finish(other)
     assert "Traceback" not in said, said
-    assert "runs on nodes that are not there any more" in said
-    assert "#0 wait.x waits again: interrupted: n0, n1 are not there any more" in said
+    assert "runs on nodes that are missing" in said
+    assert "#0 wait.x waits again: interrupted: n0, n1 are missing" in said
     assert "1 of them for more nodes than there are" in said
     wide.nothing_left()
     emulate(wide, 2)

@@ -265,7 +265,7 @@ def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
     (["sh", "-c", "echo hm >&2; exec sleep 600"],
      "cannot be reached: no answer within 0.4 s; it said: hm"),
     (["yes", "I am a login script"],
-     "cannot be reached: something else than a runner answers there")])
+     "cannot be reached: something other than a runner answers there")])
 def test_a_node_that_cannot_be_reached(place: Path, way: Sequence[str], message: str) -> None:
     for nodes in made(place, way, 30.0 if way[0] == "yes" else 0.4):
         assert nodes.failure("job", ["true"]) == f"n5: {message}"

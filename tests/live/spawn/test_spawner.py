@@ -1016,7 +1016,7 @@ def test_a_live_marker_is_not_launched_again(place: Path) -> None:
         started = desk.await_event(1, Started)
     with Spawner() as second:
         again = Desk(place, second)
-        with pytest.raises(ValueError, match=f"lives already, as process {desk.sessions[0]} on"):
+        with pytest.raises(ValueError, match=f"runs already, as process {desk.sessions[0]} on"):
             again.launch(1, ["true"])
         os.kill(started.pid, signal.SIGKILL)
         wait_until(lambda: not again.marker(1).exists(), "end of the marker")

@@ -51,8 +51,8 @@ with the least mean wait (of those for the mean wait, with the least makespan)."
 CONFIDENT = 0.8
 """The share of draws in which rules must be the best, or as good, to be the winner."""
 
-CALIBRATED = "The ranges of times are calibrated by how much work as many earlier jobs were."
-UNCALIBRATED = ("The ranges are those of the draws, not calibrated: for that {needed} jobs must have ended (--history "
+CALIBRATED = "The ranges of times are calibrated with earlier jobs."
+UNCALIBRATED = ("The ranges are not calibrated: for that {needed} jobs must have ended (--history "
                 "names earlier runs).")
 """What is said of ranges."""
 

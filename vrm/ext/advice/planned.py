@@ -53,7 +53,7 @@ def plan(workload: File, machine: File | Machine | None = None, rules: Rules = R
                                 "(--first, --last, --jobs)")
     if not jobs:
         reasons = "".join(f"; {reason}: {number}" for reason, number in source.dirt.items())
-        raise WorkloadError(f"{workload}: there is no job in it{reasons}")
+        raise WorkloadError(f"{workload}: it has no jobs{reasons}")
     known = lessons(measured.history)
     expectations = measured.expectations(rules, known)
     past = History()

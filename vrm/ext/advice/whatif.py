@@ -144,7 +144,7 @@ def recommend(sizes: Sequence[Size], walltime: float | None) -> tuple[int | None
     sure = [at for at in able if sizes[at].chance >= SURE]
     if not sure:
         best = max(able, key=lambda at: (sizes[at].chance, sizes[at].done, -sizes[at].nodes))
-        return None, (f"on none of them all jobs are done in {time_text(walltime)} with a chance of "
+        return None, (f"with none of these sizes are all jobs done in {time_text(walltime)} with a chance of "
                       f"{100 * SURE:.0f} %; with {sizes[best].nodes} nodes it is "
                       f"{100 * sizes[best].chance:.0f} %, and 90 % of the draws take at most "
                       f"{time_text(sizes[best].makespan.p90)}: ask for longer, or for more nodes")

@@ -31,7 +31,7 @@ LOWEST, HIGHEST = 0.6, 0.995
 NARROWEST = 60.0
 """Seconds that a range is taken to be wide at the least, where widths are a measure."""
 
-UNCALIBRATED = f"uncalibrated: fewer than {NEEDED} forecasts have come true"
+UNCALIBRATED = f"uncalibrated: fewer than {NEEDED} forecast jobs have started"
 """What is said of ranges that are as they were drawn."""
 
 

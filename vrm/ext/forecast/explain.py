@@ -66,7 +66,7 @@ class Reason(NamedTuple):
         return self.earlier > EARLIER
 
 
-HELD = Reason("held", "somebody holds it (`vrm release` lets it go)", "held")
+HELD = Reason("held", "it is held (`vrm release` releases it)", "held")
 """Of a job that is held."""
 
 
@@ -121,8 +121,8 @@ class Explainer:
         bound = state.reservations.of_job(job_id)
         if bound is not None:
             text = why_bound(bound, self.frozen.now)
-            reason = Reason("bound", f"it is bound: it waits for {text}", text,
-                            what_if="it were bound to no reservation")
+            reason = Reason("bound", f"it waits for {text}", text,
+                            what_if="it were in no reservation")
             return Explanation(job, start, (self._tried(reason, job, self.frozen.unbound(job_id)),))
         if job_id in state.queue.outside:
             return Explanation(job, start, tuple(self._limited(job)))
@@ -239,11 +239,11 @@ class Explainer:
         scheduler = self.frozen.run.scheduler
         if not scheduler.interval:
             return Reason("next", "its turn comes", "its turn comes")
-        text = f"it is decided every {scheduler.interval:g} s what starts"
+        text = f"starts are decided every {scheduler.interval:g} s"
         if scheduler.starts:
-            text += f", and no more than {scheduler.starts} head{'s' * (scheduler.starts > 1)} of the queue then"
+            text += f", at most {scheduler.starts} head{'s' * (scheduler.starts > 1)} of the queue then"
         return self._tried(Reason("interval", text, f"decided every {scheduler.interval:g} s",
-                                  what_if="that were decided at every moment"), job,
+                                  what_if="starts were decided at every event"), job,
                            self.frozen.at_every_moment())
 
     def _reserved(self, job: Job, start: float) -> Reason | None:
@@ -334,8 +334,8 @@ class Explainer:
                 if tried is not None:
                     return [tried]
             if self.frozen.later:
-                reason = self._tried(Reason("order", "jobs of the queue file that are still to come go first",
-                                            "behind jobs that are to come", what_if="they did not come"),
+                reason = self._tried(Reason("order", "later jobs of the queue file start before it",
+                                            "behind later jobs of the queue file", what_if="they were not submitted"),
                                      job, replace(self.frozen, later=()))
                 return [reason] * reason.checked
         return found
@@ -463,13 +463,13 @@ class Explainer:
         if mine != theirs:
             return f"is ahead by its priority ({theirs} against {mine})"
         if queue.ordering.name == "FCFS":
-            return f"is ahead: it came at {clock(other.submit, now)}, this one at " \
+            return f"was submitted first, at {clock(other.submit, now)}, this one at " \
                    f"{clock(job.submit, now)}" if other.submit != job.submit else \
-                   "is ahead: it came before it"
+                   "was submitted first"
         values = [queue.ordering.key(one, now, queue.nodes_of(one))[0] for one in (other, job)]
         high, low = (f"{-value:.4g}" for value in values)
         if high == low:
-            return f"is ahead: equal by {queue.ordering.name} ({high}), and it came before it"
+            return f"is ahead: equal by {queue.ordering.name} ({high}), and it was submitted first"
         return f"is ahead by {queue.ordering.name} ({high} against {low})"
 
 

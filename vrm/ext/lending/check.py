@@ -115,12 +115,12 @@ def check(trial: Trial) -> Verdict:
     if not made:
         return Verdict("unchecked", f"it runs for {rigid[0].seconds:.2f} s, too short for any change", rigid, changed)
     if not followed:
-        return Verdict("affinity", f"right after {made} changes, but its number of threads stays: "
+        return Verdict("affinity", f"correct after {made} changes, but its number of threads stays: "
                        + (why or "it has opened no parallel region of an OpenMP runtime that is followed"),
                        rigid, changed)
     seen = sorted(frozenset().union(*(ran.threads for ran in changed)))
-    return Verdict("malleable", f"right after {made} changes, {followed} of them followed, with "
-                   f"{', '.join(map(str, seen))} threads a rank", rigid, changed)
+    return Verdict("malleable", f"correct after {made} changes; its threads followed {followed} of them, with "
+                   f"{', '.join(map(str, seen))} threads per rank", rigid, changed)
 
 
 def _wrong(ran: CheckRun) -> str:

@@ -43,7 +43,7 @@ def _reservations(text: str) -> str:
     "mates": (whole, "a number of jobs that lend to one, as mates=2"),
     "when": (_when, "when=earlier, when=always or when=gain: whether a job must end earlier than by waiting, and "
              "if so by more than its mates lose"),
-    "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend puts off"),
+    "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend delays"),
 })
 def sd(max_slowdown: float | None = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
        when: str = "earlier", reservations: str = "head") -> Dispatcher:

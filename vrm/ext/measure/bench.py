@@ -264,7 +264,7 @@ def _complaint(launcher: Launcher, output: Path, errors: Path) -> str:
         lines = [line for line in lines if not _NOISE.search(line)]
         if lines:
             return lines[first][:200]
-    return "it said nothing"
+    return "it printed nothing"
 
 
 @contextlib.contextmanager

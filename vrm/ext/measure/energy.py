@@ -125,13 +125,13 @@ def of_slurm(job: str) -> MeasuredEnergy:
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MeasureError(f"sacct cannot be asked: {error}") from None
+        raise MeasureError(f"sacct cannot be run: {error}") from None
     line = next(iter(said.stdout.splitlines()), "")
     words = line.split("|")
     try:
         seconds, joules, nodes = float(words[0]), float(words[1] or 0), int(words[2])
     except (ValueError, IndexError):
-        raise MeasureError(f"sacct says nothing of {job}: "
+        raise MeasureError(f"sacct has no record of {job}: "
                            f"{(said.stderr or said.stdout).strip()[:200] or 'there is no such job'}") from None
     if seconds <= 0 or joules <= 0 or nodes < 1:
         raise MeasureError(f"Slurm's accounting has no energy of {job}: the site does not gather it "

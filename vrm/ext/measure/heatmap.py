@@ -33,7 +33,7 @@ Key = tuple[str, str, str]
 LOW_SHARE = 0.9
 """A rank that had its core for less than this part of its time was disturbed from outside."""
 
-TOO_SHORT = "it says that it took 0 s, with which nothing compares; take a larger class"
+TOO_SHORT = "it reports that it took 0 s, which cannot be compared; use a larger class"
 
 LOW_OVERLAP = 0.5
 """Below this part of the time spent computing a partner hardly disturbs: its runs are too short."""

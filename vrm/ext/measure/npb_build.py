@@ -220,7 +220,7 @@ def _unpack(archive: Path, into: Path) -> None:
                     os.utime(into / target, (member.mtime, member.mtime))
                 # The suite has neither links nor devices: anything else is passed over.
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise BuildError(f"{archive}: no archive, or not all of it (expected is a .tar, packed or "
+        raise BuildError(f"{archive}: not an archive, or not complete (expected a .tar, compressed or "
                          "not); download it again") from error
     except OSError as error:
         raise BuildError(f"{archive}: cannot be unpacked in {into}: {error.strerror or error}"
@@ -401,7 +401,7 @@ def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, rank
             added[remedy.language].append(remedy.flag)
     made = tree / "bin" / built.path.name
     if not made.is_file():
-        return replace(built, status=FAILED, message=f"make said nothing wrong, but made no "
+        return replace(built, status=FAILED, message=f"make reported no error, but did not build "
                                                      f"{made.name}")
     # Copied aside and renamed: nobody sees half an executable, a running one stays whole.
     partial = built.path.with_name(f".{built.path.name}.{os.getpid()}")
@@ -452,7 +452,7 @@ def first_error(output: str, status: int) -> str:
             return f"{place}{line.strip()}" if line.startswith("Error:") else line.strip()
     # Else the last words before make's own.
     last = [line.strip() for line in lines if line.strip() and not _MAKE.match(line)]
-    return last[-1] if last else f"make ended with status {status} and said nothing"
+    return last[-1] if last else f"make ended with status {status} and printed nothing"
 
 
 # ------------------------------------------------------------------------------- the bundled

@@ -346,7 +346,7 @@ def _equal(text: str, what: str) -> tuple[int, dict[str, str], list[str]]:
         try:
             count, each = chunk(part)
         except ValueError:
-            raise Illegal(what, f"`{part}` is none of the forms 2, 2:ncpus=4") from None
+            raise Illegal(what, f"`{part}` is not of the form 2 or 2:ncpus=4") from None
         named = [each.pop(key) for key in ("host", "vnode") if key in each]
         hosts += named[:1] * count
         if same is not None and each != same:

@@ -189,11 +189,11 @@ class HostKeyPolicy(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has
             what = f"{key.get_name()} SHA256:{digest}"
             if self.checking == "yes" or not terminal():
                 raise SSHException(f"its key ({what}) is in no file of known hosts; compare it with the site's "
-                                   f"and take it by `ssh` once")
+                                   f"and accept it with `ssh` once")
             answer = ask(f"{printable(hostname)} is not known yet. Its key is {what}.\n"
                          "Is it the site's (yes/no)? ", secret=False)
             if answer.strip().lower() != "yes":
-                raise SSHException("its key was not taken")
+                raise SSHException("its key was not accepted")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = self.path.read_bytes() if self.path.exists() else b""
         with open(self.path, "ab") as file:
@@ -235,9 +235,9 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
                     allowed, done = further, []
                     break
             else:
-                raise AuthenticationException(f"it allows {', '.join(allowed)}, and took none of what was tried "
+                raise AuthenticationException(f"it allows {', '.join(allowed)}, and accepted none of what was tried "
                                               f"({', '.join(tried) or 'nothing'})")
-        raise AuthenticationException(f"it wants more than {PROOFS} proofs")
+        raise AuthenticationException(f"it asks for more than {PROOFS} proofs of identity")
 
     def _keys(self, transport: Any) -> list[str] | None:
         for key in self._all_keys():
@@ -266,7 +266,7 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
             try:
                 yield PKey.from_path(path)
             except (TypeError, PasswordRequiredException):
-                words = ask(f"The words that unlock {path}: ")
+                words = ask(f"Passphrase of {path}: ")
                 try:
                     yield PKey.from_path(path, words.encode())
                 except (ValueError, SSHException):

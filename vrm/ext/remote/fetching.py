@@ -95,7 +95,7 @@ def listed(files: Any, source: str, done: Fetched) -> Iterator[Remote]:
             path = (*above, entry.filename)
             shown = printable("/".join(path))
             if wrong(entry.filename):
-                done.refused.append(f"{shown}: no name that is taken")
+                done.refused.append(f"{shown}: this name is not allowed")
             elif stat.S_ISDIR(entry.st_mode or 0):
                 if len(path) < DEEPEST:
                     waiting.append(path)

@@ -97,7 +97,7 @@ class Host:
         try:
             return self.connection.sftp()
         except (SSHException, EOFError, OSError) as error:
-            raise Trouble(f"{self.name} gives no files by sftp ({error}); ask the site for it") from error
+            raise Trouble(f"{self.name} does not offer files by sftp ({error}); ask the site for it") from error
 
     def _started(self, script: str, terminal: bool) -> Any:
         login = "exec $(command -v bash || command -v sh) -lc \"$0\""
@@ -109,13 +109,13 @@ class Host:
             channel.exec_command(shlex.join(["sh", "-c", login, script]))
             return channel
         except (OSError, SSHException, EOFError) as error:
-            raise Trouble(f"the connection to {self.name} does not take the command: {error}; try again") from error
+            raise Trouble(f"the connection to {self.name} does not accept the command: {error}; try again") from error
 
     def _status(self, channel: Any) -> int:
         status = channel.recv_exit_status()
         if status < 0:
             raise Trouble(f"the connection to {self.name} broke, or the command there was killed; what runs in a batch "
-                          "job goes on")
+                          "job continues")
         return int(status)
 
 

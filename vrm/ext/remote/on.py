@@ -45,8 +45,7 @@ def own(prog: str) -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser, prog=prog)
     setup = command(commands, "setup", _setup, "install vrm there, or update it, in a directory of its own", [],
                     f"{prog} setup\n{prog} setup --wheelhouse wheelhouse",
-                    "What is installed is the vrm that you type this with. Runs go on with the version that they began "
-                    "with.")
+                    "Installs the vrm that you type this with. Runs continue with the version that started them.")
     setup.add_argument("--wheelhouse", metavar="DIR", default="",
                        help="a directory of wheels to install from, where the other machine has no internet")
     setup.add_argument("--python", metavar="PATH", default="", help="the Python to use there, 3.10 or newer")

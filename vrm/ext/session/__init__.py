@@ -198,7 +198,7 @@ class Session:
         while not self._runs():
             if self._process.poll() is not None or time.monotonic() > until:
                 said_last = self.log.read_bytes()[first:].decode(errors="replace").strip()
-                raise SessionError(f"no manager has begun: {said_last or 'it says nothing'}")
+                raise SessionError(f"the manager did not start: {said_last or 'it printed nothing'}")
             time.sleep(POLL)
 
     def ask(self, command: dict[str, Any]) -> None:
@@ -338,7 +338,7 @@ class Session:
                 self.ask({"do": "cancel", "ids": list(map(str, waiting))})
         for job in (*sent.values(), *jobs.values()):
             job.set_exception(error if job._started is None else SessionError(
-                f"{error}; job {job.id} has started and goes on: what becomes of it will be in {self._run.jobs} when a "
+                f"{error}; job {job.id} has started and continues: its result will be in {self._run.jobs} when a "
                 "manager runs here again"))
             job._known.set()
 

@@ -225,7 +225,7 @@ class Attached(LaterAnswer):
         """The exit status of the job, when it has ended and all that it printed was passed on."""
         found = self._counter.jobs([self.id])
         if not found:
-            return Answer(err=f"{self._command}: error: job {self.id} is not known any more\n", code=1)
+            return Answer(err=f"{self._command}: error: job {self.id} is no longer known\n", code=1)
         job = found[0]
         self._say(job)
         over = job.state.ended and not job.ending

@@ -36,7 +36,7 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
             found += _on(single, ANY)
             continue
         if kind not in _KINDS:
-            raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
+            raise options.error(f"--dependency: `{kind}` is not one of {', '.join(_KINDS)}, singleton")
         if not ids:
             raise options.error(f"--dependency: {kind} names no job")
         together: dict[float, set[int]] = {}
@@ -48,8 +48,8 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
                 continue
             for index in indices:
                 if index not in array:
-                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, for which task "
-                                        f"{index} of this one would wait for ever")
+                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, so task "
+                                        f"{index} of this one would never start")
                 own[index] += _on([array[index]], OK)
         for delay, these in together.items():
             found += _on(sorted(these), _KINDS[kind], delay)

@@ -224,7 +224,7 @@ class Until(LaterAnswer):
 def _script_options(text: bytes, path: str) -> Mapping[str, str]:
     """The options in a script's lines of `#SBATCH`; Refused for what is not a script."""
     if not text.strip():
-        raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of who reads it")
+        raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of its interpreter")
     if len(text) > LARGEST:
         raise OPTIONS.error(f"{path} is longer than {LARGEST} bytes")
     if not text.startswith(b"#!"):
@@ -246,7 +246,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
             except Refused as error:
                 raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
             except HelpAnswer as told:
-                raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
+                raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is not valid in a script") from told
             if rest:
                 raise OPTIONS.error(f"{path}:{number}: " + (
                     NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))

@@ -67,9 +67,9 @@ def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
         elif wish.nodes is None:
             wish.nodes, together = (1, 1), total
         else:
-            raise Wrong(f"--gpus={total}: so many cannot be shared out equally; say --gpus-per-node or --gpus-per-task")
+            raise Wrong(f"--gpus={total}: this number cannot be shared equally; use --gpus-per-node or --gpus-per-task")
     elif total and total != each * wish.tasks:
-        raise Wrong(f"--gpus={total} is not what the other options of GPUs come to")
+        raise Wrong(f"--gpus={total} contradicts the other options of GPUs")
     wish.gpus = each, together
 
 

@@ -171,7 +171,7 @@ class OpenMPI(Launcher):
         if len(node.name) + len(text) > SLOT_LIMIT:
             raise LaunchError(
                 f"job {job_id}: host name and slot text of rank {slot.rank} have "
-                f"{len(node.name) + len(text)} characters, of which Open MPI takes "
+                f"{len(node.name) + len(text)} characters, and Open MPI accepts "
                 f"{SLOT_LIMIT}: `{node.name} slot={text}`; take fewer cores for each rank")
         return f"rank {slot.rank}={node.name} slot={text}\n"
 

@@ -38,7 +38,7 @@ def change(live: LiveRun, changed: Mapping[str, Any], reason: str, instead: Any 
     if not isinstance(changed, Mapping) or not isinstance(instead, (Mapping, type(None))):
         raise TypeError("rules are a mapping")
     if instead is not None and instead != before.record():
-        raise RulesRefused("they have been changed in the meantime")
+        raise RulesRefused("they were changed in the meantime")
     rules = replace(Rules.read({**before.record(), **changed}), queues=before.queues)
     for name, key in KEYS.items():
         if name not in CHANGEABLE and getattr(rules, name) != getattr(before, name):
@@ -103,8 +103,8 @@ def go_on(live: LiveRun, past: Past) -> None:
         return
     rules = past.in_force(live.settings.rules)
     if past.rules["was"] != live.settings.rules.record():
-        live.tell("note", "the configuration says other rules than when those of the run were changed: "
-                          "it counts")
+        live.tell("note", "the rules in the configuration were edited after the rules of the run were changed: "
+                          "the configuration is used")
         return
     if rules == live.rules:
         return
@@ -112,7 +112,7 @@ def go_on(live: LiveRun, past: Past) -> None:
         schedule_by(live, rules)
         past.state = live.state
     except RulesRefused as error:
-        live.tell("warning", f"the rules of the run had been changed, and this cannot go on: {error}; "
-                             "those of the configuration count")
+        live.tell("warning", f"the rules of the run had been changed, and the change cannot continue: {error}; "
+                             "the rules of the configuration are used")
         return
     live.tell("note", f"{told(live.rules)}, as changed before ({show(past.rules['reason'], 300)})")

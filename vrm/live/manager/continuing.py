@@ -94,7 +94,7 @@ class Continuing(Part):
         granted = codec.nodes_record(live.room.granted)
         more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", nodes), nodes):
-            live.tell("note", "the nodes are others than before; the run continues with these")
+            live.tell("note", "the nodes have changed; the run continues on the present ones")
         live.journal.append("run", format=FORMAT, run=self.run_id, time=live.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(live.run_directory), **live.place.record())
@@ -176,7 +176,7 @@ class Continuing(Part):
                           former=before if placement is None else None)
         missing = [] if placement is not None else self._missing(old, before)
         if missing and intent in ("", "node"):
-            running.why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there any more"
+            running.why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         live.running[job.id] = running
         live.state.adopt(running.start)
         marker = found.marker
@@ -197,7 +197,7 @@ class Continuing(Part):
             live.tell("note", f"#{job.id} {job.app} runs under {marker.host}; it is followed "
                               "by its files (`vrm requeue` or `vrm cancel` gives it up)")
         elif found.what == recovery.RUNNING and placement is None:
-            live.tell("warning", f"#{job.id} {job.app} runs on nodes that are not there any more"
+            live.tell("warning", f"#{job.id} {job.app} runs on nodes that are missing"
                                  f"{' (' + ', '.join(missing) + ')' if missing else ''}; ending it")
             ends.end_job(running, "node" if missing else "interrupted")
         elif found.what == recovery.RUNNING and intent:

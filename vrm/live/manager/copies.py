@@ -63,7 +63,7 @@ class Copies:
                 code, seconds = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
             del self._working[pid]
             if then is not None:
-                then("" if not code else os.strerror(code) if 0 < code < FAULT else "vrm failed at it", seconds)
+                then("" if not code else os.strerror(code) if 0 < code < FAULT else "an error in vrm", seconds)
         return bool(self._working)
 
 

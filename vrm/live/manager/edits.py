@@ -98,14 +98,14 @@ class Edits:
             numbers = fold([raws[line].number for line in found.new])
             many = "s" * ("," in numbers or "-" in numbers)
             jobs = f"job{'s' * (len(ids) > 1)} {fold(ids)}"
-            return (f"is not read any further: line{many} {numbers} {'were' if many else 'was'} changed after {jobs} had "
+            return (f"is no longer read: line{many} {numbers} {'were' if many else 'was'} changed after {jobs} had "
                     f"started or ended. Put the line{many} back, and append the new one{many} at the end; or type `vrm run "
                     f"--changed`, which runs the changed line{many} as new jobs")
         if raws:
-            return (f"is not read any further: some lines were removed that are equal to others, and it is not clear "
+            return (f"is no longer read: some lines were removed that are equal to others, and it is not clear "
                     f"which. Some of their jobs ({fold(ids)}) wait, and others do not. Put the lines back; `vrm cancel "
                     "ID` cancels a job that waits")
-        return ("has no lines any more, and jobs of it wait: they stay. Put the lines back; `vrm cancel ID` cancels a "
+        return ("is now empty, but jobs of its lines wait: they stay in the queue. Put the lines back; `vrm cancel ID` cancels a "
                 "job that waits")
 
     # What was done.

@@ -179,7 +179,7 @@ class Intake(Part):
         if not (live.running or len(live.state.queue)):
             held, begin = list(islice(book.held, 20)), book.next_begin
             if begin < math.inf:
-                waits = f"only jobs are left that are not to start yet, the first at {clock(begin, live.now)}"
+                waits = f"all jobs that are left start later, the first at {clock(begin, live.now)}"
             elif held:
                 waits = (f"only held jobs are left ({fold(sorted(held))}); `vrm release` or "
                          "`vrm cancel` lets the run continue")
@@ -243,7 +243,7 @@ class Intake(Part):
             missing = [number for number in each.ids if number >= len(self._of_file)]
             if missing:
                 raise ValueError(f"it depends on job {missing[0]} of the queue file, and a job can depend only "
-                                 "on such as came before it")
+                                 "on earlier jobs")
             for ids in to_ranges([self._of_file[number] for number in each.ids]):
                 yield each._replace(ids=ids)
 
@@ -374,7 +374,7 @@ class Intake(Part):
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
-                                    "depend only on such as came before it")
+                                    "depend only on earlier jobs")
         name = details.more.get("reservation")
         if name and not reason:
             state = self.live.state

@@ -58,7 +58,7 @@ class JobControl(Part):
         done, not_done = self.do(command["do"], [*named, *swept], name)
         wrong = [not_done[job_id] for job_id in named if job_id in not_done]
         if not done and not wrong:
-            wrong.append(f"there is no job to {command['do']} among these")
+            wrong.append(f"none of these jobs can be changed by {command['do']}")
         return {"ok": not wrong, "text": "\n".join([*(_sentence(jobs, what) for what, jobs in done.items()), *wrong])}
 
     # Each gives the end of a sentence about the job, or raises LifeError.

@@ -276,7 +276,7 @@ class Launches(Part):
         self.ends.take_back(running.job)
         node, = running.booking.placement.nodes
         if live.cluster.up >> node & 1:
-            live.tell("warning", f"{why}; nothing starts there for {CLOSED_FOR:g} s")
+            live.tell("warning", f"{why}; no job starts there for {CLOSED_FOR:g} s")
         self.nodes.close(node, live.now + CLOSED_FOR)
 
     def _replace_spawner(self, event: SpawnerLost) -> None:

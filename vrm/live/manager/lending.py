@@ -125,13 +125,13 @@ class LendingPart(Part):
             self._keep_clear(reserved(cluster, [(lender, found.cores)], now))
             live.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
-            return f"{what} to nobody: they stay free of its ranks until `vrm lend {lender} --back`"
+            return f"{what} to no job: its ranks leave them free until `vrm lend {lender} --back`"
         job = self._waiting(to).job
         placement = borrowed(job, cluster, [(lender, found.cores)], shrinks=job.malleable)
         if placement is None:
             raise LifeError(
                 f"job {to} needs {job.procs} rank(s) of {job.cores} core(s) and what else it asks for, and "
-                f"finds no room on {number} core(s) of {where}: lend more with --cores, or submit it with "
+                f"does not fit on {number} core(s) of {where}: lend more with --cores, or submit it with "
                 "--malleable, so that its ranks may have fewer cores")
         self._keep_clear(reserved(cluster, [(lender, found.cores)], now, job, placement))
         first = next(iter(live.state.queue.in_order(now)), None)

@@ -83,7 +83,7 @@ class Clock:
         return ("the machine's clock is right again" if not ahead else
                 "the machine's clock was set, or it slept: it is "
                 f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}; "
-                "this run goes on by its own clock, so that walltimes and waiting times stay right")
+                "this run continues with its own clock, so that walltimes and waiting times stay right")
 
 
 class LiveRun:

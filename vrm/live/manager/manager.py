@@ -293,7 +293,7 @@ class Manager:
         live, state, intake = self.live, self.live.state, self.intake
         ended = len(with_dependents(state.book.entries, stopped))
         left = ([f"{state.waiting} job(s) still wait"] * bool(state.waiting)
-                + [f"{ended} that the stop has ended"] * bool(ended))
+                + [f"{ended} ended by the stop"] * bool(ended))
         lacking = len(state.book.lacking)
         if left:
             live.tell("note", " and ".join(left) + (f" ({lacking} of them for more nodes than there are)" * bool(lacking))

@@ -58,7 +58,7 @@ class Orders(Part):
         """The answer to a command that an earlier manager has carried out."""
         ids = self._made.get(name, [])
         text = f"job{'s' * (len(ids) > 1)} {fold(ids)}: " if ids else ""
-        return {"ok": True, "text": f"{text}taken before the manager was restarted",
+        return {"ok": True, "text": f"{text}accepted before the manager was restarted",
                 **({"id": ids[0], "ids": ids} if ids else {})}
 
     def waiting(self) -> list[tuple[str, control.Command]]:
@@ -71,7 +71,7 @@ class Orders(Part):
             if not self.gone:
                 self.gone = True
                 self.stopping.stop(f"{error.filename} was removed or renamed: it holds the records of this run, which "
-                                   "cannot go on; `Log` in the configuration names a directory that nobody removes",
+                                   "cannot continue; set `Log` to a directory that nobody removes",
                                    kill=True)
         except OSError as error:
             self.live.disk_trouble(f"{run.commands}: {error.strerror}")
@@ -98,7 +98,7 @@ class Orders(Part):
             else:
                 self.live.disk_trouble(f"{self.live.run_directory.replies}: {error.strerror}")
         except Exception:
-            self._put_aside(name, "vrm failed at it")
+            self._put_aside(name, "an error in vrm")
             raise
 
     def _put_aside(self, name: str, why: str) -> None:
@@ -110,7 +110,7 @@ class Orders(Part):
         except OSError as error:
             self._deaf.add(name)
             where = f"it cannot be moved away ({error.strerror}), and is not looked at again"
-        self.live.tell("warning", f"the command file {show(name)} is not obeyed: {show(why, 300)}; "
+        self.live.tell("warning", f"the command file {show(name)} is ignored: {show(why, 300)}; "
                                   f"{where}")
 
     def obey(self, name: str, command: control.Command) -> None:

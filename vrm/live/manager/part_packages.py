@@ -20,7 +20,7 @@ def of_packages(live: LiveRun) -> list[Part]:
     def enter(make: Callable[[LiveRun], Part]) -> None:
         part = make(live)
         if not isinstance(part, Part):
-            raise TypeError("it gives no vrm.live.manager.part.Part")
+            raise TypeError("it does not return a vrm.live.manager.part.Part")
         found.append(guarded(part, live))
 
     plugins.use("vrm.parts", (), enter)

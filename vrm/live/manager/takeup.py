@@ -129,7 +129,7 @@ def _of_a_copy(run: RunDirectory, past: Past, original: str, tell: Tell) -> Past
         (run.pids / name).unlink(missing_ok=True)
     past.run = uuid.uuid4().hex[:12]
     tell("note", f"{run.directory} is a copy of {original}, or was moved from another file system: "
-                 "it is a run of its own from here on"
+                 "it is now a separate run"
                  + (f", and {len(found)} job(s) whose ends are not recorded wait again"
                     if found else ""))
     return past

@@ -492,7 +492,7 @@ class Agents:
             return
         if not data:
             self._hear_errors(node)
-            self._fail(node, now, node.said or "its agent ended without a word")
+            self._fail(node, now, node.said or "its agent ended and printed nothing")
             return
         node.unread += data
         lines: list[bytes] = []
@@ -513,7 +513,7 @@ class Agents:
         if (unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{")) or (
                 unread > LONGEST_LINE):
             self._note(node, bytes(node.unread[:300]))
-            self._fail(node, now, f"something else than an agent answers there: {node.said}")
+            self._fail(node, now, f"something other than an agent answers there: {node.said}")
 
     def _take(self, node: AgentNode, answer: dict[str, Any], now: float) -> None:
         """One answer of an agent."""

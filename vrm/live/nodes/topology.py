@@ -201,9 +201,9 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
             topology = replace(_alike(tuple(said["files"].items()), frozenset(said["cpuset"]),
                                       frozenset(said["mask"])), host=host)
             if text:
-                warning = (f"HWLOC_SYNTHETIC is `{text}` there, of which vrm understands nothing: "
-                           "it wants a number each of packages, cores and PUs, such as `pack:2 "
-                           "core:4 pu:1`; the real cores are taken")
+                warning = (f"HWLOC_SYNTHETIC is `{text}` there, which vrm does not understand: "
+                           "expected the numbers of packages, cores and PUs, such as `pack:2 "
+                           "core:4 pu:1`; the real cores are used")
         if said.get("claimed") is not None:
             topology = claimed(topology, said["claimed"])
             warning = str(said.get("shared", "")) or warning

@@ -169,7 +169,7 @@ def _node(host: str, facts: NodeFacts | None, reason: str) -> list[Finding]:
              + f", limited to {facts.limit / 2**30:.1f} GiB" * bool(facts.limit)]
     parts += [_gpus(facts)] * bool(facts.gpus)
     lacking = [Finding("note", "GPUs", f"{host}: {facts.lacking}",
-                       "see what the batch system gives this job, or who else runs there")
+                       "see what the batch system gives this job, and which other programs run there")
                ] if facts.lacking else []
     return [Finding("ok", "node", f"{host}: {', '.join(parts)}"), *lacking]
 

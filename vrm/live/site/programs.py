@@ -69,7 +69,7 @@ def read_script(path: Path) -> tuple[bytes, str]:
         return b"", f"{path} cannot be read: {error.strerror}"
     first = text.partition(b"\n")[0]
     if not first.startswith(b"#!"):
-        return text, (f"{path} is not a script: its first line must say who reads it, as #!/bin/bash (a program "
+        return text, (f"{path} is not a script: its first line must name its interpreter, such as #!/bin/bash (a program "
                       "needs no script=1)")
     if first.endswith(b"\r"):
         return text, f"{path} has DOS line ends, with which no script runs; remove them (dos2unix)"

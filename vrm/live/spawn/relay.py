@@ -278,7 +278,7 @@ class Relay:
             noise, magic, rest = bytes(line.unread).partition(MAGIC)
             if not magic:
                 if len(noise) > MOST_NOISE:
-                    self.lose(host, line, "something else than a runner answers there")
+                    self.lose(host, line, "something other than a runner answers there")
                 return
             line.unread[:] = rest
             line.ready = True

@@ -289,7 +289,7 @@ class Spawner:
         except RecordError as error:
             raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
         if marker is not None and marker.alive() is not False:
-            raise ValueError(f"job {request.id} lives already, as process {marker.pid} on "
+            raise ValueError(f"job {request.id} runs already, as process {marker.pid} on "
                              f"{marker.host} ({os.fsdecode(request.marker)})")
         os.unlink(request.marker)
 

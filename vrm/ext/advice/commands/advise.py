@@ -93,7 +93,7 @@ def advise(arguments: argparse.Namespace) -> int:
     take_queue(arguments)
     wish = arguments.apply
     if wish is not None and arguments.queue is not None:
-        raise CannotRun("--apply is about a running manager, and no QUEUE: start one with `vrm run`")
+        raise CannotRun("--apply changes a running manager: leave out QUEUE, and start a manager with `vrm run`")
     if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
         raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
                         f"{', '.join(advice.OBJECTIVES)}")
@@ -102,7 +102,7 @@ def advise(arguments: argparse.Namespace) -> int:
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
     if today != case.rules:
-        tell("note: the plans of cp cannot be replayed so often; easy takes their place")
+        tell("note: cp is too slow to be replayed this often; easy is used instead")
     load_named(arguments)
     rules = advice.combinations(
         today, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
@@ -122,7 +122,7 @@ def advise(arguments: argparse.Namespace) -> int:
         if not shown:
             raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
                             "{Database: FILE}, or --energy FILE)" if arguments.objective == "energy" else
-                            "the allocation has no end that is known")
+                            "the end of the allocation is not known")
         found = replace(found, choices=shown)
     if arguments.json:
         print(json.dumps(found.record()))
@@ -269,7 +269,7 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
             raise CannotRun(f"--apply {number}: the combinations are 0 to {len(found.combinations) - 1}")
         chosen, why = found.combinations[number], "asked for by its number"
     elif wish not in {each.objective for each in found.choices}:
-        raise CannotRun(f"--apply {wish}: the allocation has no end that is known")
+        raise CannotRun(f"--apply {wish}: the end of the allocation is not known")
     else:
         choice = found.choice(wish)
         chosen, why = found.combinations[choice.best], reason(found, choice)
@@ -311,7 +311,7 @@ def text(found: Advice, every: bool) -> str:
 
 def _head(found: Advice) -> str:
     return (f"{found.jobs} jobs, now under {found.combinations[0].name}; {found.members} draws "
-            f"{found.drawn}. Sure: in so many of them the rules are the best, or within 2 % of it.")
+            f"{found.drawn}. Sure: the share of draws in which the rules are the best, or within 2 % of it.")
 
 
 def spread_text(objective: str, spread: Any) -> str:

@@ -38,9 +38,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "explain", explain, "why a job waits, and what would let it start earlier", [shared],
         "vrm explain 7\nvrm explain\nvrm explain 7 --json",
-        "Each reason was tried: the queue was run on in virtual time without the job that is named, or "
+        "Each reason was tested: the queue was simulated without the job that is named, or "
         "with the estimate that is named, and the job started earlier. Reads the files of a run; no "
-        "manager needs to run. Without an ID it says a few words of every job that waits.")
+        "manager needs to run. Without an ID it prints a short reason for every waiting job.")
     parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id or a range 3-7"
                         ).completer = job_ids  # type: ignore[attr-defined]
     parser.add_argument("--json", action="store_true", help="as JSON")

@@ -60,7 +60,7 @@ def estimate(text: str) -> tuple[int, float]:
             return int(job_id.strip("# ")), found
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"`{text}` is not a job with a time, as 7=20m or 7=1200")
+    raise argparse.ArgumentTypeError(f"`{text}` is not a job with a time, such as 7=20m or 7=1200")
 
 
 def forecast(arguments: argparse.Namespace) -> int:
@@ -119,11 +119,11 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise CannotRun(f"cannot read {path}: {error.strerror}") from error
     if wrong:
-        print(f"vrm: {wrong} line(s) of {path} are no forecasts and do not count", file=sys.stderr)
+        print(f"vrm: {wrong} line(s) of {path} are not forecasts and are ignored", file=sys.stderr)
     started = files.past.started
     known = scores.came_true(made, lambda job_id: started[job_id]["time"] if job_id in started else None)
     if not known:
-        raise CannotRun(f"no forecast has come true yet: {len({each.id for each in made})} job(s) wait that "
+        raise CannotRun(f"no forecast job has started yet: {len({each.id for each in made})} job(s) wait that "
                         "have one. Jobs that start at once are not forecast")
     found = scores.Score.of(known)
     if arguments.json:

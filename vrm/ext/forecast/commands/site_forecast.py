@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
                if getattr(arguments, name)]
     for first, second in FILES:
         if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
-            raise CannotRun(f"--{first} and --{second} go together: the one says who waits, the other "
+            raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
                             "which nodes there are")
     if len(sources) != 1:
         raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "

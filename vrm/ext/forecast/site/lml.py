@@ -158,7 +158,7 @@ class LmlDocument:
             self._end, self._wrap = at, False
         elif tag == "lgui" and self._end < 0:
             if not self.content.startswith(b"</", at):
-                raise self.wrong("it says nothing of any job", 1)
+                raise self.wrong("it has no jobs", 1)
             self._end, self._wrap = at, True
 
     def of_type(self, *types: str) -> list[Object]:

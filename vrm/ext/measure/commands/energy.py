@@ -18,7 +18,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the group to the program's commands."""
     actions = group(commands, "energy", "measure and predict what programs draw, and show what jobs drew",
                     "vrm energy check")
-    command(actions, "check", check, "say what of energy and frequencies this user can read and set here", [],
+    command(actions, "check", check, "show which energy counters and frequencies this user can read and set here", [],
             "vrm energy check")
     parser = command(
         actions, "measure", measure, "run a program on this node and put what it drew into the database",
@@ -49,7 +49,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.add_argument("--class", metavar="NAME", dest="name",
                         help="the class of all nodes (default: by NodeClasses)")
     parser.add_argument("--watts", metavar="W", type=factor, help="the power of a node, where nothing measured it")
-    parser.add_argument("--fresh", action="store_true", help="take the place of entries that are there")
+    parser.add_argument("--fresh", action="store_true", help="replace existing entries")
     parser = command(actions, "add", add, "put figures that you have into the database", [shared],
                      "vrm energy add lu.C --class p1 --seconds 52.5 --watts 386 --cpi 0.67 --tpi 19.6\n"
                      "vrm energy add lu.C --class p1 --slurm 1234.0")
@@ -160,7 +160,7 @@ def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fr
     programs = read_programs(database) if database.exists() else None
     for (app, name), (one, jobs, cores) in found.found.items():
         if not fresh and programs is not None and name in programs.of(app):
-            print(f"{app} on {name}: is known already (--fresh takes its place)")
+            print(f"{app} on {name}: is known already (--fresh replaces it)")
             continue
         write_program(database, app, name, one)
         print(f"{app} on {name}: {one.seconds:.2f} s, {one.watts:.1f} W ({jobs} job(s) with {cores} cores)")
@@ -224,7 +224,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
         status = subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(folder / "config.yaml"), "--once"],
                                 stdin=subprocess.DEVNULL).returncode
     except KeyboardInterrupt:
-        print("vrm: interrupted; the same command goes on with what is missing", file=sys.stderr)
+        print("vrm: interrupted; the same command continues with what is missing", file=sys.stderr)
     finally:
         jobs = folder / "logs" / "jobs.csv"
         if jobs.exists():
@@ -319,7 +319,7 @@ def show(arguments: argparse.Namespace) -> int:
     drawn = drawn_of(read_jobs(path))
     found = energy_of(drawn)
     if not found:
-        print(f"{path}: nothing is known of the power of its jobs")
+        print(f"{path}: the power of its jobs is not known")
         return 0
     _print([[name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value), unit]
             for (name, value), unit in zip(found.items(), _units(found))])

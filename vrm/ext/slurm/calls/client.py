@@ -251,7 +251,7 @@ def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> i
     screen = Printer(given or (0, 0))
     while True:
         if any(screen.given) and call.name in names.dialect(call.name).blocking:
-            raise RunError("the manager of vrm has ended; its job goes on when the next manager does")
+            raise RunError("the manager of vrm has ended; its job continues with the next manager")
         screen.again()
         reply = _reply(call, run)
         if reply is not None and "needs" in reply:
@@ -289,7 +289,7 @@ def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen
             name = control.send(run, {"do": "front", "of": reply["waits"], "signals": signals})
             asked = control.answered(run, name, wire.PATIENCE)
             if asked is None and run.manager_runs():
-                raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; its job goes on")
+                raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; its job continues")
             if asked is None or asked.get("lost"):
                 return None
             reply = asked
@@ -329,7 +329,7 @@ def _unanswered(call: Call, run: RunDirectory) -> Answer | None:
     if found is not None:
         return found
     if run.manager_runs():
-        raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; this was taken back")
+        raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; the command was withdrawn")
     if names.submits(call.name):
         raise RunError("the manager of vrm has ended before it took this; nothing was submitted")
     return None

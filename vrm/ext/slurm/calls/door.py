@@ -348,7 +348,7 @@ class Afar:
     def obey(self, command: Command, name: str) -> Command | Question:
         """Carry out a command of this name. It is called where anything may be raised (`vrm.live.manager.boundary`)."""
         if name in self.done and name not in self.counter.known:
-            return {"ok": True, "text": "taken before the manager was restarted", "code": 0}
+            return {"ok": True, "text": "accepted before the manager was restarted", "code": 0}
         answer = partial(self.answer, command, name, self.live.clock())
         if self.takes_long(command):
             return answer
@@ -375,7 +375,7 @@ class Afar:
             self.wait(name, reply, now)
             return {"ok": True, "text": "", "waits": name}
         if not isinstance(reply, Answer):
-            reply = Answer(err=f"{call.name}: error: this can be done on the node alone where vrm runs\n", code=1)
+            reply = Answer(err=f"{call.name}: error: this works only on the node where vrm runs\n", code=1)
         return {"ok": not reply.code, "text": reply.err, "out": reply.out, "err": reply.err, "code": reply.code}
 
     def wait(self, name: str, reply: LaterAnswer, now: float) -> None:
@@ -434,9 +434,9 @@ def reply_to(call: Call, counter: Counter, live: LiveRun) -> Reply:
                 text = str(refused)
                 return Answer(err=text + "\n" * (not text.endswith("\n")), code=refused.code)
     except (NotUnderstood, OSError) as error:
-        live.tell("warning", f"a call of {show(call.name, 50)} is not carried out: vrm failed at it: "
+        live.tell("warning", f"a call of {show(call.name, 50)} is not carried out; an error in vrm: "
                              f"{show(str(error), 300)}")
-        return Answer(err=f"{call.name}: error: vrm failed at it: {error}\n", code=1)
+        return Answer(err=f"{call.name}: error in vrm: {error}\n", code=1)
 
 
 def polled(waiting: LaterAnswer, live: LiveRun) -> tuple[Answer | None, bytes, bytes]:
@@ -446,4 +446,4 @@ def polled(waiting: LaterAnswer, live: LiveRun) -> tuple[Answer | None, bytes, b
             done = waiting.poll()
             return (done, *waiting.take())
     except (NotUnderstood, OSError) as error:
-        return Answer(err=f"error: vrm failed at it: {error}\n", code=1), b"", b""
+        return Answer(err=f"error in vrm: {error}\n", code=1), b"", b""

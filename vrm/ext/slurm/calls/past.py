@@ -147,8 +147,8 @@ def unanswered(call: Call, run: RunDirectory) -> Answer | None:
         done, (text, said) = found.poll(), found.take()
         out, err, more = out + text, err + said, bool(text) and done is None
     if done is None:
-        done = Answer(err=f"{call.name}: error: the manager of vrm has ended; job {fold(ids)} was submitted, and goes "
-                          "on when the next manager does\n", code=1)
+        done = Answer(err=f"{call.name}: error: the manager of vrm has ended; job {fold(ids)} was submitted, and "
+                          "continues with the next manager\n", code=1)
     return Answer(os.fsdecode(out) + done.out, os.fsdecode(err) + done.err, done.code)
 
 

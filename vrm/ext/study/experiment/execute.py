@@ -131,8 +131,8 @@ class Experiment:
             return task
         if known.get("fingerprint") != task.fingerprint:
             raise ExperimentError(
-                f"{task.directory} holds a run of other settings or another queue; name another "
-                "directory with --out, or remove that one and it is done again")
+                f"{task.directory} holds a run with other settings or another queue; give another "
+                "directory with --out, or remove this one to repeat the run")
         complete = bool(known.get("complete")) and (task.directory / "jobs.csv").exists()
         return ExperimentTask(task.run, task.number, task.directory, task.workload, task.config,
                     task.fingerprint, COMPLETE if complete else CUT_SHORT,
@@ -227,7 +227,7 @@ class Experiment:
                 task, reason = failed[0]
                 raise ExperimentError(
                     f"{len(failed)} of {len(tasks)} runs failed; the first, {task.run.name}: "
-                    f"{reason}. The same command does them again")
+                    f"{reason}. The same command repeats them")
             return all((record.read_record(task.directory) or {}).get("exit_status") == 0
                        for task in tasks)
 
@@ -237,7 +237,7 @@ class Experiment:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ExperimentError(f"another vrm experiment works in {self.out}; wait for its "
+                raise ExperimentError(f"another vrm experiment runs in {self.out}; wait for its "
                                       "end, or name another directory with --out") from error
             yield
 

@@ -111,7 +111,7 @@ def _said_of_other_jobs(study: Study) -> Iterator[str]:
         if first.setdefault((run.queue, run.repetition), work) != work:
             others.append(run.scenario)
     if others:
-        yield f"Not the same jobs as in the first run ran in {', '.join(dict.fromkeys(others))}: " \
+        yield f"Other jobs than in the first run ran in {', '.join(dict.fromkeys(others))}: " \
               "these cannot be compared."
 
 

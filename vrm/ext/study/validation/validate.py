@@ -166,13 +166,13 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
                 lends=[each._replace(time=max(0.0, each.time - begin)) for each in lends],
                 changes=[(max(0.0, time - begin), other) for time, other in changes])).jobs}
     except Infeasible as never:  # after a change
-        raise ValidationError(f"a job that ran fits on no nodes of the replay under the rules of then: "
+        raise ValidationError(f"a job that ran does not fit on the nodes of the replay under the rules of the run: "
                               f"{never}") from never
     pairs = []
     for row in rows:
         again = replayed.get(row.id)
         if again is None:
-            raise ValidationError(f"job {row.id} ({row.app}) ran, but fits on no nodes of the "
+            raise ValidationError(f"job {row.id} ({row.app}) ran, but does not fit on the nodes of the "
                                   "replay; are these the nodes of the run?")
         if row.status == JobState.COMPLETED.value:
             pairs.append(Pair(row.id, row.app, row.procs, metrics.waiting(row),

@@ -98,7 +98,7 @@ class Reader(threading.Thread):
     def _drop(self, wanted: top_view.Command) -> None:
         phase = self.seen.snapshot["manager"]["phase"] if self.seen.snapshot else ""
         if phase == "ended" or self.seen.alive is False:
-            self.replies.put(("no manager runs that could do it", "bad"))
+            self.replies.put(("no manager runs", "bad"))
             return
         try:
             self._sent[control.send(self._run, wanted)] = time.monotonic()
@@ -120,7 +120,7 @@ class Reader(threading.Thread):
                 del self._sent[name]
                 back = control.withdraw(self._run, name)
                 self.replies.put((f"no answer within {REPLY_SECONDS:g} s"
-                                  + ("; the command was taken back" if back else ""), "bad"))
+                                  + ("; the command was withdrawn" if back else ""), "bad"))
 
     def look(self) -> None:
         """Read what has changed."""
