@@ -77,7 +77,6 @@ class Watched:
 
 def log(arguments: argparse.Namespace) -> int:
     """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
-
     run = run_of(arguments)
     arguments.id = id_for(arguments, arguments.id)
     watched = Watched(run, arguments.id)

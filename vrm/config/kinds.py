@@ -41,6 +41,7 @@ def kind(wanted: str, example: str, empty: Any = None) -> WrapValidator:
 
 
 def group(example: str) -> WrapValidator:
+    """A value must be a group of keys, such as `example`; an empty one is allowed."""
     return kind("a group of keys", example, empty={})
 
 
@@ -50,8 +51,10 @@ def defaults() -> Any:
 
 
 def strip(value: Any) -> Any:
+    """The value without blanks around it, where it is a text."""
     return value.strip() if isinstance(value, str) else value
 
 
 def lower(value: Any) -> Any:
+    """The value in lower case and without blanks around it, where it is a text."""
     return value.strip().lower() if isinstance(value, str) else value

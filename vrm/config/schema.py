@@ -269,18 +269,20 @@ class _Section(BaseModel):
 
 if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
     class Scheduling(_Section):
+        """Which job starts next."""
+
         calibrated: Path | None = None
         history: tuple[Path, ...] = ()
         objective: str = "makespan"
 
     class Allocation(_Section):
-        pass
+        """Which cores jobs get."""
 
     class Starvation(_Section):
-        pass
+        """How long jobs may be passed by others."""
 
     class Sharing(_Section):
-        pass
+        """How jobs share sockets."""
 else:
     Scheduling = _section(
         "Scheduling", "Which job starts next.",
@@ -292,7 +294,7 @@ else:
     Sharing = _section("Sharing", "Simulated jobs that lend each other cores.")
 
 
-class Launcher(BaseModel):
+class LauncherSettings(BaseModel):
     """How a job becomes processes."""
 
     model_config = _STRICT
@@ -383,7 +385,7 @@ class Settings(BaseModel):
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
-    launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
+    launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
     trust: Trust = "own"  # whose files are obeyed
     slurm: Annotated[Slurm, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)

@@ -53,6 +53,7 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def found(value: Any) -> str:
+    """What a message says was found in place of what was wanted."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -325,6 +326,7 @@ def _unusable(text: str) -> bool:
 
 
 def dotted(location: Location) -> str:
+    """The name of a key with its sections: `Allocation.Policy`."""
     return ".".join(shown(part) for part in location if isinstance(part, str))
 
 
@@ -374,6 +376,7 @@ def _problem(error: Any, source: Source, model: type[BaseModel]) -> Problem:
 
 
 def keys(model: Any) -> list[str]:
+    """The names of the keys of a section, as users write them."""
     return [info.alias for info in model.model_fields.values()]
 
 

@@ -1,6 +1,6 @@
-"""The columns of `jobs.csv`: their names, and how values become cells and cells values.
+r"""The columns of `jobs.csv`: their names, and how values become cells and cells values.
 
-Each job is one physical line, whatever its texts hold: line ends in them are written as `\\n`, so
+Each job is one physical line, whatever its texts hold: line ends in them are written as `\n`, so
 that a line torn by a crash can be recognised and cut off, and `grep` and `tail -f` show whole jobs.
 """
 

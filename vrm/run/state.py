@@ -455,7 +455,7 @@ class State:
         return self._twin(self.cluster.copy(), self.queue.copy())
 
     def ordered(self, queue: JobQueue) -> State:
-        """This state with its jobs in another queue, which is empty; this one must not be used any
+        """Give a state with the same jobs in another queue, which is empty; the old one must not be used any
         more. Infeasible when that queue does not take a job."""
         queue.bound.update(self.queue.bound)
         for job in self.queue:

@@ -75,7 +75,7 @@ class VirtualExecutor:
         self._limits: dict[int, float] = {}  # ends of walltimes that are others than at the start
 
     def plan(self, time: float, kind: int, order: int, subject: Any, killed: bool = False) -> None:
-        """This will happen at that time (seconds)."""
+        """Let something happen at a time (seconds)."""
         heapq.heappush(self.events, _new(Event, (time, kind, order, killed, subject)))
 
     def next_time(self) -> float:

@@ -27,7 +27,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 @functools.cache
 def trusted_owners() -> tuple[int, ...]:
-    """This user, root, and who owns the root directory: in a user namespace that is root."""
+    """The user of this process, root, and who owns the root directory: in a user namespace that is root."""
     return os.geteuid(), 0, os.stat("/").st_uid
 
 

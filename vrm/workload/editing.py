@@ -156,8 +156,8 @@ def _once(old: Sequence[int], new: Sequence[int], block: Block) -> list[Pair]:
 
 
 def _doubtful(old: Sequence[int], new: Sequence[int], gone: Sequence[int], waits: Ask) -> list[int]:
-    """Equal lines of which some were removed, while jobs of some wait and those of others do not: which of
-    them were removed?"""
+    """Equal lines of which some were removed, while jobs of some wait and those of others do not: nobody knows
+    which of them were removed."""
     removed = {old[line] for line in gone}.intersection(new)
     same: dict[int, list[int]] = {}
     for line, text in enumerate(old) if removed else ():

@@ -1,5 +1,7 @@
 """Traces of Eurora, the machine of AccaSim's authors (CINECA, 2014), in the form in which their group
-publishes them: one line for a job,
+publishes them.
+
+One line is a job:
 
     id;program;user;queue;submitted__node;cores;gpus;mics;KiB#...__start;end;nodes;cores;memory;limit;...
 

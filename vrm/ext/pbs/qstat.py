@@ -160,7 +160,8 @@ def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str
 
 
 def _cut(text: str, width: int, less: int = 0) -> str:
-    """As many characters, the last a `*` if there are more. (qstat does so with names of just the width: `less`.)"""
+    """As many characters, the last a `*` if there are more; qstat does so
+    with names of just the width (`less`)."""
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 

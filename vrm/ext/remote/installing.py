@@ -148,7 +148,8 @@ def send(host: Host, folder: str, wheels: dict[str, bytes], tell: Callable[[str]
 
 
 def wheel() -> tuple[str, bytes]:
-    """This vrm as a wheel, whether it is installed or a checkout: its name and content. RunError."""
+    """Make a wheel of the vrm that runs, whether it is installed or a checkout: its name and content. Raises
+    RunError."""
     package = Path(vrm.__file__).parent
     files = {f"vrm/{path.relative_to(package)}": path for path in sorted(package.rglob("*"))
              if path.is_file() and "__pycache__" not in path.parts}

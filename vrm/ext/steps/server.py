@@ -132,7 +132,7 @@ def _become(connection: socket.socket) -> None:
     """Be the step that was asked for."""
     try:
         words, env, files, client = _call(connection)
-        ignored = _as(client, env)
+        ignored = _as(client)
     except (OSError, ValueError):
         connection.sendall(NOT_HERE)
         return
@@ -180,7 +180,7 @@ def _call(connection: socket.socket) -> tuple[list[str], dict[str, str], list[in
             files, client)
 
 
-def _as(client: int, env: dict[str, str]) -> set[int]:
+def _as(client: int) -> set[int]:
     """Have what this process would have inherited from an srun; the signals that it ignores. ValueError where
     that cannot be."""
     theirs, own = _status(client), _status(os.getpid())

@@ -62,6 +62,7 @@ def _drawable(text: str, glyphs: Glyphs) -> str:
 
 
 def pad(text: str, width: int, glyphs: Glyphs) -> str:
+    """The text cut or filled with blanks to `width` columns."""
     text = _cut(_drawable(text, glyphs), width, glyphs)
     return text + " " * (width - columns(text))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, Settings, ask_version, compare_cpus, head, shared_list, slot_cpus,
+                                  PathLike, LauncherConfiguration, ask_version, compare_cpus, head, shared_list, slot_cpus,
                                   synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
 from vrm.live.nodes.bindings import BindingCheck
@@ -45,7 +45,7 @@ class Srun(Launcher):
         self.run_id = ""
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Srun:
         """Find srun; LaunchError when there is none, or no Slurm job around."""
         srun = find_srun(settings.mpirun, base)
@@ -134,7 +134,9 @@ _MASK = re.compile(r"cpu[-_]bind\S*=(?:MAP|MASK) +- +\S+, task +(\d+) +\d+ \[\d+
 
 
 def parse_masks(text: str) -> dict[int, frozenset[int]]:
-    """The CPUs of each rank by what slurmd reports under `--cpu-bind=verbose`:
+    """The CPUs of each rank by what slurmd reports under `--cpu-bind=verbose`.
+
+    A line of it:
 
     `cpu-bind=MAP  - n1, task  0  0 [6242]: mask 0x2 set`
     """

@@ -45,7 +45,7 @@ def snapshot(live: LiveRun, pid: int, emulated: bool) -> dict[str, Any]:
         **({"licences": {name: [people(name, cluster.licences[name]), people(name, amount)]
                          for name, amount in cluster.all_licences.items()}}
            if cluster.all_licences else {}),
-        **({"reservations": _reservations(now, state)} if state.reservations else {}),
+        **({"reservations": _reservations(state)} if state.reservations else {}),
         **({"lends": lends} if lends else {}),
         "jobs": [*_running(live, lends),
                  *_waiting(now, state, live.scheduler, phase)],
@@ -111,7 +111,7 @@ def _running(live: LiveRun, lends: list[dict[str, Any]]) -> list[dict[str, Any]]
                                                                           each[0].job.id))]
 
 
-def _reservations(now: float, state: State) -> list[dict[str, Any]]:
+def _reservations(state: State) -> list[dict[str, Any]]:
     """The advance reservations, earliest first, with the jobs that are bound to them."""
     bound: dict[int, list[int]] = {}
     for job_id, reservation in state.queue.bound.items():

@@ -53,7 +53,7 @@ _PLACEHOLDER = re.compile(r"%(%|[0-9]{0,2}[A-Za-z])")
 
 
 def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> str:
-    """The file that a user has named, with what stands for `%j` (the id) and others:
+    """The file that a user has named, with what stands for `%j` (the id) and others.
 
     `%j` and `%J` the id, `%A` that of the array's first job, `%a` the index, `%x` the name, `%u` the user,
     `%N` the first node, `%n`, `%t` and `%s` 0, `%%` a `%`. A number between them is the width of an id.

@@ -164,8 +164,7 @@ class Agents:
         return max(now, min(times, default=now + 60.0))
 
     def resumed(self, seconds: float) -> None:
-        """This process was stopped for so long, and perhaps the agents with it: what was to happen
-        in that time happens later."""
+        """Move all deadlines by the seconds for which this process was stopped, and perhaps the agents with it."""
         for node in self._nodes.values():
             node.due += seconds
             if node.lost_at is not None:
@@ -330,7 +329,7 @@ class Agents:
 
     def _end(self, nodes: Collection[AgentNode]) -> None:
         """End agents by the end of their input, and by force what has not ended in
-        CLOSE_SECONDS, or has never answered. (An srun that is killed leaves its agent alone.)"""
+        CLOSE_SECONDS, or has never answered. An srun that is killed leaves its agent alone."""
         processes = [node.process for node in nodes
                      if node.process is not None and node.state == ANSWERS]
         for process in processes:

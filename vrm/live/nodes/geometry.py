@@ -85,7 +85,7 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                 for host in hosts if host not in facts]
     chosen, shapes, complaint = [], {}, ""
     for host in answered[:wanted_nodes]:
-        machine, text = _granted(host, facts[host].topology, granted.get(host))
+        machine, text = _granted(facts[host].topology, granted.get(host))
         warnings += [f"{host}: {part}" for part in (facts[host].warning, text, facts[host].lacking)
                      if part]
         shape = _wanted_shape(machine, wanted_sockets, wanted_cores)
@@ -101,7 +101,7 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      else f"the allocation has {len(hosts)} nodes")
     if not complaint:
         like = facts[answered[0]]
-        silent = [_node(host, _wanted_shape(_granted(host, like.topology, granted.get(host))[0],
+        silent = [_node(host, _wanted_shape(_granted(like.topology, granted.get(host))[0],
                                             wanted_sockets, wanted_cores), like, memory.get(host, 0))
                   for host in hosts if host not in facts]
         return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
@@ -137,7 +137,7 @@ def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> tuple[int
                  for i in range(sockets or len(machine)))
 
 
-def _granted(host: str, topology: Topology, cores: int | None) -> tuple[tuple[int, ...], str]:
+def _granted(topology: Topology, cores: int | None) -> tuple[tuple[int, ...], str]:
     """Cores of each socket that may be used when so many are granted, and a warning if these
     are fewer than there are."""
     sockets = topology.node.sockets

@@ -179,7 +179,7 @@ class NodeWatch:
         return events
 
     def resumed(self, seconds: float) -> None:
-        """This process was stopped for so long: it has heard nobody meanwhile."""
+        """Forget the seconds for which this process was stopped: it has heard nobody meanwhile."""
         if self._agents is not None:
             self._agents.resumed(seconds)
             self.deadline = 0.0 if self._awake else self.deadline

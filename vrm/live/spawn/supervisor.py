@@ -205,12 +205,12 @@ def quoted(text: str | None) -> str:
 
 def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
     """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
-    its last words. `order` are the arguments of `start_job` there. Raises LaunchError."""
+    its last words. `order` are the arguments of `start_job` there. Raises StartError."""
     last_words, pen = os.pipe()
     try:
         pid = os.fork()
     except OSError as error:
-        raise starting.LaunchError(f"no process for it: {starting.reason_of(error)}") from None
+        raise starting.StartError(f"no process for it: {starting.reason_of(error)}") from None
     if not pid:
         try:
             os.close(last_words)
@@ -271,7 +271,7 @@ def stand_in(files: list[int], host: bytes, order: tuple[Any, ...], pen: int) ->
 
 
 def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home.Home) -> int:
-    """Start the program, which may wait for its outputs' directory; its process number. Raises LaunchError."""
+    """Start the program, which may wait for its outputs' directory; its process number. Raises StartError."""
     try:
         pid: int = starting.start_job(*order)
         return pid
@@ -279,7 +279,7 @@ def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home
         release(files)  # the marker says that the job is under way
         raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.ScriptServer({}), place)
         if raw:
-            raise starting.LaunchError(f"{absent}; it was ended while it waited for that directory") from None
+            raise starting.StartError(f"{absent}; it was ended while it waited for that directory") from None
     *before, _, make = order
     later: int = starting.start_job(*before, 0.0, make)
     return later
@@ -363,7 +363,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
             pid, last_words = start_stand_in(link, files, host, order)
         else:
             pid = start_here(link, files, order, place)
-    except starting.LaunchError as error:
+    except starting.StartError as error:
         message = str(error)
     release(files)
     if pid:

@@ -75,7 +75,7 @@ def digest(paths: Iterable[Path]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """This machine: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
+    """What the machine is: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
     found: dict[str, Any] = {
         "host": platform.node(), "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)), "memory": _memory(),

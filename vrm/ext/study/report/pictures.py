@@ -95,6 +95,7 @@ class Picture:
 
 @contextmanager
 def styled(more: dict[str, Any] | None = None) -> Iterator[Any]:
+    """matplotlib.pyplot with the style of all pictures; `more` are further settings. Raises PictureError without it."""
     plots = pyplot(PictureError, "ask for text, csv, markdown or latex")
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                          "ytick.color"), INK)
@@ -107,8 +108,10 @@ def styled(more: dict[str, Any] | None = None) -> Iterator[Any]:
 
 
 def grid(axes: Any, axis: str) -> None:
+    """Draw faint lines at the ticks of an axis ("x" or "y")."""
     axes.grid(axis=axis, color=INK, alpha=0.15, linewidth=0.7)
 
 
 def file_word(text: str) -> str:
+    """The text with `_` for what file names should not contain."""
     return re.sub(r"[^\w.+-]+", "_", text) or "run"
