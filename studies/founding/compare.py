@@ -420,10 +420,10 @@ def csv_text(found: Sequence[Comparison]) -> str:
     return out.getvalue()
 
 
-KINDS = (("published", "o", "none"), ("simulated with the loop of the thesis: one start every 10 s", "s", COLOURS[1]),
-         ("simulated with starts at every event, as in vrm", "D", COLOURS[2]))
+KINDS = (("published", "o", "none"), ("simulated with the loop: one start every 10 s", "s", COLOURS[1]),
+         ("simulated as vrm starts jobs: at every event", "D", COLOURS[2]))
 ABREAST = 2
-FINDING = "Where diamonds lie far left of circles, the 10-second loop caused the published waiting, not a lack of nodes"
+FINDING = "From square to diamond: waiting that the 10-second loop caused, not full nodes. On class c that is nearly all of it"
 
 
 def draw(found: Sequence[Comparison], path: Path) -> None:
@@ -433,7 +433,7 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     from matplotlib import pyplot
 
     groups = by_queue(found)
-    plain = {"font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
+    plain = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
              "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
     abreast = min(ABREAST, len(groups))
     rows = -(-len(groups) // abreast)
@@ -442,16 +442,12 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
                                         layout="constrained", squeeze=False)
         places = panels.flatten()
         for axes, (queue, group) in zip(places, groups.items()):
-            _panel(axes, f"Queue {title(queue, group)}", group)
+            _panel(axes, title(queue, group), group)
         for axes in places[len(groups):]:
             axes.set_axis_off()
-        shape.suptitle(textwrap.fill(FINDING, 52 * abreast), fontsize=11, x=0.01, ha="left")
+        shape.suptitle(textwrap.fill(FINDING, 46 * abreast), fontsize=11, x=0.01, ha="left")
         handles, labels = places[0].get_legend_handles_labels()
-        if len(groups) < len(places):
-            places[-1].legend(handles, labels, loc="center left", frameon=False)
-        else:
-            shape.legend(handles, labels, loc="outside lower left", frameon=False)
-        shape.supxlabel("mean waiting time [s]", fontsize=9)
+        shape.legend(handles, labels, loc="outside lower left", ncol=2, frameon=False, title="mean waiting time [s]", alignment="left")
         kept = {"Date": None} if path.suffix == ".svg" else {}
         shape.savefig(path, dpi=150, metadata=kept)
         pyplot.close(shape)
