@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 from typing import (TYPE_CHECKING, Any, TypeVar, get_args)
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import yaml
 
@@ -284,18 +284,13 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: list[P
         problems.append(Problem(source.file, line, dotted(location), message, hint))
 
     if not node.tag.startswith("tag:yaml.org,2002:"):
-        complain(
-            node,
-            location,
-            f"{shown(node.tag)} is a tag, and none has a meaning here",
-            "put the value in quotes, or remove the tag",
-        )
+        complain(node, location, f"{shown(node.tag)} is a tag, and none has a meaning here",
+                 "put the value in quotes, or remove the tag")
     if isinstance(node, yaml.ScalarNode):
         if _is_empty(node):
             return None
         if _unusable(node.value):
-            message = "contains a character that no path or argument can hold"
-            complain(node, location, message, "remove it")
+            complain(node, location, "contains a character that no path or argument can hold", "remove it")
         return node.value.encode(errors="replace").decode()  # half of a pair is not Unicode, and nobody can print it
     if len(location) >= source.depth:
         return {} if isinstance(node, yaml.MappingNode) else []
@@ -305,6 +300,12 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: list[P
             source.lines[location + (number,)] = entry.start_mark.line + 1
             entries.append(_plain(entry, location + (number,), source, problems))
         return entries
+    return _mapping(node, location, source, problems, complain)
+
+
+def _mapping(node: Any, location: Location, source: Source, problems: list[Problem],
+             complain: Callable[[yaml.Node, Location, str, str], None]) -> dict[str, Any]:
+    """The keys of a mapping with their values."""
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value

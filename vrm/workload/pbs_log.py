@@ -71,27 +71,32 @@ class PbsLog(Rows):
         if len({tuple(sorted(each.items())) for _, each in chunks}) > 1:
             self.dirt["chunks that differ: taken as equal ones"] += 1
         cores = sum(count * whole(_first(each, _CORES) or "1") for count, each in chunks)
+        if not chunks:
+            nodes = whole(wanted.get("nodect", ""))
+            cores = whole(_first(wanted, ("ncpus", "procs")) or "") or nodes
+        place = wanted.get("place", "")
+        if place.startswith("pack"):
+            nodes = 1
+        return Asked(_number(name, numbers), submit, end - begin, clock(wanted.get("walltime", "")),
+                     nodes, cores, total=self._total(wanted, chunks),
+                     exclusive="excl" in place, user=says.get("user", ""),
+                     app=program(says.get("jobname", "")), queue=says.get("queue", ""), start=begin)
+
+    def _total(self, wanted: dict[str, str], chunks: list[tuple[int, dict[str, str]]]) -> dict[str, float]:
+        """The amounts of resources that a job has in all."""
         total: dict[str, float] = {}
         for count, each in chunks:
             for key, value in each.items():
                 amount = _amount(key, value)
                 if amount:
                     total[_NAMES.get(key, key)] = total.get(_NAMES.get(key, key), 0) + count * amount
-        if not chunks:
-            nodes = whole(wanted.get("nodect", ""))
-            cores = whole(_first(wanted, ("ncpus", "procs")) or "") or nodes
         for key in ("mem", "ngpus"):  # totals, where the chunks do not say it
             if key in wanted and _NAMES[key] not in total:
                 total[_NAMES[key]] = _amount(key, wanted[key]) or 0.0
         for key, value in wanted.items():
             if key not in _NO_AMOUNTS and key in self.rules.resources and key not in total:
                 total[key] = float(value)
-        place = wanted.get("place", "")
-        if place.startswith("pack"):
-            nodes = 1
-        return Asked(_number(name, numbers), submit, end - begin, clock(wanted.get("walltime", "")),
-                     nodes, cores, total=total, exclusive="excl" in place, user=says.get("user", ""),
-                     app=program(says.get("jobname", "")), queue=says.get("queue", ""), start=begin)
+        return total
 
 
 _NAMES = {"mem": MEMORY, "ngpus": GPU, "gpus": GPU, "nmics": "mic", "mics": "mic"}

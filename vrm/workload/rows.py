@@ -181,13 +181,7 @@ class Rows:
                 self.dirt["job number used before: renumbered"] += 1
                 job_id = highest = highest + 1
             seen[job_id] = None
-            key = _key(one)
-            known = requests.get(key)
-            if known is None:
-                known = requests[key] = self._request(one)
-            request, passed_over = known
-            for reason in passed_over:
-                self.dirt[reason] += 1
+            request = self._known_request(one, requests)
             if one.start is not None:
                 self.waited[job_id] = one.start - one.submit
             if rules.load != 1.0:
@@ -197,6 +191,15 @@ class Rows:
             yield Submission(Job(job_id, one.app or "app", request.tasks, self._limit(one), submit,
                                  request.exclusive, request.cores_per_task, user=one.user,
                                  queue=one.queue, request=request), one.run)
+
+    def _known_request(self, one: Asked, known: dict[Any, tuple[Request, tuple[str, ...]]]) -> Request:
+        """The request of a row, one object for all rows that ask alike."""
+        key = _key(one)
+        if key not in known:
+            known[key] = self._request(one)
+        request, passed_over = known[key]
+        self.dirt.update(passed_over)
+        return request
 
     def _sound(self, one: Asked) -> bool:
         """Whether the row is a job that ran."""

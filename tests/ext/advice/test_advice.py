@@ -280,7 +280,7 @@ def test_a_workload_is_frozen_before_its_first_moment(tmp_path: Path) -> None:
     assert starts == {0: 0.0, 1: 60.0} and len(Measure(found.frozen).jobs) == 2
     with pytest.raises(WorkloadError, match="does not say how large"):
         plan(queue(tmp_path, "a 2 60 0"))
-    with pytest.raises(WorkloadError, match="there is no job"):
+    with pytest.raises(WorkloadError, match="it has no jobs"):
         plan("lublin:16:9", selection=Selection(first=100))
     with pytest.raises(WorkloadError, match=f"more than {MOST_JOBS} jobs"):
         plan(f"lublin:16:{MOST_JOBS + 1}")
@@ -372,7 +372,7 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
     for words, text in (
             (["advise", "my.queue"], "--nodes N --sockets S --cores C"),
             (["advise"], "there is no run in"), (["advise", "--nodes", "4"], "--nodes is for a QUEUE"),
-            (["advise", "my.queue", *machine, "--apply"], "no QUEUE"),
+            (["advise", "my.queue", *machine, "--apply"], "leave out QUEUE"),
             (["advise", "--apply", "nothing"], "one of wait, makespan"),
             (["advise", "nothing", *machine], "no such file"),
             (["advise", "my.queue", *machine, "--orders", "nobody:knows"], "nobody"),

@@ -38,7 +38,7 @@ def test_lml_through_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("words, said", [
     (["--lml", "missing.xml"], "missing.xml: No such file or directory"),
     (["--lml", "bad.xml"], "bad.xml:1: it is not XML"),
-    (["--squeue", "bad.xml"], "--squeue and --sinfo go together"),
+    (["--squeue", "bad.xml"], "--squeue and --sinfo need each other"),
     (["--slurm", "--pbs"], "which site? Give one of --site, --slurm"),
     (["--out", "x"], "which site?"),
     (["--slurm", "--out", "x"], "--out goes with --lml"),

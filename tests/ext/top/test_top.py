@@ -549,7 +549,7 @@ def test_a_command_that_nobody_answers_is_taken_back(tmp_path: Path,
     assert reader.replies.get(timeout=LIMIT) == ("asked: hold job 2", "plain")
     assert len(list(run.commands.iterdir())) == 1
     said, _ = reader.replies.get(timeout=LIMIT)
-    assert "no answer" in said and "taken back" in said and not list(run.commands.iterdir())
+    assert "no answer" in said and "withdrawn" in said and not list(run.commands.iterdir())
     reader.close()
     assert not reader.is_alive()
 

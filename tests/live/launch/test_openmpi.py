@@ -170,7 +170,7 @@ def test_the_longest_line_that_open_mpi_can_take() -> None:
             if length + 5 <= 57:
                 launcher.command(3, "/a", slot, [node], "/r")
             else:
-                with pytest.raises(LaunchError, match="job 3: .* rank 0 have 58 .* takes 57"):
+                with pytest.raises(LaunchError, match="job 3: .* rank 0 have 58 .* accepts 57"):
                     launcher.command(3, "/a", slot, [node], "/r")
 
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from typing import Any
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from vrm.config.energy import on_nodes
 from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
@@ -31,6 +31,7 @@ from vrm.run.journal import JournalFollower
 from vrm.run.journal_check import EndRecord, JournalError, Record
 from vrm.run.past import Past
 from vrm.run.run import Run
+from vrm.run.state import State
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, Start
 from vrm.scheduling.compose import compose
@@ -139,17 +140,21 @@ class RunFiles:
         elif event == "job" and record.get("position"):
             self._taken = record["submit"]
         if event == "end":
-            lesson = past.lesson(record["id"])
-            if lesson is not None:
-                self._remember(*lesson)
-                if self._expectations is not None:
-                    self._expectations.learn(*lesson)
+            self._learn(record["id"])
         elif event == "rules":
             self._cluster = None  # others decide from now on
         elif event == "run" and record.get("nodes") is not None:
             if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):
                 past.state.promises.clear()  # they were made for other nodes
             self._nodes, self._cluster = record["nodes"], None
+
+    def _learn(self, job_id: int) -> None:
+        """Learn from how long a job has taken."""
+        lesson = self.past.lesson(job_id)
+        if lesson is not None:
+            self._remember(*lesson)
+            if self._expectations is not None:
+                self._expectations.learn(*lesson)
 
     def about(self, job_id: int) -> str:
         """What the journal says of a job, in a line."""
@@ -193,19 +198,9 @@ class RunFiles:
             now = told.time if alive else max(time.time(), told.time)
         now = max(now, self._time)
         cluster, scheduler = self._made()
-        state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks)
-        if state.waiting > most:
-            first = itertools.islice(state.queue.in_order(now), int(most))
-            state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks,
-                                    [job.id for job in first])
+        state = self._state(cluster, scheduler, told.down, now, most)
         expectations = self._expectations and self._expectations.copy()
         run = Run(state, scheduler, expectations)
-        state.book.begin(now)
-        for start in self._running(cluster):
-            state.adopt(start)
-        for number, node in enumerate(cluster.nodes):
-            if node.name in told.down:
-                state.node_down(number)
         if scheduler.interval and self._ticked is not None:
             scheduler.ticked(self._ticked)
         scheduler.dispatcher.restore(state.promises)
@@ -226,6 +221,22 @@ class RunFiles:
         due = not (alive and scheduler.dispatcher.heads_first)
         return Frozen(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
                       self.position, later=later, due=due)
+
+    def _state(self, cluster: Cluster, scheduler: Scheduler, down: Collection[str], now: float, most: float) -> State:
+        """The jobs and nodes at this moment, with the first `most` waiting jobs."""
+        past = self.past
+        state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks)
+        if state.waiting > most:
+            first = itertools.islice(state.queue.in_order(now), int(most))
+            state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks,
+                                    [job.id for job in first])
+        state.book.begin(now)
+        for start in self._running(cluster):
+            state.adopt(start)
+        for number, node in enumerate(cluster.nodes):
+            if node.name in down:
+                state.node_down(number)
+        return state
 
     def submitted(self, line: str, now: float) -> tuple[list[Job], list[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted

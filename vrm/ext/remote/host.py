@@ -130,25 +130,31 @@ def _pass_on(channel: Any, keys: int | None, resized: int | None) -> None:
             os.read(resized, MOST)  # type: ignore[arg-type]
             size = shutil.get_terminal_size()
             channel.resize_pty(size.columns, size.lines)
-        if keys in ready:
-            data = os.read(keys, MOST)  # type: ignore[arg-type]
-            try:
-                channel.sendall(data) if data else channel.shutdown_write()
-            except OSError:  # it has ended meanwhile
-                data = b""
-            if not data:
-                keys = None
-        if channel not in ready:
-            continue
-        heard = False
-        for there, read, out in ((channel.recv_ready, channel.recv, sys.stdout),
-                                 (channel.recv_stderr_ready, channel.recv_stderr, sys.stderr)):
-            while there():
-                heard = True
-                out.buffer.write(read(MOST))
-                out.buffer.flush()
-        if not heard and (channel.eof_received or channel.closed):
+        if keys in ready and not _typed(channel, os.read(keys, MOST)):  # type: ignore[arg-type]
+            keys = None
+        if channel in ready and not _printed(channel) and (channel.eof_received or channel.closed):
             return
+
+
+def _typed(channel: Any, data: bytes) -> bool:
+    """Send what was typed; False at the end of the input, or of the command."""
+    try:
+        channel.sendall(data) if data else channel.shutdown_write()
+    except OSError:  # it has ended meanwhile
+        return False
+    return bool(data)
+
+
+def _printed(channel: Any) -> bool:
+    """Print what the command has printed; False where it was nothing."""
+    heard = False
+    for there, read, out in ((channel.recv_ready, channel.recv, sys.stdout),
+                             (channel.recv_stderr_ready, channel.recv_stderr, sys.stderr)):
+        while there():
+            heard = True
+            out.buffer.write(read(MOST))
+            out.buffer.flush()
+    return heard
 
 
 @contextmanager

@@ -141,17 +141,22 @@ def press(view: View, key: str, jobs: Sequence[Job], page: int = 10
         if key == "c":
             return replace(view, mode="cancel"), None
         return view, {"do": "hold" if key == "h" else "release", "id": job_id}
+    return _show(view, key), None
+
+
+def _show(view: View, key: str) -> View:
+    """What a key that is about no job changes."""
     if key == "s":
         order = ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)]
-        return replace(view, order=order), None
+        return replace(view, order=order)
     if key == "n":
         following = {"some": "all", "all": "none", "none": "some"}
-        return replace(view, nodes=following[view.nodes]), None
+        return replace(view, nodes=following[view.nodes])
     if key == "g":
-        return replace(view, gantt=not view.gantt), None
+        return replace(view, gantt=not view.gantt)
     if key == "escape":
-        return replace(view, wanted="", selected=None), None
-    return replace(view, mode={"?": "help", "/": "filter"}.get(key, "list")), None
+        return replace(view, wanted="", selected=None)
+    return replace(view, mode={"?": "help", "/": "filter"}.get(key, "list"))
 
 
 def _type(view: View, key: str) -> View:

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from typing import Any
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from vrm.live.manager import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
@@ -157,7 +157,7 @@ class Continuing(Part):
     def _take_over(self, job: Job, start: StartRecord, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or find how it ended. With an `intent` it
         had told the job to end, at `told`."""
-        live, ends = self.live, self.ends
+        live = self.live
         before = codec.cluster_of(self._run_of.get(job.id, {}), live.cluster)
         found = self._look(job.id)
         old = codec.placement_of(start["placement"], before)
@@ -183,6 +183,11 @@ class Continuing(Part):
         if marker and (marker.host, marker.boot) == (live.place.host, live.place.boot):
             running.session = marker.pid
             self.site.adoption.add(job.id, marker.pid, live.now)
+        self._settle(running, found, missing)
+
+    def _settle(self, running: Running, found: recovery.Recovered, missing: Sequence[str]) -> None:
+        """Follow a job that was taken over, or end it, by what was found of it; `missing` are nodes of it."""
+        live, ends, job, intent, marker = self.live, self.ends, running.job, running.intent, found.marker
         if found.what == recovery.UNSTARTED:
             self._never_began(running)
         elif found.what == recovery.INTERRUPTED:
@@ -196,7 +201,7 @@ class Continuing(Part):
             assert marker is not None
             live.tell("note", f"#{job.id} {job.app} runs under {marker.host}; it is followed "
                               "by its files (`vrm requeue` or `vrm cancel` gives it up)")
-        elif found.what == recovery.RUNNING and placement is None:
+        elif found.what == recovery.RUNNING and running.former is not None:
             live.tell("warning", f"#{job.id} {job.app} runs on nodes that are missing"
                                  f"{' (' + ', '.join(missing) + ')' if missing else ''}; ending it")
             ends.end_job(running, "node" if missing else "interrupted")

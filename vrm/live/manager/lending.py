@@ -280,12 +280,7 @@ class LendingPart(Part):
         live = self.live
         if not live.state.lends.all and not self._orders and not self.coming and not live.cluster.loans.guests:
             return
-        for each in list(live.state.lends.all.values()):
-            if each.borrower in live.running and each.loan.until <= now:
-                self._overdue(each, now)
-            if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower, each.loan.since):
-                live.state.regain(each.number, now, f"job {each.borrower} has left")
-                self._order(each.lender)
+        self._take_back(now)
         self._pass_on(now)
         for each in live.state.lends.all.values():
             if each.phase == LENDING and each.lender in live.running and each.lender not in self._orders:
@@ -301,6 +296,16 @@ class LendingPart(Part):
                 self._failed(lender, f"no answer from {fold_nodes(sorted(order.hosts))}, which job {lender} "
                                      "runs on" if order.hosts else "")
         self._start_clear()
+
+    def _take_back(self, now: float) -> None:
+        """What borrowers have left goes back to its lenders."""
+        live = self.live
+        for each in list(live.state.lends.all.values()):
+            if each.borrower in live.running and each.loan.until <= now:
+                self._overdue(each, now)
+            if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower, each.loan.since):
+                live.state.regain(each.number, now, f"job {each.borrower} has left")
+                self._order(each.lender)
 
     def _overdue(self, lend: Lend, now: float) -> None:
         """A borrower takes longer than was expected: expect as long again, so that the lender's ends are

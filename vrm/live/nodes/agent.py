@@ -392,21 +392,20 @@ def say(answer: "Dict[str, Any]") -> None:
         data = data[os.write(1, data):]
 
 
+TASKS = {"affinity": AffinityWatch, "masks": masks.MaskSetter, "memory": MemoryWatch,
+         "usage": usage.UsageProbe}  # type: Dict[str, Any]
+"""What is begun for a request, and answers later."""
+
+
 def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "power.Power") -> None:
     """Begin what a request asks for."""
     kind = request["ask"]
-    if kind == "ping":
+    if kind in TASKS:
+        tasks.append(TASKS[kind](request, now))
+    elif kind == "ping":
         say({"number": request["number"]})
-    elif kind == "affinity":
-        tasks.append(AffinityWatch(request, now))
-    elif kind == "masks":
-        tasks.append(masks.MaskSetter(request, now))
     elif kind == "power":
         say(meter.take(request))
-    elif kind == "memory":
-        tasks.append(MemoryWatch(request, now))
-    elif kind == "usage":
-        tasks.append(usage.UsageProbe(request, now))
     elif kind == "forget":
         marks = proc.marks(str(request["run"]), int(request["job"]))
         tasks[:] = [task for task in tasks

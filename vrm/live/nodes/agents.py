@@ -37,9 +37,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from vrm.live.nodes import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
-from vrm.live.nodes.outcomes import (Affinity, AgentEvent, Masks, MemoryUse, Metered, NodeDown, NodeLost,
-                                     NodeUp, Swept, Usage)
-from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts, parse_cpu_list
+from vrm.live.nodes.outcomes import AgentEvent, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
+from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.system.ways import WAYS, choose
 
 PING_EVERY = 5.0
@@ -519,14 +518,7 @@ class Agents:
         """One answer of an agent."""
         try:
             if "facts" in answer:
-                self._take_facts(node, node_facts(answer["facts"], node.host), now)
-                if answer["facts"].get("claimed"):  # the same ones, if it is connected to again
-                    self._wishes[node.host] = "cpus:" + ",".join(
-                        map(str, answer["facts"]["claimed"]))
-                wanted = self._devices.get(node.host, {})
-                if wanted.get("claim") and node.state == ANSWERS:
-                    wanted.setdefault("again", [devices.name_of(device)
-                                                for device in answer["facts"]["devices"]])
+                self._take_first(node, answer["facts"], now)
                 return
             node.pinged, node.failures, node.due = False, 0, now + self._timing.ping
             request = node.asked.get(answer["number"])
@@ -537,31 +529,22 @@ class Agents:
                                              bool(answer["over"])))
                 return
             del node.asked[answer["number"]]
-            if request["ask"] == "affinity":
-                ranks = {int(rank): parse_cpu_list(cpus)
-                         for rank, cpus in answer["ranks"].items()}
-                self._ready.append(Affinity(node.host, request["job"], ranks))
-            elif request["ask"] == "power":
-                energy = answer["energy"]
-                self._ready.append(Metered(node.host, request["job"], request["begin"],
-                                           None if energy is None else float(energy), str(answer["error"])))
-            elif request["ask"] == "usage":
-                self._ready.append(Usage(node.host, request["job"], dict(answer["steps"])))
-            elif request["ask"] == "masks":
-                tasks = {int(rank): task for rank, task in answer["tasks"].items()}
-                self._ready.append(Masks(
-                    node.host, request["job"], int(answer["epoch"]), bool(answer["clear"]),
-                    {rank: int(task["threads"]) for rank, task in tasks.items()},
-                    frozenset(rank for rank, task in tasks.items() if task["acknowledged"]),
-                    str(answer["error"])))
-            else:
-                self._ready.append(Swept(node.host, request["job"], int(answer["processes"]),
-                                         int(answer["left"])))
+            self._ready.append(outcome(node.host, request, answer))
+            if request["ask"] == "sweep":
                 self._rise(node)
         except TopologyError as error:
             self._fail(node, now, str(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._fail(node, now, f"its agent's answer cannot be read: {error!r}")
+
+    def _take_first(self, node: AgentNode, facts: dict[str, Any], now: float) -> None:
+        """What an agent says of its node when it is there."""
+        self._take_facts(node, node_facts(facts, node.host), now)
+        if facts.get("claimed"):  # the same ones, if it is connected to again
+            self._wishes[node.host] = "cpus:" + ",".join(map(str, facts["claimed"]))
+        wanted = self._devices.get(node.host, {})
+        if wanted.get("claim") and node.state == ANSWERS:
+            wanted.setdefault("again", [devices.name_of(device) for device in facts["devices"]])
 
     def _take_facts(self, node: AgentNode, facts: NodeFacts, now: float) -> None:
         node.state, node.pinged, node.due = ANSWERS, False, now + self._timing.ping

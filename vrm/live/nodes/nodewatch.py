@@ -165,11 +165,7 @@ class NodeWatch:
                 error = self._metering.answered(event) if self._metering else ""
                 events += [Unset(event.job_id, event.host, error)] if error else []
             elif isinstance(event, Usage):
-                for inquiry in self._inquiries:
-                    if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
-                        inquiry.waiting_for.discard(event.host)
-                        inquiry.found[event.host] = event.steps
-                self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
+                self._used(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
@@ -177,6 +173,14 @@ class NodeWatch:
                 events += self._changed(event)
         self.deadline = now + (due - moment)
         return events
+
+    def _used(self, event: Usage) -> None:
+        """Give what a job uses to those who have asked for it."""
+        for inquiry in self._inquiries:
+            if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
+                inquiry.waiting_for.discard(event.host)
+                inquiry.found[event.host] = event.steps
+        self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
 
     def resumed(self, seconds: float) -> None:
         """Forget the seconds for which this process was stopped: it has heard nobody meanwhile."""

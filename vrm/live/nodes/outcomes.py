@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from collections.abc import Mapping
 
-from vrm.live.nodes.topology import Gpu, NodeFacts, Topology
+from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, parse_cpu_list
 
 
 @dataclass(frozen=True)
@@ -115,3 +115,22 @@ class Usage:
 
 
 AgentEvent = NodeUp | NodeLost | NodeDown | Affinity | Swept | MemoryUse | Masks | Metered | Usage
+
+
+def outcome(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> AgentEvent:
+    """What the answer of an agent to a request says. Raises KeyError, TypeError, ValueError or AttributeError for
+    one that no agent gives."""
+    asked, job_id = request["ask"], request["job"]
+    if asked == "affinity":
+        return Affinity(host, job_id, {int(rank): parse_cpu_list(cpus) for rank, cpus in answer["ranks"].items()})
+    if asked == "power":
+        energy = answer["energy"]
+        return Metered(host, job_id, request["begin"], None if energy is None else float(energy), str(answer["error"]))
+    if asked == "usage":
+        return Usage(host, job_id, dict(answer["steps"]))
+    if asked == "masks":
+        tasks = {int(rank): task for rank, task in answer["tasks"].items()}
+        return Masks(host, job_id, int(answer["epoch"]), bool(answer["clear"]),
+                     {rank: int(task["threads"]) for rank, task in tasks.items()},
+                     frozenset(rank for rank, task in tasks.items() if task["acknowledged"]), str(answer["error"]))
+    return Swept(host, job_id, int(answer["processes"]), int(answer["left"]))

@@ -121,69 +121,26 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
     back: so `posix_spawn` can be used, which says why a program could not be executed.
     """
     outputs: list[int] = []
-    cores = source = given = None
+    cores = given = None
     before: list[Any] = []
     try:
-        for path in (stdout,) if stderr == stdout else (stdout, stderr):
-            folder = os.path.dirname(path)
-            try:
-                if make and not patience:
-                    os.makedirs(folder, exist_ok=True)
-                outputs.append(open_output(path, append))
-            except (OSError, ValueError) as error:
-                why = described("output file", path, error)
-                if patience and isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
-                    raise Absent(why, folder, patience) from None
-                raise StartError(why) from None
-        try:
-            os.chdir(cwd)
-        except (OSError, ValueError) as error:
-            raise StartError(described("working directory", cwd, error)) from None
+        outputs.extend(_opened(path, append, patience, make)
+                       for path in ((stdout,) if stderr == stdout else (stdout, stderr)))
+        _enter(cwd)
         if affinity is not None:
             cores = os.sched_getaffinity(0)
-            try:
-                os.sched_setaffinity(0, affinity)
-            except (OSError, ValueError) as error:
-                raise StartError(f"CPUs {','.join(map(str, affinity))}: "
-                                  f"{reason_of(error)}") from None
-            if len(os.sched_getaffinity(0)) != len(set(affinity)):  # the kernel drops the others
-                raise StartError(f"CPUs {','.join(map(str, affinity))}: not all of them may be "
-                                  "used here")
+            _bind(affinity)
         for name, kind, value in limits:
-            old = resource.getrlimit(kind)
-            try:
-                resource.setrlimit(kind, (value, old[1]))
-            except (OSError, ValueError) as error:
-                raise StartError(f"limit {name} = {value}: {reason_of(error)}") from None
-            before.append((kind, old))
+            before.append((kind, _limited(name, kind, value)))
         if reports is not None:
-            source, pipe = os.pipe()
-            outputs += [source, pipe]
+            outputs += os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, outputs[0], 1), (os.POSIX_SPAWN_DUP2, outputs[-1], 2)]
         if stdin:
-            try:
-                given = os.open(stdin, os.O_RDONLY | os.O_NOCTTY)
-            except (OSError, ValueError) as error:
-                raise StartError(described("input file", stdin, error)) from None
+            given = _input(stdin)
             actions.append((os.POSIX_SPAWN_DUP2, given, 0))
-        spawn = os.posix_spawn
-        if b"/" not in argv[0]:
-            spawn = os.posix_spawnp
-            os.environb[b"PATH"] = env.get(b"PATH", os.defpath.encode())
-        try:
-            # A process group of its own: `kill 0` in a job script must not reach the supervisor.
-            pid = spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=DEFAULTED,
-                        file_actions=actions)
-        except (OSError, ValueError) as error:
-            raise StartError(refusal(argv[0], error)) from None
+        pid = _spawned(argv, env, actions)
         if reports is not None:  # now, since the program need not wait for that
-            assert source is not None
-            try:
-                start_sieve(source, outputs[-3], *reports)
-            except StartError:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                raise
+            _sieve(pid, outputs, reports)
         return pid
     finally:
         for kind, old in before:
@@ -195,6 +152,79 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
         if given is not None:
             os.close(given)
         os.chdir("/")
+
+
+def _opened(path: bytes, append: bool, patience: float, make: bool) -> int:
+    """An output, open."""
+    folder = os.path.dirname(path)
+    try:
+        if make and not patience:
+            os.makedirs(folder, exist_ok=True)
+        return open_output(path, append)
+    except (OSError, ValueError) as error:
+        why = described("output file", path, error)
+        if patience and isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+            raise Absent(why, folder, patience) from None
+        raise StartError(why) from None
+
+
+def _sieve(pid: int, outputs: list[int], reports: tuple[Any, ...]) -> None:
+    """Start what takes the reports out of the output; without it the program is ended."""
+    try:
+        start_sieve(outputs[-2], outputs[-3], *reports)
+    except StartError:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def _enter(cwd: bytes) -> None:
+    """Have this working directory."""
+    try:
+        os.chdir(cwd)
+    except (OSError, ValueError) as error:
+        raise StartError(described("working directory", cwd, error)) from None
+
+
+def _input(path: bytes) -> int:
+    """The file for standard input, open."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise StartError(described("input file", path, error)) from None
+
+
+def _limited(name: str, kind: int, value: int) -> tuple[int, int]:
+    """Set a limit of this process; what it was."""
+    old = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (value, old[1]))
+    except (OSError, ValueError) as error:
+        raise StartError(f"limit {name} = {value}: {reason_of(error)}") from None
+    return old
+
+
+def _bind(affinity: tuple[int, ...]) -> None:
+    """Use these CPUs only."""
+    try:
+        os.sched_setaffinity(0, affinity)
+    except (OSError, ValueError) as error:
+        raise StartError(f"CPUs {','.join(map(str, affinity))}: {reason_of(error)}") from None
+    if len(os.sched_getaffinity(0)) != len(set(affinity)):  # the kernel drops the others
+        raise StartError(f"CPUs {','.join(map(str, affinity))}: not all of them may be used here")
+
+
+def _spawned(argv: list[bytes], env: dict[bytes, bytes], actions: list[tuple[int, int, int]]) -> int:
+    """The process number of the program, started."""
+    spawn = os.posix_spawn
+    if b"/" not in argv[0]:
+        spawn = os.posix_spawnp
+        os.environb[b"PATH"] = env.get(b"PATH", os.defpath.encode())
+    try:
+        # A process group of its own: `kill 0` in a job script must not reach the supervisor.
+        return spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=DEFAULTED, file_actions=actions)
+    except (OSError, ValueError) as error:
+        raise StartError(refusal(argv[0], error)) from None
 
 
 def start_wait(absent: Absent) -> int:

@@ -334,6 +334,11 @@ def leave_spawner() -> int:
     return int(line.rpartition(b")")[2].split()[19])
 
 
+def number_or_null(number: int | None) -> str:
+    """A number, or nothing, as JSON."""
+    return "null" if number is None else str(number)
+
+
 def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, marker: bytes,
               status: bytes, sync: bool, host: bytes, order: tuple[Any, ...], old: bytes,
               files: list[int]) -> bool:
@@ -383,21 +388,22 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
             if message is not None:
                 code = number = None
 
-    text += (f'{{"id": {name}, "code": {"null" if code is None else code}, '
-             f'"signal": {"null" if number is None else number}, "error": {quoted(message)}, '
-             f'"start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
+    text += (f'{{"id": {name}, "code": {number_or_null(code)}, "signal": {number_or_null(number)}, '
+             f'"error": {quoted(message)}, "start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
-    if message is not None:
-        event: tuple[Any, ...] = (FAILED, message, problem, clean)
-    else:
-        event = (ENDED, pid, (code, number, None, begin, end, user, system, maxrss, duration),
-                 problem, clean)
-    if link.tell(event):
+    outcome = (code, number, None, begin, end, user, system, maxrss, duration)
+    if link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean)):
         place.close()
         return clean and problem is None
-    # No manager, and perhaps a full or read-only disk: only this process knows how the job ended.
+    _keep(place, problem, marker, status, text, sync)
+    return False
+
+
+def _keep(place: home.Home, problem: str | None, marker: bytes, status: bytes, text: str, sync: bool) -> None:
+    """Without a manager, and perhaps with a full or read-only disk, only this process knows how the job ended: try
+    again to write it."""
     last = time.monotonic() + RETRY_FOR
     while problem is not None and time.monotonic() < last and not place.look():
         time.sleep(RETRY_EVERY)
@@ -406,7 +412,6 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     while place.removed and not starting.childless() and time.monotonic() < last:
         home.end_all()
         signal.sigtimedwait((signal.SIGCHLD,), RETRY_EVERY)
-    return False
 
 
 def wait_for(pid: int, link: Link, folder: bytes, server: serving.ScriptServer, place: home.Home) -> tuple[Any, ...]:

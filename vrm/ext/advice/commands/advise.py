@@ -91,14 +91,7 @@ def advise(arguments: argparse.Namespace) -> int:
     from vrm.scheduling.registry import PolicyError
 
     take_queue(arguments)
-    wish = arguments.apply
-    if wish is not None and arguments.queue is not None:
-        raise CannotRun("--apply changes a running manager: leave out QUEUE, and start a manager with `vrm run`")
-    if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
-        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
-                        f"{', '.join(advice.OBJECTIVES)}")
-    if arguments.objective is not None and arguments.objective not in advice.OBJECTIVES:
-        raise CannotRun(f"--objective {arguments.objective}: give one of {', '.join(advice.OBJECTIVES)}")
+    _check(arguments)
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
     if today != case.rules:
@@ -118,17 +111,36 @@ def advise(arguments: argparse.Namespace) -> int:
     except PolicyError as error:
         raise CannotRun(str(error)) from error
     if arguments.objective is not None:
-        shown = tuple(each for each in found.choices if each.objective == arguments.objective)
-        if not shown:
-            raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
-                            "{Database: FILE}, or --energy FILE)" if arguments.objective == "energy" else
-                            "the end of the allocation is not known")
-        found = replace(found, choices=shown)
+        found = _of_objective(found, arguments.objective)
     if arguments.json:
         print(json.dumps(found.record()))
     else:
         print(text(found, arguments.all))
     return 0 if arguments.apply is None else apply(arguments, found)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that are not about what is asked, and names of objectives that do not exist."""
+    from vrm.ext.advice import advice
+
+    wish = arguments.apply
+    if wish is not None and arguments.queue is not None:
+        raise CannotRun("--apply changes a running manager: leave out QUEUE, and start a manager with `vrm run`")
+    if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
+        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
+                        f"{', '.join(advice.OBJECTIVES)}")
+    if arguments.objective is not None and arguments.objective not in advice.OBJECTIVES:
+        raise CannotRun(f"--objective {arguments.objective}: give one of {', '.join(advice.OBJECTIVES)}")
+
+
+def _of_objective(found: Advice, objective: str) -> Advice:
+    """The advice for one objective only."""
+    shown = tuple(each for each in found.choices if each.objective == objective)
+    if not shown:
+        raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
+                        "{Database: FILE}, or --energy FILE)" if objective == "energy" else
+                        "the end of the allocation is not known")
+    return replace(found, choices=shown)
 
 
 # --------------------------------------------------------------------------------- what it is about

@@ -65,8 +65,6 @@ def estimate(text: str) -> tuple[int, float]:
 
 def forecast(arguments: argparse.Namespace) -> int:
     """Print the forecast; 0."""
-    from vrm.ext.forecast.report import forecast_table as report
-
     if arguments.why:
         from vrm.ext.forecast.commands.explain import explain
         return explain(arguments)
@@ -82,7 +80,14 @@ def forecast(arguments: argparse.Namespace) -> int:
                         "again")
     if arguments.page is not None:
         return page(arguments, settings)
+    return _of_jobs(arguments, settings)
+
+
+def _of_jobs(arguments: argparse.Namespace, settings: Any) -> int:
+    """Print when jobs start and end; 0."""
     from vrm.commands.naming import ids_for
+    from vrm.ext.forecast.report import forecast_table as report
+
     ids = ids_of(ids_for(arguments, arguments.ids))
     if arguments.estimate:
         made, lines = _assumed(settings, arguments.estimate)

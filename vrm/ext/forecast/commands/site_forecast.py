@@ -63,21 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.ext.forecast.site.forecast import forecast_lml, forecast_site
     from vrm.ext.forecast.site.snapshot import SnapshotError
 
-    sources = [name for name in ("site", "slurm", "pbs", "lml", "squeue", "qstat")
-               if getattr(arguments, name)]
-    for first, second in FILES:
-        if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
-            raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
-                            "which nodes there are")
-    if len(sources) != 1:
-        raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
-                        "with --pbsnodes, or --lml")
-    if (arguments.ids or arguments.estimate or arguments.score or arguments.plot or arguments.page
-            or arguments.watch):
-        raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
-                        "--user chooses jobs")
-    if (arguments.out and not arguments.lml) or (arguments.reservations and not arguments.squeue):
-        raise CannotRun("--out goes with --lml, and --reservations with --squeue")
+    source = _source(arguments)
     dates: Callable[[float], str] | None = None  # else of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)
 
@@ -95,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             name, site, everybody = arguments.lml, lml.snapshot, arguments.user in (None, "all")
             dates = lml.date_text
         else:
-            name, site = _asked(arguments, sources[0])
+            name, site = _asked(arguments, source)
             found, everybody = forecast_site(site, *limits, processes(site)), arguments.user == "all"
     except SnapshotError as error:
         raise CannotRun(str(error)) from None
@@ -105,6 +91,26 @@ def run(arguments: argparse.Namespace) -> int:
     _show(name, site, {job.key: found[job.key] for job in site.jobs
                        if job.key in found and (not user or job.user == user)}, user, arguments.json, dates)
     return 0
+
+
+def _source(arguments: argparse.Namespace) -> str:
+    """The option that says where the snapshot of the site comes from. Raises CannotRun where options contradict."""
+    sources = [name for name in ("site", "slurm", "pbs", "lml", "squeue", "qstat")
+               if getattr(arguments, name)]
+    for first, second in FILES:
+        if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
+            raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
+                            "which nodes there are")
+    if len(sources) != 1:
+        raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
+                        "with --pbsnodes, or --lml")
+    if (arguments.ids or arguments.estimate or arguments.score or arguments.plot or arguments.page
+            or arguments.watch):
+        raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
+                        "--user chooses jobs")
+    if (arguments.out and not arguments.lml) or (arguments.reservations and not arguments.squeue):
+        raise CannotRun("--out goes with --lml, and --reservations with --squeue")
+    return sources[0]
 
 
 def _me() -> str:

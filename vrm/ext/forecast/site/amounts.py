@@ -128,7 +128,29 @@ class _Count:
         return job.submit <= now and not self.open.intersection(job.after)
 
     def _step(self, now: float) -> None:
+        self._step_reservations(now)
         site = self.site
+        plan = self.steps if site.algorithm != "Backfilling" else self.steps.copy()
+        reserved: dict[str | None, int] = {}
+        for job in [job for job in self.waiting
+                    if job.key not in self.bound and self._ready(job, now)]:
+            if self._over(job):
+                continue
+            if plan.fits(job.total, job.wall):
+                self._start(job, now)
+                if plan is not self.steps:
+                    plan.take(now, now + job.wall, job.total)
+            elif site.algorithm == "FCFS":
+                return
+            elif site.algorithm == "Backfilling":
+                whose = job.queue if site.per_queue else None
+                begin = plan.earliest(job.total, job.wall) if reserved.get(whose, 0) < site.depth else math.inf
+                if begin < math.inf:
+                    plan.take(begin, begin + job.wall, job.total)
+                    reserved[whose] = reserved.get(whose, 0) + 1
+
+    def _step_reservations(self, now: float) -> None:
+        """Start the jobs of reservations."""
         for job in list(self.waiting):
             reservation = self.bound.get(job.key)
             if reservation is None:
@@ -143,26 +165,6 @@ class _Count:
                     inside.take(now, now + job.wall, job.total)
                     self.steps.take(now, now + job.wall, -job.total)  # they are the reservation's
                     self._start(job, now)
-        plan = self.steps if site.algorithm != "Backfilling" else self.steps.copy()
-        reserved: dict[str | None, int] = {}
-        for job in [job for job in self.waiting
-                    if job.key not in self.bound and self._ready(job, now)]:
-            if self._over(job):
-                continue
-            if plan.fits(job.total, job.wall):
-                self._start(job, now)
-                if plan is not self.steps:
-                    plan.take(now, now + job.wall, job.total)
-                continue
-            if site.algorithm == "FCFS":
-                return
-            if site.algorithm == "Backfilling":
-                whose = job.queue if site.per_queue else None
-                if reserved.get(whose, 0) < site.depth:
-                    begin = plan.earliest(job.total, job.wall)
-                    if begin < math.inf:
-                        plan.take(begin, begin + job.wall, job.total)
-                        reserved[whose] = reserved.get(whose, 0) + 1
 
     def _over(self, job: SiteJob) -> bool:
         """Whether a limit of its queue stands against a job."""

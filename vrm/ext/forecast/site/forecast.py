@@ -315,6 +315,24 @@ class _ByNode:
             why = "it does not fit on the nodes that are up"
         return SiteForecast(math.inf, math.inf, (), why)
 
+    def _taken(self, job: SiteJob, procs: int) -> int:
+        """The cores of a running job of `procs` ranks."""
+        site, cluster, layout, taken = self.site, self.cluster, self.cluster.layout, 0
+        for node, cores in job.places:
+            first = layout.node_first[node]
+            width = site.nodes[node].cores if site.shared else 1
+            if not site.shared:
+                cores = None
+            mine = sum(1 << first + core for core in cores) if cores is not None else bits.lowest(
+                layout.node_cores(node) & ~cluster.busy_cores,
+                min(width, job.per_node or -(-procs // len(job.places))))
+            if mine & cluster.busy_cores or (cores is not None and not mine):
+                raise SnapshotError(
+                    f"job {job.key} runs on cores of node {site.nodes[node].name} that job "
+                    f"{self._holder(mine) or 'another'} has, too: the snapshot contradicts itself")
+            taken |= mine
+        return taken
+
     def _running(self) -> Iterator[Job]:
         """Book the jobs that run."""
         site, cluster, layout = self.site, self.cluster, self.cluster.layout
@@ -326,20 +344,7 @@ class _ByNode:
             except ValueError:  # it runs all the same
                 job = Job(self.ids[site_job.key], site_job.key, max(1, site_job.total), site_job.wall,
                           site_job.submit, user=site_job.user)
-            taken = 0
-            for node, cores in site_job.places:
-                first = layout.node_first[node]
-                width = site.nodes[node].cores if site.shared else 1
-                if not site.shared:
-                    cores = None
-                mine = sum(1 << first + core for core in cores) if cores is not None else bits.lowest(
-                    layout.node_cores(node) & ~cluster.busy_cores,
-                    min(width, site_job.per_node or -(-job.procs // len(site_job.places))))
-                if mine & cluster.busy_cores or (cores is not None and not mine):
-                    raise SnapshotError(
-                        f"job {site_job.key} runs on cores of node {site.nodes[node].name} that job "
-                        f"{self._holder(mine) or 'another'} has, too: the snapshot contradicts itself")
-                taken |= mine
+            taken = self._taken(site_job, job.procs)
             if site_job.places and not taken:
                 continue  # of cores nobody says which, and others have them all
             if not site_job.places:

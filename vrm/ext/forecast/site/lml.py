@@ -120,27 +120,33 @@ class LmlDocument:
         if len(self._open) > _DEEPEST:
             raise self.wrong(f"its elements are nested more than {_DEEPEST} deep", line)
         if tag == "object" and "objects" in self._open:
-            key = attributes.get("id")
-            if not key:
-                raise self.wrong("an object has no id", line)
-            before = self.objects.get(key)
-            if before is not None and before.type:
-                raise self.wrong(f"object {printable(key, 60)} is there already, in line {before.line}", line)
-            self.objects[key] = Object(key, attributes.get("type", ""), attributes.get("name", ""),
-                                       line, before.data if before else {})
+            self._object(attributes, line)
         elif tag == "info":
-            key = attributes.get("oid")
-            if not key:
-                raise self.wrong("an info has no oid", line)
-            if attributes.get("type") == FORECAST:
-                self._skipped = self._parser.CurrentByteIndex
-            else:
-                self._about = self.objects.setdefault(key, Object(key, "", "", line, {}))
+            self._info(attributes, line)
         elif tag == "data" and self._about is not None:
             name = attributes.get("key")
             if not name:
                 raise self.wrong("data has no key", line)
             self._about.data[name] = attributes.get("value", ""), line
+
+    def _object(self, attributes: Mapping[str, str], line: int) -> None:
+        key = attributes.get("id")
+        if not key:
+            raise self.wrong("an object has no id", line)
+        before = self.objects.get(key)
+        if before is not None and before.type:
+            raise self.wrong(f"object {printable(key, 60)} is there already, in line {before.line}", line)
+        self.objects[key] = Object(key, attributes.get("type", ""), attributes.get("name", ""),
+                                   line, before.data if before else {})
+
+    def _info(self, attributes: Mapping[str, str], line: int) -> None:
+        key = attributes.get("oid")
+        if not key:
+            raise self.wrong("an info has no oid", line)
+        if attributes.get("type") == FORECAST:
+            self._skipped = self._parser.CurrentByteIndex
+        else:
+            self._about = self.objects.setdefault(key, Object(key, "", "", line, {}))
 
     def _close(self, tag: str) -> None:
         tag = tag.rpartition(":")[2]
@@ -301,6 +307,20 @@ class Lml:
         if runs and start > 0:
             raise self._wrong(one, "dispatchdate", "one that is not later than the system_time, of a "
                                                    "job that runs")
+        machines, each, total = self._size(one)
+        places: tuple[Place, ...] = ()
+        for key in ("nodelist", "odelist"):
+            if runs and text(key) and not places:
+                places = self._places(one, key, nodes)
+        if places and not machines and "totalcores" not in one.data:
+            total = sum(len(cores or ()) for _, cores in places)
+        return SiteJob(one.id, self._wall(one), total, machines, each if machines else 0, one.name, text("owner"),
+                       text("queue"), submit, start if runs else None, places,
+                       after=tuple(part.strip() for part in text("after").split(",") if part.strip()),
+                       stuck=stuck)
+
+    def _size(self, one: Object) -> tuple[int, int, int]:
+        """The nodes of a job (0: not said), its cores on each, and in all."""
         machines = self._number(one, "nummachines", 1 if "taskspernode" in one.data else 0)
         each = self._number(one, "taskspernode", 1)
         total = self._number(one, "totalcores", max(1, machines * each))
@@ -308,25 +328,19 @@ class Lml:
             if "taskspernode" in one.data:
                 raise self._wrong(one, "totalcores", f"nummachines x taskspernode, {machines * each}")
             each = -(-total // machines)
-        if "wall" in one.data:
-            try:
-                wall = seconds_of(text("wall"))
-            except ValueError:
-                wall = 0.0
-            if not 0 < wall <= 1e9:
-                raise self._wrong(one, "wall", "seconds above 0")
-        else:
-            wall = WALL
-        places: tuple[Place, ...] = ()
-        for key in ("nodelist", "odelist"):
-            if runs and text(key) and not places:
-                places = self._places(one, key, nodes)
-        if places and not machines and "totalcores" not in one.data:
-            total = sum(len(cores or ()) for _, cores in places)
-        return SiteJob(one.id, wall, total, machines, each if machines else 0, one.name, text("owner"),
-                       text("queue"), submit, start if runs else None, places,
-                       after=tuple(part.strip() for part in text("after").split(",") if part.strip()),
-                       stuck=stuck)
+        return machines, each, total
+
+    def _wall(self, one: Object) -> float:
+        """The walltime of a job (s)."""
+        if "wall" not in one.data:
+            return WALL
+        try:
+            wall = seconds_of(one.data["wall"][0].strip())
+        except ValueError:
+            wall = 0.0
+        if not 0 < wall <= 1e9:
+            raise self._wrong(one, "wall", "seconds above 0")
+        return wall
 
     def _places(self, one: Object, key: str, nodes: int) -> tuple[Place, ...]:
         """`(1-3(1-4)(6-6))(5-5)`: nodes with their cores, or all of them."""
