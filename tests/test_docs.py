@@ -8,6 +8,7 @@ that end at once.
 from __future__ import annotations
 import warm
 
+import ast
 import gzip
 import os
 import re
@@ -287,3 +288,27 @@ def test_the_words_are_plain(page: str) -> None:
     text = re.sub(r"`[^`]*`|```.*?```", "", (ROOT / page).read_text(), flags=re.S)
     found = PRIVATE.findall(text)
     assert not found, f"{page}: {found}"
+
+
+def test_the_words_of_messages_are_plain() -> None:
+    """What vrm prints, logs, raises and shows as help: every text in its code but docstrings."""
+    found = [f"{path.relative_to(ROOT)}:{line}: {words} in {text!r}"
+             for path in sorted((ROOT / "vrm").rglob("*.py")) for line, text in texts(path)
+             if (words := PRIVATE.findall(re.sub(r"`[^`]*`", "", text)))]
+    assert not found, "\n".join(found)
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The string literals of a module that have several words, with their lines; no docstring, no code."""
+    tree = ast.parse(path.read_text())
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            if " " in node.value.strip() and " import " not in node.value:
+                yield node.lineno, node.value
+
+
+def test_the_texts_of_a_module_are_its_messages(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""A docstring that stands."""\nprint(f"job {1} waits for ever")\nraise ValueError("told twice")\n')
+    assert sorted((line, bool(PRIVATE.search(text))) for line, text in texts(module)) == [(2, True), (3, True)]

@@ -193,7 +193,7 @@ def test_a_program_that_fails_is_left_out(two: Site) -> None:
     done = two.run("heatmap", "measure", *QUICK)
     assert done.returncode == 1
     assert "not in the heatmap: bad.x: exit 4: no such grid" in done.stderr
-    assert "not in the heatmap: is.S.x: it says that it took 0 s" in done.stderr
+    assert "not in the heatmap: is.S.x: it reports that it took 0 s" in done.stderr
     assert sorted(figures(two.root / "heatmap.csv")) == ["compact a.x", "spare a.x",
                                                          "strip a.x a.x"]
     assert (two.root / "heatmap.rank").read_text().splitlines()[-1] == "a a"
@@ -444,15 +444,15 @@ def test_colours_are_centred_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_scale_of_ranks_has_whole_numbers(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    from matplotlib.figure import HeatmapLine
+    from matplotlib.figure import Figure
     ticks: list[float] = []
-    real = HeatmapLine.savefig
+    real = Figure.savefig
 
     def savefig(figure, *words, **more):  # type: ignore[no-untyped-def]
         real(figure, *words, **more)
         ticks.extend(figure.axes[1].get_yticks())
 
-    monkeypatch.setattr(HeatmapLine, "savefig", savefig)
+    monkeypatch.setattr(Figure, "savefig", savefig)
     draw(grid_of(Heatmap.parse(["a a b c", "b b c a", "c c a b"]), None), tmp_path / "h.png")
     assert ticks and all(tick == int(tick) for tick in ticks)
 
