@@ -10,6 +10,7 @@ import warm
 
 import ast
 import gzip
+import json
 import os
 import re
 import shutil
@@ -197,6 +198,37 @@ def outputs(page: str) -> Iterator[str]:
     """What a page shows below its commands, but for the screen, other machines' prompts and what depends on the machine."""
     for block in re.findall(r"^```\n\n```text\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
         yield re.sub(r"^found .*\n", "", block, flags=re.M)
+
+
+CAST = ROOT / "docs" / "pictures" / "tutorial.cast"
+
+
+def printed_by(cast: Path) -> list[str]:
+    """The lines that a recording shows, after a check of its form (asciicast 2)."""
+    header, *events = map(json.loads, cast.read_text().splitlines())
+    assert header["version"] == 2 and header["width"] > 0 and header["height"] > 0
+    assert all(kind == "o" for _, kind, _ in events)
+    assert [when for when, _, _ in events] == sorted(when for when, _, _ in events)
+    return "".join(text for _, _, text in events).replace("\r", "").splitlines()
+
+
+def test_the_recording_is_of_the_tutorial() -> None:
+    shown = printed_by(CAST)
+    steps = (ROOT / "docs/guide/tutorial.md").read_text().partition("\n## 2.")[2].partition("\n## 6.")[0]
+    for line in "".join(re.findall(r"^```sh\n(.*?)^```$", steps, re.M | re.S)).splitlines():
+        assert any(each.endswith((f"$ {line}", f"> {line}")) for each in shown), line
+    assert shown[-2:] == ["200", "$ "]
+    assert not any("/tmp" in line for line in shown)
+
+
+@pytest.mark.slow
+def test_the_tutorial_can_be_recorded_again(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, CAST.with_name("tutorial_cast.py"), tmp_path], text=True, env=mpirun_environment(),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout
+    shown = printed_by(tmp_path / CAST.name)
+    assert "200 completed; everything is in logs" in shown and shown[-2:] == ["200", "$ "]
+    assert "200 completed" in (tmp_path / "tutorial-cast.svg").read_text()
 
 
 def without_figures(line: str) -> str:
