@@ -307,6 +307,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
+def test_what_people_read_is_short() -> None:
+    """All pages but reference and research."""
+    pages = ["README.md", *(page for page in PAGES if re.match(r"docs/(?!reference|research)", page))]
+    assert sum(len((ROOT / page).read_text().split()) for page in pages) <= 30_000
+
+
 PRIVATE = re.compile(
     r"\b(?:mends?|mended|anew|beside|told|tells|goes on|go on|in the place of|of which|by which|so many|its word|stands"
     r"|whoever|so long after|end no more|lets? (?:\w+ )?jobs wait|go(?:es)? first|comes? first|comes? behind|come later"
