@@ -1,6 +1,6 @@
 """Record steps 2 to 5 of docs/guide/tutorial.md as an asciicast, and draw its last screen.
 
-python docs/pictures/tutorial_cast.py [DIRECTORY]     writes tutorial.cast and tutorial-cast.svg (default: docs/pictures)
+python docs/pictures/tutorial_cast.py [DIRECTORY]   writes tutorial.cast and tutorial-cast.svg (default: docs/pictures)
 
 The commands are those of the page. They run in a shell in a pseudo terminal, in an empty home directory,
 with the vrm of this Python. `asciinema play docs/pictures/tutorial.cast` shows the recording.
@@ -62,8 +62,8 @@ class Recording:
         self._held = ""
         (Path(home) / ".inputrc").write_text("set enable-bracketed-paste off\n", encoding="utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VRM", "BASH", "PROMPT"))}
-        env = {**kept, "HOME": home, "INPUTRC": f"{home}/.inputrc", "TERM": "xterm-256color", "HISTFILE": "", "LC_ALL": "C.UTF-8",
-               "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        env = {**kept, "HOME": home, "INPUTRC": f"{home}/.inputrc", "TERM": "xterm-256color", "HISTFILE": "",
+               "LC_ALL": "C.UTF-8", "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
                "PS1": f"\\[{PROMPT}\\]$ ", "PS2": f"\\[{PROMPT}\\]> "}
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
@@ -153,7 +153,8 @@ def last_screen(events: list[tuple[float, str]]) -> list[str]:
     """The last lines, without colours and without what filled the screen in between."""
     text = re.sub(r"\x1b\[\?1049h.*?\x1b\[\?1049l", "", "".join(text for _, text in events), flags=re.S)
     plain = re.sub(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>()][A-Z0-9]?)", "", text).replace("\r", "")
-    return [line[start:start + COLUMNS] for line in plain.splitlines() for start in range(0, len(line) or 1, COLUMNS)][-ROWS:]
+    return [line[start:start + COLUMNS] for line in plain.splitlines()
+            for start in range(0, len(line) or 1, COLUMNS)][-ROWS:]
 
 
 def svg(screen: list[str]) -> str:
