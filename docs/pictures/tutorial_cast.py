@@ -162,7 +162,8 @@ def svg(screen: list[str]) -> str:
     width, height = 8 * COLUMNS + 24, 18 * len(screen) + 24
     rows = "\n".join(f'<text x="12" y="{18 * row + 26}" xml:space="preserve">{html.escape(line)}</text>'
                      for row, line in enumerate(screen))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">\n'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n'
             f'<rect width="100%" height="100%" rx="6" fill="#1e1e1e"/>\n'
             f'<g font-family="monospace" font-size="13" fill="#e0e0e0">\n{rows}\n</g>\n</svg>\n')
 
