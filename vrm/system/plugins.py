@@ -28,7 +28,8 @@ GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
-    "vrm.formats": "workload format", "vrm.commands": "command", "vrm.options": "option",
+    "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
+    "vrm.commands": "command", "vrm.options": "option",
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system"}
 """The groups of entry points, and what one of each is."""
 

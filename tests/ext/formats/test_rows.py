@@ -14,7 +14,7 @@ from vrm.simulation.inputs import open_workload
 from vrm.workload.rows import Asked, clock, gibibytes, moment, program, request_of, whole
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection, Trace, TraceError
-from vrm.workload.table import amount_of, is_table
+from vrm.ext.formats.table import amount_of, is_table
 
 DATA = Path(__file__).parent / "data"
 GIB = 1 << 30
