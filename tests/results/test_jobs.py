@@ -276,7 +276,7 @@ def test_a_killed_writer_leaves_whole_jobs(tmp_path):
 @pytest.mark.parametrize("line, message", [
     ("x,a,1,0,0,1,1,completed,,,0,0,,,,", "id: invalid literal for int"),
     ("1,a,1,zero,0,1,1,completed,,,0,0,,,,", "submit: could not convert"),
-    ("1,a,1,0,0,1,1,done,,,0,0,,,,", "status: `done` is none of completed, failed"),
+    ("1,a,1,0,0,1,1,done,,,0,0,,,,", "status: `done` is not one of completed, failed"),
     ("1,a,1,0,0,1,1,completed,,,yes,0,,,,", "exclusive: `yes` is neither 0 nor 1"),
     ("1,a,1,0", "the line ends before `start`"),
     ("", "id: invalid literal"),

@@ -372,7 +372,7 @@ def test_dependencies_and_arrays() -> None:
     assert each.values["after"] == (Dependency.on(2, START),)
     assert each.own == {0: (Dependency.on(10, OK),), 1: (Dependency.on(11, OK),)}
     assert after("aftercorr:10") == (Dependency(range(10, 12)),)
-    for said, why in (("after:1+x", "expected minutes behind the +, got `x`"), ("afterok:99", "there is no job 99"), ("soon:1", "none of"),
+    for said, why in (("after:1+x", "expected minutes behind the +, got `x`"), ("afterok:99", "there is no job 99"), ("soon:1", "not one of"),
                       ("afterok", "names no job"), ("afterok:a", "not an id"), ("afterok:1?afterok:2", "not for one of")):
         done = run(counter, "sbatch", "-d", said, "job.sh")
         assert done.code == 1 and why in done.err, done

@@ -168,7 +168,7 @@ def test_a_run_whose_rules_changed_is_replayed_by_all_of_them(tmp_path: Path) ->
     found = validate(rows, Rules("FCFS", "none", "pack"), node, changes=later)
     assert found.turnaround.mape == 0 and found.makespan_error == 0
     assert validate(rows, changes[1][1], node).turnaround.mape > 0.1
-    with pytest.raises(ValidationError, match="under the rules of then"):
+    with pytest.raises(ValidationError, match="under the rules of the run"):
         validate(rows, Rules("FCFS", "none", "pack"), node, changes=[
             (time, replace(rules, policy="strip")) for time, rules in later])
 
