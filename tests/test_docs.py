@@ -8,7 +8,9 @@ that end at once.
 from __future__ import annotations
 import warm
 
+import ast
 import gzip
+import json
 import os
 import re
 import shutil
@@ -198,6 +200,37 @@ def outputs(page: str) -> Iterator[str]:
         yield re.sub(r"^found .*\n", "", block, flags=re.M)
 
 
+CAST = ROOT / "docs" / "pictures" / "tutorial.cast"
+
+
+def printed_by(cast: Path) -> list[str]:
+    """The lines that a recording shows, after a check of its form (asciicast 2)."""
+    header, *events = map(json.loads, cast.read_text().splitlines())
+    assert header["version"] == 2 and header["width"] > 0 and header["height"] > 0
+    assert all(kind == "o" for _, kind, _ in events)
+    assert [when for when, _, _ in events] == sorted(when for when, _, _ in events)
+    return "".join(text for _, _, text in events).replace("\r", "").splitlines()
+
+
+def test_the_recording_is_of_the_tutorial() -> None:
+    shown = printed_by(CAST)
+    steps = (ROOT / "docs/guide/tutorial.md").read_text().partition("\n## 2.")[2].partition("\n## 6.")[0]
+    for line in "".join(re.findall(r"^```sh\n(.*?)^```$", steps, re.M | re.S)).splitlines():
+        assert any(each.endswith((f"$ {line}", f"> {line}")) for each in shown), line
+    assert shown[-2:] == ["200", "$ "]
+    assert not any("/tmp" in line for line in shown)
+
+
+@pytest.mark.slow
+def test_the_tutorial_can_be_recorded_again(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, CAST.with_name("tutorial_cast.py"), tmp_path], text=True, env=mpirun_environment(),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout
+    shown = printed_by(tmp_path / CAST.name)
+    assert "200 completed; everything is in logs" in shown and shown[-2:] == ["200", "$ "]
+    assert "200 completed" in (tmp_path / "tutorial-cast.svg").read_text()
+
+
 def without_figures(line: str) -> str:
     """The line without numbers, times and the directory."""
     return re.sub(r"[+-]?\d[\d.:]*", "#", re.sub(r"/\S*/study", "study", line)).rstrip()
@@ -287,3 +320,27 @@ def test_the_words_are_plain(page: str) -> None:
     text = re.sub(r"`[^`]*`|```.*?```", "", (ROOT / page).read_text(), flags=re.S)
     found = PRIVATE.findall(text)
     assert not found, f"{page}: {found}"
+
+
+def test_the_words_of_messages_are_plain() -> None:
+    """What vrm prints, logs, raises and shows as help: every text in its code but docstrings."""
+    found = [f"{path.relative_to(ROOT)}:{line}: {words} in {text!r}"
+             for path in sorted((ROOT / "vrm").rglob("*.py")) for line, text in texts(path)
+             if (words := PRIVATE.findall(re.sub(r"`[^`]*`", "", text)))]
+    assert not found, "\n".join(found)
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The string literals of a module that have several words, with their lines; no docstring, no code."""
+    tree = ast.parse(path.read_text())
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            if " " in node.value.strip() and " import " not in node.value:
+                yield node.lineno, node.value
+
+
+def test_the_texts_of_a_module_are_its_messages(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""A docstring that stands."""\nprint(f"job {1} waits for ever")\nraise ValueError("told twice")\n')
+    assert sorted((line, bool(PRIVATE.search(text))) for line, text in texts(module)) == [(2, True), (3, True)]

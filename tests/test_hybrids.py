@@ -91,6 +91,6 @@ def test_they_verify_under_a_hundred_random_changes(hybrids: Path, app: str,
     verdict = check(Trial(launcher, hybrids / f"{app}.x", (), [RankSlot(0, 0, 0, cores)], [machine.node],
                           variables, changes=100))
     assert verdict.kind == "malleable", verdict.reason
-    assert verdict.reason.startswith("right after 100 changes") and sum(
+    assert verdict.reason.startswith("correct after 100 changes") and sum(
         ran.followed for ran in verdict.changed) >= 5
     assert all(ran.verification == "SUCCESSFUL" for ran in [*verdict.rigid, *verdict.changed])

@@ -169,37 +169,46 @@ def tables(results: Dict[str, List[Dict[str, Any]]]) -> List[str]:
     return lines
 
 
+KINDS = (("advice", "advice", "#0072B2", "o"), ("limits", "users' limits instead of draws", "#E69F00", "s"),
+         ("fixed", "best fixed rules, known only afterwards", "#009E73", "^"), ("today", "FCFS + EASY", "#555555", "D"))
+"""What is compared, its name, colour and mark."""
+
+
 def picture(results: Dict[str, List[Dict[str, Any]]], path: Path) -> None:
-    """The regrets as bars."""
+    """The regrets as points."""
+    draw({OBJECTIVES[objective].words: {
+        name.partition("-")[0]: [100 * judged(objective, found)[key] for key, *_ in KINDS]
+        for name, found in results.items()} for objective in GOALS}, path)
+
+
+def draw(regrets: Dict[str, Dict[str, List[float]]], path: Path) -> None:
+    """Of each objective and workload the regret in percent, in the order of `KINDS`."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    kinds = (("advice", "advice", "#0072B2"), ("limits", "users' limits in the place of draws",
-                                               "#E69F00"),
-             ("fixed", "best fixed rules, known afterwards", "#009E73"), ("today", "FCFS + EASY",
-                                                                        "#999999"))
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
-    for axis, objective in zip(axes, GOALS):
-        for place, (key, label, color) in enumerate(kinds):
-            values = [100 * judged(objective, found)[key] for found in results.values()]
-            spots = [at + 0.2 * (place - 1.5) for at in range(len(values))]
-            axis.bar(spots, values, 0.18, color=color, label=label)
-            for spot, value in zip(spots, values):
-                axis.annotate(f"{value:.1f}" if value < 10 else f"{value:.0f}", (spot, value),
-                              ha="center", va="bottom", fontsize=7)
-        axis.set_xticks(range(len(results)), [name.partition("-")[0] for name in results])
-        axis.set_yscale("symlog", linthresh=5)
-        axis.set_ylim(0, 1.6 * axis.get_ylim()[1])  # room for the figures above the bars
-        axis.set_title(OBJECTIVES[objective].words)
-        axis.set_ylabel("mean regret [%]")
+    figure, axes = pyplot.subplots(1, len(regrets), figsize=(10, 3.2), sharey=True, layout="constrained", squeeze=False)
+    for axis, (words, workloads) in zip(axes[0], regrets.items()):
+        for place, (_, label, color, mark) in enumerate(KINDS):
+            values = [of[place] for of in workloads.values()]
+            lines = [line + 0.2 * (place - 1.5) for line in range(len(values))]
+            axis.plot(values, lines, mark, color=color, label=label, markersize=6)
+            for value, line in zip(values, lines):
+                axis.annotate(f"{value:.1f}" if value < 10 else f"{value:.0f}", (value, line), xytext=(6, 0),
+                              textcoords="offset points", va="center", fontsize=7)
+        axis.set_yticks(range(len(workloads)), list(workloads))
+        axis.set_xscale("log")
+        axis.set_xlim(axis.get_xlim()[0], 1.8 * axis.get_xlim()[1])  # the last numbers are whole
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axis.set_title(words, loc="left", fontsize=10)
+        axis.grid(axis="x", color="0.9", linewidth=0.7)
+        axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.axhline(100 * GOALS[objective][0], color="black", linewidth=0.6, linestyle=":")
-        axis.annotate("aim", (1.0, 100 * GOALS[objective][0]), xycoords=("axes fraction", "data"), fontsize=7)
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4,
-                  loc="lower center")
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
-    figure.savefig(path, dpi=110)
+    axes[0][0].invert_yaxis()
+    figure.supxlabel("mean regret: how much worse than the best rules in hindsight (logarithmic)", fontsize=9)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4, loc="outside upper left")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 def read(out: Path) -> Dict[str, List[Dict[str, Any]]]:

@@ -18,13 +18,14 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import system_a
 
 from vrm.model import Job, Node
 from vrm.model.energy import ENERGY
 from vrm.model.power import MARK
+from vrm.ext.study.report.compare import COLOURS
 from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import power_over_time
@@ -142,22 +143,33 @@ def claims(found: Dict[Any, List[Result]]) -> List[str]:
     return lines
 
 
+SHOWN = {("base", 1.0): ("best class only (base)", "X"), ("min-runtime", 1.0): ("fastest (min-runtime)", "s"),
+         ("min-energy", 1.0): ("least energy (min-energy)", "v"), ("reorder", 1.0): ("reorder", "^"),
+         ("priority-inc", 1.0): ("priority-inc", "o"), ("priority-inc", 1.5): ("priority-inc, weight 1.5", "D")}
+"""The cases of the picture, with their names and marks."""
+
+
+def draw(path: Path, points: Dict[Any, Tuple[float, float]]) -> None:
+    """Mean energy against mean response of each share, variant and weight, as parts of those of min-runtime."""
+    with picture(path, PictureError, "read results.csv", 8.4, 3.4) as figure:
+        axes = figure.subplots(1, len(SHARES), sharex=True, sharey=True)
+        for axis, share in zip(axes, SHARES):
+            response, energy = points[share, "min-runtime", 1.0]
+            for (case, (label, mark)), colour in zip(SHOWN.items(), COLOURS):
+                found = points[(share, *case)]
+                axis.plot(100 * found[0] / response - 100, 100 * found[1] / energy - 100, mark, color=colour,
+                          label=label, markersize=7)
+            axis.set_title(f"{share} % of the jobs prefer class p2")
+            axis.grid(color="0.9", linewidth=0.7)
+        axes[0].set_ylabel("energy against min-runtime [%]")
+        figure.supxlabel("mean response time against min-runtime [%]: left is sooner, down needs less energy", fontsize=9)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, fontsize=8)
+
+
 def pictures(out: Path, found: Dict[Any, List[Result]]) -> None:
     """Energy against response for each share."""
-    with picture(out / "results.png", PictureError, "read results.csv", 8.0, 3.0) as figure:
-        for at, share in enumerate(SHARES):
-            axes = figure.add_subplot(1, 3, at + 1)
-            base = found[share, "min-runtime", 1.0]
-            for variant, weight in CASES:
-                there = found[share, variant, weight]
-                axes.plot(100 * mean([each.response for each in there]) / mean([e.response for e in base]),
-                          100 * mean([each.energy for each in there]) / mean([e.energy for e in base]),
-                          "o" if weight == 1 else "^", label=f"{variant} {weight:g}")
-            axes.set_title(f"{share} % STREAM")
-            axes.set_xlabel("response (% of min-runtime)")
-            axes.set_ylabel("energy (% of min-runtime)" if not at else "")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False,
-                      fontsize=7)
+    draw(out / "results.png", {key: (mean([each.response for each in there]), mean([each.energy for each in there]))
+                               for key, there in found.items()})
 
 
 def main() -> int:

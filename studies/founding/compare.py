@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import sys
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -33,7 +34,7 @@ CONFIGS = HERE.parents[1] / "config" / "founding"
 VALUES = ("waiting", "running", "turnaround")
 ORDERINGS = {"FCFS": "FCFS", "WFP3": "(q / t)**3 * procs"}  # its WFP3 counts ranks, not nodes
 PICTURES = ("comparison.png", "comparison.svg")
-MACHINES = {"cslab": "CSLab", "aris": "ARIS"}
+MACHINES = {"cslab": "2 x 4 cores (CSLab)", "aris": "2 x 10 cores (ARIS)"}
 
 
 class StudyError(Exception):
@@ -419,9 +420,10 @@ def csv_text(found: Sequence[Comparison]) -> str:
     return out.getvalue()
 
 
-KINDS = (("published", "o", "none"), ("imitated: one start every 10 s", "s", COLOURS[1]),
-         ("started at every event", "D", COLOURS[2]))
+KINDS = (("published", "o", "none"), ("simulated with the loop: one start every 10 s", "s", COLOURS[1]),
+         ("simulated as vrm starts jobs: at every event", "D", COLOURS[2]))
 ABREAST = 2
+FINDING = "From square to diamond: waiting that the 10-second loop caused, not full nodes. On class c that is nearly all of it"
 
 
 def draw(found: Sequence[Comparison], path: Path) -> None:
@@ -431,21 +433,21 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     from matplotlib import pyplot
 
     groups = by_queue(found)
-    plain = {"font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
+    plain = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
              "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
     abreast = min(ABREAST, len(groups))
     rows = -(-len(groups) // abreast)
     with pyplot.rc_context(plain):
-        shape, panels = pyplot.subplots(rows, abreast, figsize=(4.6 * abreast, 0.8 + 2.3 * rows),
+        shape, panels = pyplot.subplots(rows, abreast, figsize=(4.6 * abreast, 1.4 + 2.2 * rows),
                                         layout="constrained", squeeze=False)
         places = panels.flatten()
         for axes, (queue, group) in zip(places, groups.items()):
             _panel(axes, title(queue, group), group)
         for axes in places[len(groups):]:
             axes.set_axis_off()
+        shape.suptitle(textwrap.fill(FINDING, 46 * abreast), fontsize=11, x=0.01, ha="left")
         handles, labels = places[0].get_legend_handles_labels()
-        shape.legend(handles, labels, loc="outside upper left", ncol=2 * abreast, frameon=False)
-        shape.supxlabel("average waiting time (s)", fontsize=9)
+        shape.legend(handles, labels, loc="outside lower left", ncol=2, frameon=False, title="mean waiting time [s]", alignment="left")
         kept = {"Date": None} if path.suffix == ".svg" else {}
         shape.savefig(path, dpi=150, metadata=kept)
         pyplot.close(shape)
@@ -460,8 +462,8 @@ def _panel(axes: Any, name: str, group: Sequence[Comparison]) -> None:
                   markerfacecolor=colour, markeredgecolor="black" if colour == "none" else colour,
                   zorder=3 if colour == "none" else 2.5)
     axes.plot([one.unlimited.waiting for one in group], lines, linestyle="none", marker="|",
-              markersize=13, color="0.45", label="the loop alone: nodes never short", zorder=2)
-    axes.set_yticks(lines, [f"{one.published.policy} {one.published.name}" for one in group])
+              markersize=13, color="0.45", label="the loop alone: simulated with unlimited nodes", zorder=2)
+    axes.set_yticks(lines, [f"{one.published.policy} {one.published.name.replace('+BF', ' + EASY')}" for one in group])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="both", color="0.9", linewidth=0.7)

@@ -361,40 +361,56 @@ def _spreads(found: Runs) -> str:
 def pictures(out: Path, runs: Dict[str, Runs], waited: Optional[float]) -> None:
     """All pictures of what is there."""
     for workload, found in runs.items():
-        for key, label in (("wait", "mean wait [h]"), ("slowdown", "mean slowdown"), ("queue", "mean queue [jobs]"),
+        for key, label in (("wait", "mean wait"), ("slowdown", "mean slowdown"), ("queue", "mean number of waiting jobs"),
                            ("rae", "mean RAE of jobs")):
-            _bars(out / f"{workload}-{key}.png", found, key, label, waited if workload == REAL else None)
+            scale = 3600.0 if key == "wait" else 1.0
+            _points(out / f"{workload}-{key}.png",
+                    {name: run.figures[key] / scale for name, run in found.items()}, label,
+                    waited / scale if key == "wait" and workload == REAL and waited is not None else None)
         _boxes(out / f"{workload}-slowdowns.png", found)
         _load(out / f"{workload}-load.png", found, workload)
         _scatter(out / f"{workload}-rae-nodes.png", found)
         _classes(out / f"{workload}-classes.png", found)
 
 
-def _shown(found: Runs) -> List[str]:
-    return [each for each in ESTIMATES if any(key[2] == each for key in found)]
+MARKERS = "os^Dv*"
+HOURS = {1 / 12: "5 min", 1 / 6: "10 min", 0.5: "30 min", 1.0: "1 h", 2.0: "2 h", 5.0: "5 h", 10.0: "10 h", 24.0: "1 d"}
 
 
-def _bars(path: Path, found: Runs, key: str, label: str, real: Optional[float]) -> None:
-    shown = _shown(found)
-    scale = 3600.0 if key == "wait" else 1.0
-    with picture(path, ValueError, "leave out the pictures", 3.6 * len(shown) + 1, 3.2) as figure:
-        axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+def _points(path: Path, values: Dict[Tuple[str, str, str], float], label: str, real: Optional[float]) -> None:
+    """A figure of all runs: a panel for each kind of run times, a line for each scheduler, a mark for each node
+    order."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+    shown = [each for each in ESTIMATES if any(key[2] == each for key in values)]
+    names = [name for name in SCHEDULERS if any(key[0] == name for key in values)]
+    with picture(path, ValueError, "leave out the pictures", 3.4 * len(shown) + 0.6, 3.4) as figure:
+        axes = figure.subplots(1, len(shown), sharey=True, sharex=True, squeeze=False)[0]
         for axis, each in zip(axes, shown):
-            names = [name for name in there(found) if any(key_[0] == name and key_[2] == each for key_ in found)]
             for place, order in enumerate(ORDERS):
-                values = [mean_of(found, key, name, (each,), (order,)) / scale for name in names]
-                axis.bar(np.arange(len(names)) + (place - 2.5) * 0.14, values, 0.13, color=COLOURS[place],
-                         label=SHORT.get(order, order))
-            axis.set_xticks(range(len(names)), names)
-            axis.set_title(f"{each} run times")
-            if key in ("slowdown", "wait"):
-                axis.set_yscale("log")
-            if key == "wait" and real is not None:
-                axis.axhline(real / scale, color="black", linestyle="--", linewidth=1)
-                axis.annotate("what really happened", (len(names) - 0.5, real / scale), ha="right", va="bottom",
-                              fontsize=8)
-        axes[0].set_ylabel(label)
-        axes[-1].legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+                found = [(values[name, order, each], line + (place - 2.5) * 0.11) for line, name in enumerate(names)
+                         if (name, order, each) in values]
+                axis.plot([value for value, _ in found], [line for _, line in found], MARKERS[place],
+                          color=COLOURS[place], markersize=5, label=SHORT.get(order, order))
+            axis.set_yticks(range(len(names)), names)
+            axis.set_title(f"with {each} run times")
+            axis.grid(axis="x", color="0.9", linewidth=0.7)
+            if real is not None:
+                axis.axvline(real, color="black", linestyle="--", linewidth=1, label="the real machine")
+        axes[0].invert_yaxis()
+        if max(values.values()) > 10 * min(values.values()) > 0:
+            axes[0].set_xscale("log")
+            label += ", logarithmic"
+            if "wait" in label:
+                low, high = axes[0].get_xlim()
+                inside = [at for at in HOURS if low <= at <= high]
+                axes[0].xaxis.set_major_locator(FixedLocator(inside))
+                axes[0].xaxis.set_minor_locator(NullLocator())
+                axes[0].xaxis.set_major_formatter(lambda value, _: HOURS.get(value, ""))
+            else:
+                axes[0].xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        figure.supxlabel(label, fontsize=9)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=7, fontsize=7, frameon=False,
+                      title="node order", title_fontsize=7, alignment="left", handletextpad=0.2, columnspacing=1.2)
 
 
 def _boxes(path: Path, found: Runs) -> None:
@@ -408,7 +424,7 @@ def _boxes(path: Path, found: Runs) -> None:
                      whis=(0, 100), showmeans=True, widths=0.6)
         axis.set_xticks(range(1, len(shown) + 1), [f"{name}\n{each[:4]}." for name, each in shown], fontsize=7)
         axis.set_yscale("log")
-        axis.set_ylabel("slowdown of jobs that waited somewhere")
+        axis.set_ylabel("slowdown (logarithmic)")
 
 
 def _load(path: Path, found: Runs, workload: str) -> None:
@@ -420,7 +436,7 @@ def _load(path: Path, found: Runs, workload: str) -> None:
             axis.step(np.cumsum(seconds) / 86400, 100 * load, where="pre", linewidth=0.7, color=colour,
                       label={"core": "cores", "all": "all types added up"}[resources])
         axis.set_xlabel("days")
-        axis.set_ylabel("in use [%]")
+        axis.set_ylabel("share in use [%]")
         axis.set_title(f"{run.scheduler}, weighted, {run.estimates}")
         axis.legend(fontsize=7, frameon=False)
 

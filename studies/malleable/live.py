@@ -329,6 +329,10 @@ def pages(table: Table, experiments: Dict[str, Experiment]) -> str:
     return "\n".join(found)
 
 
+NAMES = {"serial": "one after the other (serial)", "together": "both on all cores (together)",
+         "lend": "the first lends half of its cores (lend)"}
+
+
 def picture(path: Path, table: Table, experiments: Dict[str, Experiment]) -> None:
     """The responses of both jobs in each way, as measured on this machine, and what exact arithmetic allows."""
     import matplotlib
@@ -345,12 +349,12 @@ def picture(path: Path, table: Table, experiments: Dict[str, Experiment]) -> Non
                 at = place + 0.27 * (turn - 1)
                 axis.bar(at, found.mean, 0.25, yerr=found.half, capsize=2, ecolor="dimgray",
                          color=COLOURS[turn],
-                         label=way if not place else None)
+                         label=NAMES[way] if not place else None)
                 axis.plot([at - 0.12, at + 0.12], [value(best[way])] * 2, color="black", linewidth=2,
-                          label="exact arithmetic" if not place and way == WAYS[-1] else None)
-        axis.set_xticks(range(3), ["first", "second", "mean"])
+                          label="expected by arithmetic" if not place and way == WAYS[-1] else None)
+        axis.set_xticks(range(3), ["first job", "second job", "mean"])
         axis.set(title=name, ylim=(0, None))
-    axes[0][0].set_ylabel("response, s")
+    axes[0][0].set_ylabel("response time: from submission to end [s]")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncol=4, frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.93))
     figure.savefig(path, dpi=120)

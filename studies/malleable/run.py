@@ -89,7 +89,7 @@ def of_trace(text: str, partition: int, processors: int = 0) -> Case:
     found.processors = processors
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(path).name.partition(".")[0])
     return Case(f"{name}-{nodes}-{first}-{len(found)}", found, nodes,
-                f"{Path(path).name}, {len(found)} jobs from the {first}. on")
+                f"{Path(path).name.partition('.')[0]}, {len(found):,} jobs" + (f" from number {first} on" if first > 1 else ""))
 
 
 def _of_partition(path: str, partition: int) -> Dict[int, None]:
@@ -264,48 +264,54 @@ def picture(path: Path, case: str, draws: Draws) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.2), width_ratios=(1.35, 1, 1))
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.4), width_ratios=(1.35, 1, 1), layout="constrained")
     grid = gains(draws)
     while not any(number for number, _ in grid[-1]):
         grid.pop()
     axes[0].imshow([[math.log2(ratio) if number else math.nan for number, ratio in line] for line in grid],
-                   cmap="RdYlGn", vmin=-2, vmax=2, aspect="auto", origin="lower")
+                   cmap="PuOr", vmin=-2, vmax=2, aspect="auto", origin="lower")
     for row, line in enumerate(grid):
         for column, (number, ratio) in enumerate(line):
             if number:
-                axes[0].text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=8,
-                             color="#777777" if number < 30 else "white" if abs(math.log2(ratio)) > 1.5 else "black")
+                axes[0].text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=9,
+                             style="italic" if number < 30 else "normal",
+                             color="white" if abs(math.log2(ratio)) > 1.5 else "black")
     axes[0].set_xticks(range(len(RUNS)), [f"to {name}" if name != "longer" else name for name in RUN_NAMES], fontsize=8)
     lows = [1, *(int(size) + 1 for size in SIZES[:-1])]
     names = [f"{low}" if low == size else f"{low}-{size:g}" if size < math.inf else f"over {low - 1}"
              for low, size in zip(lows, SIZES)]
     axes[0].set_yticks(range(len(grid)), names[:len(grid)], fontsize=8)
-    axes[0].set(title="slowdown under EASY over that under sd\n(above 1: better; grey: fewer than 30 jobs)",
-                xlabel="run time", ylabel="nodes")
-    for name, colour in (("easy", "#777777"), ("sd 10", "#0072B2")):
+    axes[0].set_title("mean slowdown under EASY divided by that under SD\n(above 1: SD is better; italics: fewer than 30 jobs)",
+                      fontsize=10, loc="left")
+    axes[0].set(xlabel="run time of the job", ylabel="nodes of the job")
+    for name, label, colour in (("easy", "EASY", "#777777"), ("sd 10", "SD", "#0072B2")):
         period, series = over_time(draws[0][name])
-        axes[1].plot(list(series), list(series.values()), label=name.partition(" ")[0], color=colour, linewidth=1)
-    axes[1].set(title=f"mean slowdown by {period} of submission" + "\n(the first draw)" * (len(draws) > 1),
-                xlabel=period, yscale="log")
+        axes[1].plot(list(series), list(series.values()), label=label, color=colour, linewidth=1)
+    axes[1].set_title(f"mean slowdown by {period} of submission" + "\n(the first draw)" * (len(draws) > 1), fontsize=10,
+                      loc="left")
+    axes[1].set(xlabel=f"{period} of the workload", ylabel="mean slowdown (logarithmic)", yscale="log")
     low, high = axes[1].get_ylim()
     axes[1].yaxis.set_major_locator(FixedLocator([each for each in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000,
                                                                     5000) if low <= each <= high]))
     axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes[1].yaxis.set_minor_locator(NullLocator())
     axes[1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[1].legend()
+    axes[1].legend(frameon=False)
     shares = sorted((float(name.split()[-1]), name) for name in draws[0] if "malleable" in name)
     shares.append((1.0, "sd 10"))
     for key, colour, mark in (("slowdown", "#0072B2", "o"), ("response", "#D55E00", "s")):
         found = [over_draws(draws, name, key) for _, name in shares]
         axes[2].errorbar([0, *(100 * share for share, _ in shares)], [0, *(mean for mean, _ in found)],
-                         [0, *(half for _, half in found)], marker=mark, color=colour, label=f"mean {key}", capsize=3)
+                         [0, *(half for _, half in found)] if len(draws) > 1 else None, marker=mark, color=colour,
+                         label=f"mean {key}", capsize=3)
     axes[2].axhline(0, color="#777777", linewidth=0.8)
-    axes[2].set(title="change against EASY" + "\n(95 % intervals over the draws)" * (len(draws) > 1),
-                xlabel="malleable jobs, % of all", ylabel="%")
-    axes[2].legend()
-    figure.suptitle(case, fontsize=10)
-    figure.tight_layout()
+    axes[2].set_title("change under SD against EASY" + "\n(95 % intervals over the draws)" * (len(draws) > 1), fontsize=10,
+                      loc="left")
+    axes[2].set(xlabel="share of malleable jobs [%]", ylabel="change [%]: below 0 SD is better")
+    axes[2].legend(frameon=False)
+    for axis in axes[1:]:
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(case, fontsize=11, x=0.01, ha="left")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 

@@ -107,7 +107,7 @@ def test_one_that_fails_is_given_up_with_one_warning(run: RunDirectory, stand_in
     for _ in range(10):
         tell()
     forecaster.close()
-    assert said == ["no more forecasts: the process that makes them ended several times (no numpy)"]
+    assert said == ["forecasts have ended: the process that makes them ended several times (no numpy)"]
     assert len(Path(f"{stand_in}.log").read_text().split()) == RESTARTS + 1
 
 
@@ -116,7 +116,7 @@ def test_one_that_cannot_be_started_is_given_up(run: RunDirectory, stand_in: Pat
     forecaster, state = Forecaster(Settings(), run, 5.0, said.append), waiting_state()
     forecaster.tell(state, "running", 100.0, 6.0)
     assert not forecaster.awake(state, 7.0)
-    assert said == ["no more forecasts: the process that makes them ended several times "
+    assert said == ["forecasts have ended: the process that makes them ended several times "
                     "(No such file or directory)"]
 
 

@@ -94,7 +94,7 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # So many rounds that also a busy machine follows many of the changes; each has much to do between its barriers.
     right = check("kinds", "--threads", "4", "--", "right", "1500")
     assert right.returncode == 0, right.stdout + right.stderr
-    assert "kinds: malleable: right after 100 changes" in right.stdout and "1, 2, 3, 4 threads" in right.stdout
+    assert "kinds: malleable: correct after 100 changes" in right.stdout and "1, 2, 3, 4 threads" in right.stdout
     assert "malleable=1 in a line, or Applications: {Malleable: [kinds]}" in right.stdout
     done = check("kinds", "--threads", "4", "--", "refuses", "400")
     assert done.returncode == 1 and "kinds: not malleable: after " in done.stdout
@@ -111,7 +111,7 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (verdict.kind, verdict.reason) == (
         "unchecked", "it fails without any change: it ended with status 7")
     done = check("serial", "--changes", "5")
-    assert done.returncode == 0 and "serial: malleable by affinity alone: right after 5 changes" in done.stdout
+    assert done.returncode == 0 and "serial: malleable by affinity alone: correct after 5 changes" in done.stdout
     done = check("nothing")
     assert done.returncode == 2 and "is not a program that may be run; build it" in done.stderr
     done = check("kinds", "-n", "5000")

@@ -193,7 +193,7 @@ def test_a_program_that_fails_is_left_out(two: Site) -> None:
     done = two.run("heatmap", "measure", *QUICK)
     assert done.returncode == 1
     assert "not in the heatmap: bad.x: exit 4: no such grid" in done.stderr
-    assert "not in the heatmap: is.S.x: it says that it took 0 s" in done.stderr
+    assert "not in the heatmap: is.S.x: it reports that it took 0 s" in done.stderr
     assert sorted(figures(two.root / "heatmap.csv")) == ["compact a.x", "spare a.x",
                                                          "strip a.x a.x"]
     assert (two.root / "heatmap.rank").read_text().splitlines()[-1] == "a a"

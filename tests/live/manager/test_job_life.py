@@ -206,7 +206,7 @@ def test_hold_and_release(site: Site) -> None:
     assert "does not wait: it is running" in site.run("hold", "0").stderr
     assert "there is no job 9" in site.run("release", "9").stderr
     assert "not held" in site.run("release", "3").stderr
-    assert "no job to release among these" in site.run("release", "3-9").stderr
+    assert "none of these jobs can be changed by release" in site.run("release", "3-9").stderr
     assert site.run("hold", "x").returncode == 2
     let_go(first)
     wait_until(lambda: "only held jobs are left (1-2)" in site.said(manager), "it is told")

@@ -102,7 +102,7 @@ class Forecaster:
             self._give_up(said.decode(errors="replace").strip().rpartition("\n")[2])
 
     def _give_up(self, why: str) -> None:
-        self._warn("no more forecasts: the process that makes them ended several times"
+        self._warn("forecasts have ended: the process that makes them ended several times"
                    + (f" ({why})" if why else ""))
 
     def _remove(self) -> None:

@@ -144,7 +144,7 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
         axes.set_yticks(range(rows), grid.rows, fontsize=9)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
-        axes.set_xlabel("beside", fontsize=9)
+        axes.set_xlabel("partner on the same node", fontsize=9)
         axes.tick_params(length=0)
         axes.set_xticks([column - 0.5 for column in range(1, columns)], minor=True)
         axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)

@@ -203,7 +203,7 @@ class Ready(LaterAnswer):
 def _wait(names: Sequence[str], counter: Counter) -> Reply:
     jobs, missing = _find(names[0], counter) if names else ([], ["?"])
     if missing or len(jobs) != 1:
-        raise OPTIONS.error("wait for which job? For example scontrol wait_job 12")
+        raise OPTIONS.error("expected a job id: for example scontrol wait_job 12")
     return Ready(counter, jobs[0].id)
 
 

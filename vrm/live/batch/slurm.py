@@ -116,7 +116,7 @@ class Slurm(BatchSystem):
         """Options of sbatch."""
         ask = [f"--job-name={wrapper.name}", f"--nodes={wrapper.nodes}"]
         if wrapper.cores is not None:
-            ask += ["# A task slot for every core (not hardware thread): mpirun starts no more ranks",
+            ask += ["# A task slot for every core (not hardware thread): mpirun does not start more ranks",
                     "# on a node than it has slots.",
                     f"--ntasks-per-node={wrapper.cores}", "--cpus-per-task=1", "--ntasks-per-core=1"]
         ask.append(f"--time={clock(wrapper.walltime)}")

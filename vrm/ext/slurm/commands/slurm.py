@@ -36,7 +36,7 @@ def slurm(arguments: argparse.Namespace) -> int:
         from vrm.ext.slurm.calls import build
         made = build.link(Path(words[0]))
         print(f"{', '.join(sorted(names.everything().answers))} are in {words[0]}"
-              + ("" if made else " (as scripts, each of which starts Python: there is no C compiler)"))
+              + ("" if made else " (as scripts that start Python: there is no C compiler)"))
         return 0
     known = names.dialect(name).answers
     if name not in known:
