@@ -74,8 +74,10 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
-    from vrm.model.fields import TABLE
-    return [(field, field.option) for field in TABLE if field.option is not None]
+    from vrm.model.fields import ADDED, TABLE
+    from vrm.workload.added import load_all
+    load_all()
+    return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:

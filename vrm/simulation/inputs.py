@@ -23,6 +23,7 @@ from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins
+from vrm.workload.added import load_all
 from vrm.workload.columns import LONGEST
 from vrm.workload.eurora import EuroraTrace
 from vrm.workload.eurora import is_trace as is_eurora
@@ -175,6 +176,7 @@ class RecordedRun:
 
     def _rows(self) -> Iterator[JobRow]:
         """The rows, with errors that name what the user has named."""
+        load_all()
         try:
             for row in read_jobs(self.path):
                 times = (row.submit, row.start or 0, row.end or 0, row.walltime)
@@ -349,7 +351,7 @@ def _forms_of_packages() -> Sequence[tuple[Callable[[str], bool], type[Rows]]]:
     """The workload formats of installed packages, as FORMS has vrm's: classes with a `tells(line)`, which is asked with
     the first line of a file."""
     found: list[Any] = []
-    plugins.use("vrm.formats", (), found.append)
+    plugins.use("vrm.formats", (), lambda plugin, form: found.append(form))
     return [(form.tells, form) for form in found]
 
 

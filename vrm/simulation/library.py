@@ -21,7 +21,9 @@ from vrm.model.machine import Machine
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
+from vrm.results.added import load_columns
 from vrm.results.efficiency import Efficiency
+from vrm.results.job_columns import COMPUTED
 from vrm.results.sharing import Sharing
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
@@ -157,7 +159,9 @@ class _Simulation:
         asked = getattr(getattr(self.source, "rules", None), "memory", False)
         more = getattr(self.source, "says_more", asked or (
             self.source is self.workload and bool(cluster.left or cluster.licences)))
-        self.more = more or self.expectations is not None or self.powered or self.sharing is not None
+        if record.out is not None:
+            load_columns()
+        self.more = more or bool(COMPUTED) or self.expectations is not None or self.powered or self.sharing is not None
 
     def run(self, progress: Progress | None) -> Outcome:
         """Carry it out."""

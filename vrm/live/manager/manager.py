@@ -57,8 +57,10 @@ from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system import profile
 from vrm.system.bell import PLACED, WRITTEN, Bell
+from vrm.results.added import load_columns
 from vrm.system.errors import RunError
 from vrm.system.processes import TagEnd, pids_with_environment
+from vrm.workload.added import load_all
 
 RINGS = 0.02
 """Seconds at least between two of these looks, however often the files of this host change."""
@@ -74,6 +76,8 @@ class Manager:
         """`wait`: for more lines of the queue file when all jobs have ended; `changed`: changed lines whose jobs have
         run are new jobs. `feeder` names the program behind `vrm run --`; `further` are parts of a manager besides its
         own and those of extensions."""
+        load_all()
+        load_columns()
         self.live = live = LiveRun(settings, site, run, tell)
         self.ends = Ends(live)
         self.nodes = Nodes(live, self.ends)

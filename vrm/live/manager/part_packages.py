@@ -17,7 +17,7 @@ def of_packages(live: LiveRun) -> list[Part]:
     """The parts that extensions add, made for a run."""
     found: list[Part] = []
 
-    def enter(make: Callable[[LiveRun], Part]) -> None:
+    def enter(plugin: plugins.Plugin, make: Callable[[LiveRun], Part]) -> None:
         part = make(live)
         if not isinstance(part, Part):
             raise TypeError("it gives no vrm.live.manager.part.Part")

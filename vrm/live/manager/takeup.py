@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from vrm.live.manager.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
-from vrm.results.job_columns import HEADER
+from vrm.results.job_columns import header
 from vrm.run import journal as journals
 from vrm.run.journal_check import JournalError, Record
 from vrm.run.past import Past, replay
@@ -91,7 +91,7 @@ def _without_journal(run: RunDirectory, fresh: bool, tell: Tell,
                        "or use --fresh to begin again")
     for name in found:
         (run.pids / name).unlink(missing_ok=True)
-    if run.jobs.exists() and run.jobs.stat().st_size > len(HEADER):
+    if run.jobs.exists() and run.jobs.stat().st_size > len(header()):
         tell("note", f"the records of a run without a journal are in {run.archive([])}")
     return Past(new_state())
 
