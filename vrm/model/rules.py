@@ -171,6 +171,11 @@ class Rules:
         "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "
         "until what they draw is left (docs/how-to/energy.md)", metavar="WATTS|FILE", example="5000")
 
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The value of each constraint on starts, by its name."""
+        return {"PowerCap": self.power_cap} if self.power_cap else {}
+
     def record(self) -> dict[str, Any]:
         """What files have of it; `read` reads that."""
         return {key.record or name: _plain(getattr(self, name)) for name, key in KEYS.items()

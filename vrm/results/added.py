@@ -1,5 +1,5 @@
-"""Columns of `jobs.csv` that extensions add: entry points of the group `vrm.columns`, each a function `(row)` that gives
-a text, a number or None of a job that has ended (`vrm.results.jobs.JobRow`)."""
+"""Columns of `jobs.csv` that extensions add: entry points of the group `vrm.columns`, each a function `(row)` that
+gives a text, a number or None of a job that has ended (`vrm.results.jobs.JobRow`)."""
 
 from __future__ import annotations
 

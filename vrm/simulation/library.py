@@ -154,7 +154,7 @@ class _Simulation:
             scheduler.dispatcher = WithLends(scheduler.dispatcher, tuple(self.timetable.lends))
         if self.speedups is not None or scheduler.dispatcher.lends:
             self.speeds = CoRunning(cluster, self.speedups, self.rules.shared_speed == "ideal")
-        self.powered = bool(cluster.programs) or cluster.budget is not None or any(
+        self.powered = bool(cluster.programs) or bool(self.rules.power_cap) or any(
             one.node.power is not None for one in cluster.classes)
         asked = getattr(getattr(self.source, "rules", None), "memory", False)
         more = getattr(self.source, "says_more", asked or (

@@ -43,7 +43,7 @@ def _enter(plugin: plugins.Plugin, make: Any) -> Field:
         return ADDED[plugin.name]
     field = make()
     if not isinstance(field, Field) or field.word != plugin.name or not _WORD.fullmatch(field.word):
-        raise TypeError(f"it gives no vrm.model.fields.Field whose word is `{plugin.name}`, in small letters, digits, _")
+        raise TypeError(f"it gives no vrm.model.fields.Field whose word is `{plugin.name}`, of letters, digits, _")
     if field.kind.repeated:
         raise TypeError("the kind of its values is one that a line may give several times")
     word = field.word

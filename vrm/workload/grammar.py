@@ -234,7 +234,7 @@ def field_of(key: str) -> Field:
 def _refuse_field(key: str) -> NoReturn:
     close = get_close_matches(key, FIELDS, 1)
     hint = f"did you mean `{close[0]}`?" if close else (
-        f"known are {', '.join([*FIELDS, *ADDED])}; if a package adds it, install that (`vrm plugins` lists what is there)")
+        f"known are {', '.join([*FIELDS, *ADDED])}; if a package adds it, install that (`vrm plugins` lists them)")
     raise LineError(f"unknown field `{show(key)}`; {hint}")
 
 
