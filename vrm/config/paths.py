@@ -16,7 +16,7 @@ KEYS = frozenset({
     "Version", "Applications", "Scheduling", "Starvation", "Sharing", "Hosts", "Nodes", "Sockets", "Cores",
     "Emulate", "NodeClasses", "Licences", "Energy", "PowerCap", "Queues", "Allocation", "Walltime", "Memory",
     "Grace", "End", "Interrupted", "Retries", "OnStop", "Forecast", "Log", "State", "Directory", "Launcher",
-    "Trust", "Slurm", "Replay"})
+    "Trust", "Slurm", "Replay", "Extensions"})
 """The keys at the top level: those of `vrm.config.schema.Settings`."""
 
 VERSION = r"1(\.\d+)*"

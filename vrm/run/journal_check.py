@@ -123,6 +123,7 @@ WANTED: dict[str, dict[str, Check]] = {
     "grown": {"id": count, "cores": _cores, "width": positive, "time": number},
     "unreserve": {"reservation": positive, "reason": text, "time": number},
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
+    "part": {"part": line, "package": line, "what": line, "values": mapping, "time": number},
     "finished": {},
 }
 WANTED["revise"] = WANTED["job"]

@@ -12,8 +12,9 @@ from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
-from vrm.model.rules import KEYS, WORDS, Rules
-from vrm.scheduling.constrained import constrained
+from vrm.model.rules import KEYS, KINDS, WORDS, Rules
+from vrm.scheduling.added_keys import values
+from vrm.scheduling.constrained import CONSTRAINTS, constrained, constraint
 from vrm.scheduling.dispatchers import make_backfilling, with_order
 from vrm.scheduling.custom import make_policy, placement_of
 from vrm.scheduling.dispatcher import Dispatcher
@@ -53,7 +54,13 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     policy = wrong.unless("policy", _placement, rules, machine, heatmap, AUTO)
     if rules.node_order != AUTO:
         policy = policy and wrong.unless("node_order", _placement, rules, machine, heatmap, rules.node_order)
-    policy = policy and wrong.unless("power_cap", constrained, policy, rules.constraints, machine)
+    constraints = []
+    if rules.power_cap:
+        constraints.append(wrong.unless("power_cap", constraint, "PowerCap", rules.power_cap, machine))
+    for name, value in (wrong.unless("extensions", values, rules.extensions) or {}).items():
+        if CONSTRAINTS.knows(name):
+            constraints.append(wrong.unless("extensions", constraint, name, value, machine))
+    policy = policy and constrained(policy, filter(None, constraints), machine)
     wrong.unless("energy" if machine.programs else "backfill", _check_energy, dispatcher, machine, declared)
     if not 0 <= rules.interval < math.inf:
         wrong["interval"] = f"interval={rules.interval!r}: give seconds from 0 on"
@@ -72,6 +79,8 @@ def checked(rules: Rules) -> Rules:
         queues = Queues.of(rules.queues)
     except (TypeError, ValueError) as error:
         raise PolicyError(f"queues: {error}; give keys such as {{'debug': {{'max_running': 2}}}}") from None
+    if not KINDS["keys"](rules.extensions):
+        raise PolicyError(f"extensions: expected JSON such as {KEYS['extensions'].example}, got {rules.extensions!r}")
     for name, key in KEYS.items():
         if key.kind in WORDS and getattr(rules, name) not in WORDS[key.kind]:
             raise PolicyError(f"{name}: expected {' or '.join(WORDS[key.kind])}, got {getattr(rules, name)!r}")

@@ -7,7 +7,7 @@ Each is in force where the rules have a value for its key. Extensions add them, 
 from __future__ import annotations
 
 from typing import Any
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.constraint import Constraint
@@ -22,26 +22,26 @@ CONSTRAINTS = Registry("constraint", "vrm.constraints")
 _METHODS = ("__init__", *(name for name in vars(Constraint) if not name.startswith("_")))
 
 
-def constrained(policy: PlacementPolicy, wanted: Mapping[str, Any], cluster: Cluster) -> PlacementPolicy:
-    """Return the policy for a cluster under constraints: the value of each by its name. Without any, the policy itself.
-    The cluster gets the constraints, and its jobs take what they need. Raises PolicyError."""
-    cluster.constraints = ()
-    found = tuple(_made(name, value, cluster) for name, value in wanted.items())
+def constrained(policy: PlacementPolicy, constraints: Iterable[Constraint], cluster: Cluster) -> PlacementPolicy:
+    """Return the policy for a cluster under constraints; without any, the policy itself. The cluster gets the
+    constraints, and its jobs take what they need."""
+    found = tuple(constraints)
     for booking in cluster.bookings.values():
-        for constraint in found:
-            constraint.take(booking.job, booking.placement, booking.start, booking.limit)
+        for each in found:
+            each.take(booking.job, booking.placement, booking.start, booking.limit)
     cluster.constraints = found
     return Constrained(policy, cluster) if found else policy
 
 
-def _made(name: str, value: Any, cluster: Cluster) -> Constraint:
+def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
+    """Return the constraint of a key with this value. Raises PolicyError."""
     make = CONSTRAINTS.find(name)
     if not (isinstance(make, type) and issubclass(make, Constraint)):
         raise PolicyError(f"constraint {name}: {make!r} is not a subclass of vrm.model.constraint.Constraint")
     if not make.__module__.startswith("vrm."):
         make = type(make.__name__, (make,), {each: guarded(name, getattr(make, each)) for each in _METHODS})
-    constraint: Constraint = make(value, cluster)
-    return constraint
+    made: Constraint = make(value, cluster)
+    return made
 
 
 class Constrained(Wrapped):

@@ -44,7 +44,7 @@ from vrm.live.manager.lending import Lending
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
-from vrm.live.manager.part_packages import of_packages
+from vrm.live.manager.part_packages import give_events, of_packages
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.manager.records import Tell
 from vrm.live.manager.showing import Showing
@@ -123,6 +123,7 @@ class Manager:
             with live.spawner, self.stopping.woken_by_signals():
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
+                    give_events(self.parts, past, live.run_directory.journal)
                     for part in self.parts:
                         part.recall(past)
                     self.continuing.take_up(past, failed)
