@@ -155,7 +155,8 @@ def requeue(arguments: argparse.Namespace) -> int:
     try:
         past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:
-        raise CannotRun(f"the journal is damaged: {error}") from error
+        damaged = "" if getattr(error, "missing", False) else "the journal is damaged: "
+        raise CannotRun(f"{damaged}{error}") from error
     entries = past.state.book.entries
     ended = {job_id for job_id in past.ended if entries[job_id].cause != LINE}
     named, swept = control.chosen(wanted, ended, [job_id for job_id in ended if unsuccessful(entries[job_id])])

@@ -86,6 +86,16 @@ def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
     return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
 
 
+class Missing(str):
+    """A fault of a record that is right, and that an extension has written which is not there."""
+
+
+def missing(what: str, package: str) -> str:
+    """The fault of a record of an extension: `what` it says, and the package that adds it."""
+    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the same "
+                   "command again")
+
+
 def more_fault(more: Any) -> str:
     """Why the values of the fields of extensions in a job's record cannot be read; "" where they can."""
     if type(more) is not dict:
@@ -97,7 +107,7 @@ def more_fault(more: Any) -> str:
         except PluginError as error:
             return str(error)
         if field is None or field.package != package:
-            return f"the field `{word[:64]}` is of the package {package[:64]}, which is not installed here; install it"
+            return missing(f"a job has the field `{word}`", package)
         if not field.kind.sound(value):
             return f"{word} is wrong"
     return ""

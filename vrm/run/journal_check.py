@@ -16,7 +16,7 @@ from vrm.model import JobState, shapes
 from vrm.model.fields import TABLE
 from vrm.model.kinds import name_sound
 from vrm.model.rules import checks
-from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, more_fault, own_sound, template_key
+from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -31,6 +31,7 @@ class JournalError(ValueError):
 
     def __init__(self, path: str | os.PathLike[str], line: int, what: str) -> None:
         super().__init__(f"{os.fspath(path)}:{line}: {what}")
+        self.missing = isinstance(what, Missing)  # it is not damaged: an extension is not there
 
 
 # ------------------------------------------------------------------------------------ values
@@ -215,7 +216,7 @@ def fault(record: Record) -> str:
     if known and known not in _sound:
         wrong = more_fault(record["more"]) if "more" in record else ""
         if wrong:
-            return f"{event}: {wrong}"
+            return wrong
         if len(_sound) == MOST_TEMPLATES:
             _sound.clear()
         _sound.add(known)

@@ -17,7 +17,7 @@ from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import journal_check, lending
 from vrm.run.book import LINE
-from vrm.run.codec import MOST_TEMPLATES, jobs_of, own_of
+from vrm.run.codec import MOST_TEMPLATES, jobs_of, missing, own_of
 from vrm.run.journal import START
 from vrm.run.journal_check import STATES, EndRecord, JournalError, Record, StartRecord
 from vrm.run.lines import Lines
@@ -278,9 +278,8 @@ def _part_is_there(past: Past, record: Record) -> str:
         found = plugins.find("vrm.parts", name)
     except plugins.PluginError as error:
         return str(error)
-    return "" if found is not None and found.package == record["package"] else (
-        f"an event of the part `{name[:64]}` of the package {record['package'][:64]}, which is not installed here; "
-        "install it")
+    there = found is not None and found.package == record["package"]
+    return "" if there else missing(f"an event of the part `{name}`", record["package"])
 
 
 # What an event changes.

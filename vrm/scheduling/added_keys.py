@@ -55,7 +55,8 @@ def value_of(package: str, name: str, raw: Any) -> Any:
     if plugin is None or plugin.package != package or plugin.name != name:
         known = [each.name for each in plugins.installed("vrm.keys") if each.package == package]
         if not known:
-            raise ValueError(f"the package {package}, whose key it is, is not installed here; install it, or remove the key")
+            raise ValueError(f"the package {package}, which adds it, is not installed here; install it, or remove the "
+                             "key")
         close = get_close_matches(name, known, 1)
         raise ValueError(f"{package} has no such key; "
                          + (f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"))

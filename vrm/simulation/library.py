@@ -41,6 +41,7 @@ from vrm.simulation.outcome import Bookings, Outcome
 from vrm.simulation.recorded_lends import WithLends
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
+from vrm.workload.added import load_all
 from vrm.workload.malleable import Hybrid
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
@@ -160,6 +161,7 @@ class _Simulation:
         more = getattr(self.source, "says_more", asked or (
             self.source is self.workload and bool(cluster.left or cluster.licences)))
         if record.out is not None:
+            load_all()
             load_columns()
         self.more = more or bool(COMPUTED) or self.expectations is not None or self.powered or self.sharing is not None
 

@@ -64,6 +64,8 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], 
 def _without_damaged(run: RunDirectory, fresh: bool, error: JournalError,
                      new_state: Callable[[], State]) -> Past:
     """With `fresh` a run of which nothing is known, where no job of it can be running."""
+    if error.missing:
+        raise RunError(f"{error}; nothing was started or changed") from error
     damage = f"the journal is damaged: {error}"
     if not fresh:
         raise RunError(f"{damage}; nothing was started or changed. Put a copy of the file back, or "
