@@ -92,8 +92,8 @@ class Missing(str):
 
 def missing(what: str, package: str) -> str:
     """The fault of a record of an extension: `what` it says, and the package that adds it."""
-    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the same "
-                   "command again")
+    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the "
+                   "same command again")
 
 
 def more_fault(more: Any) -> str:

@@ -305,8 +305,8 @@ class Alone(NamedTuple):
 
 
 def alone(path: Path, job_id: int) -> Alone | None:
-    """What became of a job; None where there is none, or it has fields of an extension that is not there. It looks at this job alone, which is fast in a run of any
-    length. JournalError as of `read`."""
+    """What became of a job; None where there is none, or where it has a field of an extension that is not there. It
+    looks at this job alone, which is fast in a run of any length. JournalError as of `read`."""
     found: tuple[Job, Details] | None = None
     end: EndRecord | None = None
     is_held = waits = False
