@@ -263,19 +263,21 @@ def queued(there: Environment, place: Path) -> dict[int, tuple[str, dict[str, in
 
 
 def test_a_live_run_keeps_its_field_and_its_events_over_a_kill(example: Environment, tmp_path: Path) -> None:
-    (tmp_path / "hold").write_text("#!/bin/sh\nwhile [ ! -e go ]; do sleep 0.1; done\n")
+    (tmp_path / "hold").write_text("#!/bin/sh\nfor i in $(seq 600); do [ -e go ] && exit; sleep 0.1; done\n")
     (tmp_path / "hold").chmod(0o755)
     (tmp_path / "vrm.yaml").write_text(LIVE)
     (tmp_path / "queue").write_text("hold 1 600 0 site_tokens=3\nhold 1 600 0 site_tokens=2\n")
-    wanted = {0: ("running", {"site_tokens": 3}), 1: ("queued", {"site_tokens": 2}), 2: ("running", {"site_tokens": 1})}
+    wanted = {job: (state, {"site_tokens": tokens})
+              for job, state, tokens in ((0, "running", 3), (1, "queued", 2), (2, "running", 1))}
     journal = tmp_path / "logs" / "journal"
     with Managed(example, tmp_path) as manager:
         wait_until(lambda: 0 in queued(example, tmp_path), "job 0 runs")
         assert "job 2" in example.vrm("submit hold 1 600 --site-tokens 1", tmp_path)
-        assert "site_tokens: found `x`, wanted a whole number" in example.vrm("submit hold 1 600 --site-tokens x", tmp_path, 2)
+        assert "site_tokens: found `x`, wanted a whole number" in example.vrm(
+            "submit hold 1 600 --site-tokens x", tmp_path, 2)
         wait_until(lambda: queued(example, tmp_path) == wanted, "job 2 runs before job 1")
         assert "takes 2 site_tokens, 0 are left" in example.vrm("queue", tmp_path)
-        assert "takes 2 site_tokens" in example.vrm("explain 1", tmp_path)
+        assert "Takes 2 site_tokens" in example.vrm("explain 1", tmp_path)
         manager.kill()
         manager.wait()
     # A vrm without the package refuses the run, and changes nothing.
@@ -324,6 +326,29 @@ def entry(group: str, name: str, path: str) -> str:
 ORDERING = "def first(job, now, nodes):\n    return -job.id\n"
 
 
+FIELDS = """from vrm.model.constraint import Constraint
+
+def none():
+    return None
+
+def fails(text):
+    return 1 / 0
+
+def odd(text):
+    return text
+
+class Odd(Constraint):
+    def __init__(self, value, cluster):
+        self.value = value
+
+    def allows(self, job, placement, begin, end):
+        return 1 / 0 if self.value == "allows" else True
+
+def broken(row):
+    return row.nothing_of_this_name
+"""
+
+
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with packages of which each has something wrong."""
@@ -340,6 +365,10 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     there.declare("breaks", entry("parts", "breaks", "breaks:Breaks"),
                   "from vrm.live.manager.part import Part\n\n\nclass Breaks(Part):\n    def __init__(self, live):\n        "
                   "self.turns = 0\n\n    def tidy(self, now):\n        self.turns += 1\n        1 / (2 - self.turns)\n")
+    there.declare("fields", entry("fields", "priority", "fields:none") + entry("fields", "colour", "fields:none")
+                  .replace("[vrm.fields]\n", "") + entry("keys", "Fails", "fields:fails") + entry("keys", "Odd", "fields:odd")
+                  .replace("[vrm.keys]\n", "") + entry("constraints", "Odd", "fields:Odd")
+                  + entry("columns", "broken", "fields:broken") + entry("objectives", "bare", "fields:none"), FIELDS)
     there.declare("value", entry("orderings", "number", "value:NUMBER"), "NUMBER = 3\n")
     return there
 
@@ -364,7 +393,9 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     troubles = {record["name"]: record["trouble"]
                 for record in json.loads(wrong.vrm("plugins --json 2>/dev/null", tmp_path, 1)) if record["package"] != "vrm"}
     # What shows only when it is called:
-    assert {name for name, trouble in troubles.items() if not trouble} == {"fails", "idle", "breaks"}
+    assert {name for name, trouble in troubles.items() if not trouble} == {
+        "fails", "idle", "breaks", "colour", "Fails", "Odd", "broken", "bare"}
+    assert "vrm has one of that name" in troubles["priority"]
     (tmp_path / "nap").write_text("#!/bin/sh\nsleep 1\n")
     (tmp_path / "nap").chmod(0o755)
     (tmp_path / "queue").write_text("nap 1 60 0\nend\n")
@@ -373,6 +404,29 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     assert "vrm: part 2.0 (part:first) failed: TypeError: it gives no vrm.live.manager.part.Part; update or" in said
     assert said.count("breaks:Breaks is left out from here on: its `tidy` raised ZeroDivisionError: division by zero") == 1
     assert "1 completed" in said, said
+
+
+@pytest.mark.parametrize("config, options, complaint", [
+    ("Extensions: {fields: {Fails: 1}}", "", "vrm.yaml:1: Extensions.fields.Fails: fields 2.0 (fields:fails) failed: "
+     "ZeroDivisionError: division by zero; update or uninstall fields\n"),
+    ("Extensions: {fields: {Odd: allows}}", "", "`Odd` failed at "),
+    ("Scheduling: {Objective: none}", "", "vrm.yaml:1: Scheduling.Objective: found \"none\", wanted wait, makespan, "),
+])
+def test_a_key_or_constraint_that_fails_is_one_line(wrong: Environment, tmp_path: Path, config: str, options: str,
+                                                    complaint: str) -> None:
+    (tmp_path / "vrm.yaml").write_text(f"{config}\n")
+    said = wrong.vrm(f"simulate lublin:8:3 -c vrm.yaml {options}", tmp_path, 2)
+    assert complaint in said and "Traceback" not in said and said.count("\n") == 1, said
+
+
+def test_a_field_or_column_that_fails_is_one_line_and_the_rest_works(wrong: Environment, tmp_path: Path) -> None:
+    (tmp_path / "queue").write_text("a 1 60 0 name=x\nb 1 60 0 colour=blue\nend\n")
+    said = wrong.vrm("simulate queue --nodes 1 --sockets 1 --cores 4 --out out", tmp_path)
+    assert said.count("vrm: fields 2.0 (fields:none) failed: TypeError: it gives no vrm.model.fields.Field whose word") == 1
+    assert said.count("vrm: fields 2.0 (fields:broken) failed: AttributeError: ") == 1, said
+    found = rows(tmp_path / "out" / "jobs.csv")
+    assert [(row["name"], row["status"], row["broken"]) for row in found] == [("x", "completed", ""), ("", "refused", "")]
+    assert "queue:2: fields 2.0 (fields:none) failed: TypeError" in found[1]["reason"]
 
 
 def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:

@@ -40,10 +40,13 @@ def _over(value: Any) -> Any:
     return "off" if value is False else _lower(value)
 
 
+OBJECTIVES = ("wait", "makespan", "slowdown", "longest", "fits", "energy")
+"""What advice can look for: its own names."""
+
+
 def _objective(name: str) -> str:
     """The name of what advice looks for, of vrm or of a package."""
-    known = ("wait", "makespan", "slowdown", "longest", "fits", "energy")
-    if name not in known and not plugins.find("vrm.objectives", name):
+    if name not in OBJECTIVES and not plugins.find("vrm.objectives", name):
         raise ValueError(name)
     return name
 
