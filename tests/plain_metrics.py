@@ -241,15 +241,15 @@ def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
 
 
 def columns_of(jobs: Sequence[Finished]) -> Any:
-    """Jobs that ran, as `vrm.results.summary.Columns`."""
+    """Jobs that ran, as `vrm.results.summary.JobArrays`."""
     import numpy as np
-    from vrm.results.summary import Columns
+    from vrm.results.summary import JobArrays
     users: dict[str, int] = {"": 0}
     numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
                for row in jobs]
     submit, start, end = (np.array([getattr(row, name) for row in jobs], float)
                           for name in ("submit", "start", "end"))
-    return Columns(submit, start, end,
+    return JobArrays(submit, start, end,
                    np.array([row.processors for row in jobs], np.int64),
                    np.array([row.status == JobState.COMPLETED for row in jobs], bool),
                    np.array(numbers, np.int64), tuple(users))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import example, given, strategies as st
 
-from vrm.config.paths import KEYS, Places, places
+from vrm.config.paths import KEYS, RunPaths, places
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
 
@@ -18,13 +18,13 @@ PATHS = st.one_of(st.sampled_from(["logs", "../up", "/tmp/x", "~/runs", "~nobody
                   st.none(), st.integers(), st.lists(st.text(max_size=2), max_size=1))
 
 
-def whole(path: Path | None) -> Places | None:
+def whole(path: Path | None) -> RunPaths | None:
     """What all of the configuration says; None where something is wrong with it."""
     try:
         found = load(path)
     except ConfigError:
         return None
-    return Places(found.log, found.state, found.directory)
+    return RunPaths(found.log, found.state, found.directory)
 
 
 def test_the_keys_are_those_of_the_settings() -> None:
@@ -56,5 +56,5 @@ def test_the_same_paths_or_no_answer(tmp_path_factory: pytest.TempPathFactory, k
 def test_what_else_is_wrong_is_not_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "vrm.yaml"
     path.write_text("Log: here\nNodes: many\n")
-    assert places(str(path)) == Places(tmp_path / "here", tmp_path / "here" / "state", tmp_path / "here")
+    assert places(str(path)) == RunPaths(tmp_path / "here", tmp_path / "here" / "state", tmp_path / "here")
     assert whole(path) is None

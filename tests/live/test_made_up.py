@@ -18,7 +18,7 @@ import pytest
 
 import vrm as package
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation, kill_delay
-from vrm.live.batch.base import Answer, BatchSystem, Environment, Question, Wrapper, register, systems
+from vrm.live.batch.base import BatchJob, BatchSystem, Environment, Question, Wrapper, register, systems
 from vrm.live.batch.wrapper import script, submit_commands
 from vrm.live.launch.base import LAUNCHERS, Launch, Launcher, PathLike, make_launcher
 from vrm.live.launch.environment import batch_settings, environment, hydra_settings, tagged
@@ -49,7 +49,7 @@ class Moon(BatchSystem):
 
     def questions(self, job: str) -> Sequence[Question]:
         return (((sys.executable, "-c", f"import os; print({job}, os.environ.get('MOON_END', 4000))"),
-                 lambda text: Answer(float(text.split()[1]), {"n1": 2}, 3)),)
+                 lambda text: BatchJob(float(text.split()[1]), {"n1": 2}, 3)),)
 
     def job_environment(self, env: Environment, slots: Sequence[int]) -> dict[str, str]:
         return {"MOON_INSIDE": env["MOON_JOB"]} if "MOON_JOB" in env else {}
@@ -121,7 +121,7 @@ def test_a_batch_system_of_ones_own(made_up: dict[str, str]) -> None:
 
 
 def test_a_launcher_of_ones_own(made_up: dict[str, str]) -> None:
-    from vrm.config.schema import Launcher as Section
+    from vrm.config.schema import LauncherSettings as Section
 
     launcher = make_launcher(Section(Kind="twice"), base=made_up)
     assert (launcher.kind, launcher.version_text, launcher.rank_variables) == (
@@ -140,7 +140,7 @@ class Plain:
 
 
 def test_a_launcher_that_is_no_subclass_has_the_defaults() -> None:
-    from vrm.config.schema import Launcher as Section
+    from vrm.config.schema import LauncherSettings as Section
 
     launcher = make_launcher(Section(Kind=f"{__name__}:Plain"), base={})
     assert (launcher.version_text, launcher.rank_variables, launcher.several_nodes) == ("P 1", (), True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job, Node
 from vrm.model.job import Request
-from vrm.results.efficiency import Efficiency, Held
+from vrm.results.efficiency import Efficiency, FinishedJob
 from vrm.scheduling import make_policy
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
@@ -27,7 +27,7 @@ def held(jobs, nodes=NODES):
         placement = make_policy("pack", cluster).place(job, cluster)
         assert placement is not None
         cluster.book(job, placement, start)
-        found.append(Held(request, placement, start, end))
+        found.append(FinishedJob(request, placement, start, end))
     return found
 
 

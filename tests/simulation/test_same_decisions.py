@@ -19,7 +19,7 @@ from vrm.config.schema import load
 from vrm.ext.forecast import replay as forecasts
 from vrm.ext.forecast.files import RunFiles
 from vrm.model import Cluster, Dependency, Job
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
 from vrm.run import codec, journal
@@ -155,7 +155,7 @@ def from_files(site: Site, records: list[dict[str, Any]], jobs: list[Ran]
     written.close()
     files = RunFiles(settings)
     files.read_new()
-    frozen = files.frozen(Told("running"), 0.0)
+    frozen = files.frozen(ManagerReport("running"), 0.0)
     ran = {job.id: job.end - job.start for job in jobs}
     later = tuple(Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit, job.exclusive),
                              ran[job.id]) for job in jobs if job.id not in files.past.jobs)

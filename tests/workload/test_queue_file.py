@@ -26,7 +26,7 @@ from vrm.model.times import seconds_of
 from vrm.model.ranges import fold, numbers
 from vrm.workload.following import SETTLED, Line, Position, QueueFollower
 from vrm.workload.grammar import LONGEST, LineError, QueueLine, parse_line
-from vrm.workload.replay import Replay, replay
+from vrm.workload.replay import QueueReplay, replay
 from vrm.workload.writer_marker import WriterMarker, marker_path, writer_of
 
 # ------------------------------------------------------------------------------------- lines
@@ -676,14 +676,14 @@ def test_the_schedule_of_a_recorded_queue(queue):
 @pytest.mark.parametrize("speed", [0, -1, float("nan")])
 def test_a_replay_needs_a_speed(queue, speed):
     with pytest.raises(ValueError, match="above 0"):
-        Replay(QueueFollower(queue), speed)
+        QueueReplay(QueueFollower(queue), speed)
     with pytest.raises(ValueError, match="above 0"):
         next(replay([], speed))
 
 
 def test_replay_gives_each_line_when_it_is_due(queue):
     queue.write_text(RECORDED + "end\n")
-    play = Replay(QueueFollower(queue), speed=2)
+    play = QueueReplay(QueueFollower(queue), speed=2)
     assert taken(play.due(1000.0)) == [(1, "a")]
     assert not play.ended
     assert play.due(1001.9) == []
@@ -695,7 +695,7 @@ def test_replay_gives_each_line_when_it_is_due(queue):
 
 def test_replay_of_a_file_that_grows_more_slowly_than_it_tells(queue):
     queue.write_text("a 1 1 0 4\n")
-    play = Replay(QueueFollower(queue))
+    play = QueueReplay(QueueFollower(queue))
     assert taken(play.due(0.0)) == [(1, "a")]
     append(queue, "b 1 1 0 10\nc 1 1 0\n")
     assert taken(play.due(20.0)) == [(2, "b")]
@@ -705,16 +705,16 @@ def test_replay_of_a_file_that_grows_more_slowly_than_it_tells(queue):
 
 def test_replay_continues_after_the_last_line_given(queue):
     queue.write_text(RECORDED)
-    play = Replay(QueueFollower(queue))
+    play = QueueReplay(QueueFollower(queue))
     play.due(0.0)
-    again = Replay(QueueFollower(queue, play.position))
+    again = QueueReplay(QueueFollower(queue, play.position))
     assert taken(again.due(100.0)) == [(2, "b")]
     assert again.due(105.9) == [] and again.due(106.0)
 
 
 def test_a_queue_without_delays_is_just_followed(queue):
     queue.write_text(A + B)
-    play = Replay(QueueFollower(queue))
+    play = QueueReplay(QueueFollower(queue))
     assert taken(play.due(5.0)) == [(1, "a"), (2, "b")]
     append(queue, C)
     assert taken(play.due(5.0)) == [(3, "c")]
@@ -727,7 +727,7 @@ def test_replay_gives_every_line_once_and_never_early(delays, speed, waits):
         path.write_text("".join(f"a{i} 1 1 0 {delay!r}\n" for i, delay in enumerate(delays)))
         follower = QueueFollower(path)
         follower.finish()
-        play, now, given_ = Replay(follower, speed), 0.0, []
+        play, now, given_ = QueueReplay(follower, speed), 0.0, []
         wanted = {line.parsed.app: at
                       for at, line in replay(QueueFollower(path).read_new(), speed)}
         waits = [0.0, *waits]

@@ -41,7 +41,7 @@ QUEUE = """\
 
 
 @dataclass(frozen=True)
-class Found:
+class SiteProbe:
     """What there is: programs in a directory, an MPI or why there is none, cores, batch systems; `login` is the
     batch system of which this is a login node."""
 
@@ -112,7 +112,7 @@ def init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def look(programs: Sequence[str]) -> Found:
+def look(programs: Sequence[str]) -> SiteProbe:
     """Find out what there is; CannotRun for programs that are none."""
     from vrm.config.schema import load
     from vrm.live.launch.base import LaunchError, make_launcher
@@ -132,7 +132,7 @@ def look(programs: Sequence[str]) -> Found:
                  f"{'+'.join(map(str, sockets))} cores")
     except TopologyError as error:
         sockets, shape = (1,), str(error)
-    return Found(directory, names, mpi, no_mpi, sum(sockets), shape, *_batch())
+    return SiteProbe(directory, names, mpi, no_mpi, sum(sockets), shape, *_batch())
 
 
 def _programs(given: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
@@ -180,7 +180,7 @@ def _batch() -> tuple[str, str]:
     return f"none{there}; jobs run on this machine", ""
 
 
-def _named(found: Found) -> str:
+def _named(found: SiteProbe) -> str:
     if not found.programs:
         return "none yet; vrm npb build makes some, or put yours into ./bin"
     shown = ", ".join(found.programs[:6])
@@ -188,7 +188,7 @@ def _named(found: Found) -> str:
     return f"{len(found.programs)} in {found.directory}: {shown}" + f" and {more} more" * (more > 0)
 
 
-def config_text(found: Found) -> str:
+def config_text(found: SiteProbe) -> str:
     """The configuration."""
     import yaml
 
@@ -203,7 +203,7 @@ def config_text(found: Found) -> str:
         launcher="\n".join(["", "Launcher:", *lines, ""] if lines else []))
 
 
-def queue_text(found: Found, ranks: int) -> str:
+def queue_text(found: SiteProbe, ranks: int) -> str:
     """The queue: a job of each program, or an example to be changed."""
     import shlex
 
@@ -247,7 +247,7 @@ def _script(arguments: argparse.Namespace, cores: int) -> None:
     print(f"wrote  {path}")
 
 
-def _next(found: Found, arguments: argparse.Namespace) -> None:
+def _next(found: SiteProbe, arguments: argparse.Namespace) -> None:
     """Print what to type next."""
     from vrm.live.batch.base import systems
 

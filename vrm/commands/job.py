@@ -124,10 +124,10 @@ def submit(arguments: argparse.Namespace) -> int:
     status, name = asked(arguments, {"do": "submit", "line": line})
     if status or not arguments.wait:
         return status
-    from vrm.commands.wait import Ends, until_ended
+    from vrm.commands.wait import EndWatch, until_ended
     from vrm.run.journal import made_by
     run = run_of(arguments)
-    return until_ended(run, Ends(run), made_by(run.journal, name))
+    return until_ended(run, EndWatch(run), made_by(run.journal, name))
 
 
 def each(arguments: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def wait(arguments: argparse.Namespace) -> int:
     from vrm.commands.naming import ids_for
     from vrm.run.control import chosen
     run = run_of(arguments)
-    ends = Ends(run)
+    ends = EndWatch(run)
     ends.look()
     try:
         if "failed" in arguments.ids:  # they have ended
@@ -53,7 +53,7 @@ def wait(arguments: argparse.Namespace) -> int:
     return until_ended(run, ends, {*named, *swept})
 
 
-def until_ended(run: RunDirectory, ends: Ends, wanted: Iterable[int]) -> int:
+def until_ended(run: RunDirectory, ends: EndWatch, wanted: Iterable[int]) -> int:
     """Wait until these jobs have ended, say how, and give the exit status: 0 when all completed."""
     from vrm.model.ranges import fold
     from vrm.run.control import NEXT
@@ -73,7 +73,7 @@ def until_ended(run: RunDirectory, ends: Ends, wanted: Iterable[int]) -> int:
     return said(ends, wanted)
 
 
-def said(ends: Ends, wanted: list[int]) -> int:
+def said(ends: EndWatch, wanted: list[int]) -> int:
     """Say how jobs ended; the exit status."""
     failed = [job_id for job_id in wanted if ends.ended[job_id]["state"] != "completed"]
     for job_id in wanted if len(wanted) == 1 else failed[:SHOWN]:
@@ -84,7 +84,7 @@ def said(ends: Ends, wanted: list[int]) -> int:
     return max((ends.ended[job_id].get("exit_code") or 1 for job_id in failed), default=0)
 
 
-class Ends:
+class EndWatch:
     """The jobs of a run, and the records of their ends, from its journal as it is written."""
 
     def __init__(self, run: RunDirectory) -> None:

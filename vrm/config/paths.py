@@ -73,7 +73,7 @@ def default_log(base: str, client: bool = False) -> str:
     return max(begun, key=begun.__getitem__) if begun else CLIENTS_LOG if client else LOG
 
 
-class Places(NamedTuple):
+class RunPaths(NamedTuple):
     """What `vrm.config.schema.Settings` says of the files of a run."""
 
     log: Path
@@ -81,7 +81,7 @@ class Places(NamedTuple):
     directory: Path
 
 
-def places(path: str | None) -> Places | None:
+def places(path: str | None) -> RunPaths | None:
     """The places that a configuration names, all absolute (None: the defaults); None where only a look at
     all of its keys can say what is wrong with it. ConfigError where it cannot be read."""
     document = Document.read(path) if path is not None else Document.nothing(os.getcwd())
@@ -102,6 +102,6 @@ def places(path: str | None) -> Places | None:
     try:
         log = place("Log", default_log(base))
         state = place("State", log / "state")
-        return Places(log, state, place("Directory", state.parent))
+        return RunPaths(log, state, place("Directory", state.parent))
     except NoPath:
         return None

@@ -312,7 +312,7 @@ else:
     Sharing = _section("Sharing", "Simulated jobs that lend each other cores.")
 
 
-class Launcher(BaseModel):
+class LauncherSettings(BaseModel):
     """How a job becomes processes."""
 
     model_config = _STRICT
@@ -403,7 +403,7 @@ class Settings(BaseModel):
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
-    launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
+    launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
     trust: Trust = "own"  # whose files are obeyed
     slurm: Annotated[Slurm, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)

@@ -28,7 +28,7 @@ from vrm.results.summary import distribution
 CORES, ALL = "cores", "all"
 
 
-class Held(NamedTuple):
+class FinishedJob(NamedTuple):
     """A job that ran: what it asked for, where, and from when to when (s)."""
 
     request: Request
@@ -38,7 +38,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Moment:
+class EfficiencySample:
     """From `time` on (s): the load and the efficiency by resource, and in `nodes` how many have a
     job of it; `all` is of all resources together. Of a resource that no job has there is no
     efficiency."""
@@ -56,7 +56,7 @@ class Efficiency:
     `jobs` are the efficiencies of the jobs in the order of their starts, `moments` the changes.
     """
 
-    def __init__(self, nodes: Sequence[Node], held: Iterable[Held]) -> None:
+    def __init__(self, nodes: Sequence[Node], held: Iterable[FinishedJob]) -> None:
         self.names = [CORES, *sorted({name for node in nodes for name in node.resources})]
         self._whole = [{CORES: float(node.cores), **node.resources} for node in nodes]
         self._free = [dict(each) for each in self._whole]
@@ -67,7 +67,7 @@ class Efficiency:
         # By resource: of each node how many jobs of it run there.
         self._hosts: dict[str, dict[int, int]] = {name: {} for name in [ALL, *self.names]}
         self.jobs: list[float] = []
-        self.moments: list[Moment] = []
+        self.moments: list[EfficiencySample] = []
         runs = list(held)
         events = [(run.start, 1, at) for at, run in enumerate(runs)]
         events += [(run.end, 0, at) for at, run in enumerate(runs) if run.end > run.start]
@@ -79,7 +79,7 @@ class Efficiency:
             if place + 1 == len(events) or events[place + 1][0] > time:
                 self.moments.append(self._moment(time))
 
-    def _parts(self, run: Held) -> list[tuple[int, dict[str, float]]]:
+    def _parts(self, run: FinishedJob) -> list[tuple[int, dict[str, float]]]:
         """What the job has of each of its nodes."""
         request, found = run.request, []
         for node, tasks in run.placement.ranks_by_node(self._nodes):
@@ -88,7 +88,7 @@ class Efficiency:
             found.append((node, part))
         return found
 
-    def _change(self, run: Held, sign: int) -> None:
+    def _change(self, run: FinishedJob, sign: int) -> None:
         parts = self._parts(run)
         if sign > 0:
             there = math.fsum(amount for node, _ in parts for amount in self._free[node].values())
@@ -104,7 +104,7 @@ class Efficiency:
                 if not hosts[node]:
                     del hosts[node]
 
-    def _moment(self, time: float) -> Moment:
+    def _moment(self, time: float) -> EfficiencySample:
         taken = {ALL: math.fsum(self._taken.values()), **self._taken}
         capacity = {ALL: math.fsum(self._capacity.values()), **self._capacity}
         efficiency = {}
@@ -113,7 +113,7 @@ class Efficiency:
                 self._whole[node].values() if name == ALL else [self._whole[node].get(name, 0.0)]))
             if there:
                 efficiency[name] = taken[name] / there
-        return Moment(time, {name: taken[name] / whole if whole else 0.0
+        return EfficiencySample(time, {name: taken[name] / whole if whole else 0.0
                              for name, whole in capacity.items()}, efficiency,
                       {name: len(hosts) for name, hosts in self._hosts.items()})
 

@@ -31,7 +31,7 @@ AGED = 15.0
 """Seconds from which it is said how old it is: as on cores that are all busy, where it has to wait for its turn."""
 
 
-class Told(NamedTuple):
+class ManagerReport(NamedTuple):
     """What a manager tells besides its journal. `phase` is running, stopping or ended, `end` when
     the allocation ends (epoch seconds), `down` the names of nodes on which nothing starts; `time`:
     as of then."""
@@ -42,7 +42,7 @@ class Told(NamedTuple):
     time: float = 0.0
 
     @classmethod
-    def of(cls, snapshot: Mapping[str, Any]) -> Told:
+    def of(cls, snapshot: Mapping[str, Any]) -> ManagerReport:
         """What a state file says."""
         end = snapshot["allocation"]["end"]
         return cls(snapshot["manager"]["phase"], math.inf if end is None else end,
@@ -50,7 +50,7 @@ class Told(NamedTuple):
                              if not node.get("up", True)), snapshot["time"])
 
     @classmethod
-    def read(cls, line: str) -> Told:
+    def read(cls, line: str) -> ManagerReport:
         """What a manager has written with `to_line`."""
         phase, end, down, moment = json.loads(line)
         return cls(phase, math.inf if end is None else end, frozenset(down), moment)

@@ -19,7 +19,7 @@ COLUMNS = ("job", "from", "to", "node", "cores")
 HEADER = ",".join(COLUMNS) + "\n"
 
 
-class Held(NamedTuple):
+class HeldCores(NamedTuple):
     """The cores of a job on a node from one time to another (seconds since the epoch), in the form that
     `jobs.csv` has: `0/0-3+1/0` are cores 0 to 3 of socket 0 and core 0 of socket 1."""
 
@@ -60,11 +60,11 @@ def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[tuple[flo
         yield begin, until, core_share.slots(placement, cores_lent, cluster.nodes, layout)
 
 
-def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
+def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[HeldCores]:
     """The lines of a job that ended."""
     for begin, until, slots in _slots(booking, end, cluster):
         for node, cores in by_node(slots, cluster.nodes).items():
-            yield Held(booking.job.id, begin, until, node, cores)
+            yield HeldCores(booking.job.id, begin, until, node, cores)
 
 
 def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> dict[str, str]:
@@ -92,7 +92,7 @@ def columns(booking: Booking, end: float) -> dict[str, float]:
                             in core_share.periods(placement, booking.start, end))}
 
 
-def append(path: str | Path, lines: Iterable[Held]) -> None:
+def append(path: str | Path, lines: Iterable[HeldCores]) -> None:
     """Add lines to a file, which is made where there is none. OSError when it cannot be written, or is a
     link."""
     text = "".join(each.line for each in lines)
@@ -105,7 +105,7 @@ def append(path: str | Path, lines: Iterable[Held]) -> None:
         os.close(handle)
 
 
-def read(path: str | Path) -> list[Held]:
+def read(path: str | Path) -> list[HeldCores]:
     """The lines of a file; none where there is no file. ValueError, with the place, for a line that is
     none; one that is being written is left out."""
     try:
@@ -119,7 +119,7 @@ def read(path: str | Path) -> list[Held]:
             break
         try:
             job, begin, end, node, cores = line.rstrip("\n").split(",")
-            found.append(Held(int(job), float(begin), float(end), node, cores))
+            found.append(HeldCores(int(job), float(begin), float(end), node, cores))
         except ValueError as error:
             raise ValueError(f"{path}:{number}: not a line of shares.csv") from error
     return found

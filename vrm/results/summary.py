@@ -52,7 +52,7 @@ def mean(values: Any) -> float | None:
 
 
 @dataclass(frozen=True)
-class Columns:
+class JobArrays:
     """The jobs of a run that ran, one entry of each array (numpy) per job.
 
     `submit`, `start` and `end` are in seconds, `cores` is the number of cores that the job held,
@@ -130,7 +130,7 @@ class Moments:
     busy: Any
 
     @classmethod
-    def of(cls, jobs: Columns, used: Sequence[Any] | None = None) -> Moments:
+    def of(cls, jobs: JobArrays, used: Sequence[Any] | None = None) -> Moments:
         """Those of jobs that wait from their submission to their start. `used`: from when to when (s) how
         many cores were in use (arrays); None: those that each job held from its start to its end."""
         import numpy as np
@@ -150,7 +150,7 @@ class Moments:
                    over_time(begin, end, cores))
 
 
-def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], processors: int,
+def summarise(jobs: JobArrays, moments: Moments, counts: Mapping[str, int], processors: int,
               warm_up: float = 0.0, cool_down: float = 0.0,
               threshold: float = THRESHOLD, lends: bool = False) -> dict[str, Any]:
     """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
@@ -267,7 +267,7 @@ def _sum(values: Any) -> float:
     return math.fsum(values.tolist())
 
 
-def _fairness(jobs: Columns, chosen: Any, metric: Any) -> dict[str, Any] | None:
+def _fairness(jobs: JobArrays, chosen: Any, metric: Any) -> dict[str, Any] | None:
     """The mean of the metric over each user's jobs, and Jain's index of these means."""
     import numpy as np
     if len(jobs.users) < 2:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
-from vrm.results.efficiency import Efficiency, Held
+from vrm.results.efficiency import Efficiency, FinishedJob
 from vrm.results.names import policy_name, time_text
 from vrm.simulation.results import Results, ResultRow
 from vrm.workload.submission import Submission
@@ -29,13 +29,13 @@ class Bookings(Watcher):
         """A job starts."""
         self._made.append(booking)
 
-    def held(self, rows: Iterable[ResultRow]) -> Iterator[Held]:
+    def held(self, rows: Iterable[ResultRow]) -> Iterator[FinishedJob]:
         """What the jobs of the rows held while they ran, in the order of their starts."""
         ended = {(row.id, row.start): row.end for row in rows}
         for booking in self._made:
             end = ended.get((booking.job.id, booking.start))
             if end is not None:
-                yield Held(booking.job.request, booking.placement, booking.start, end)
+                yield FinishedJob(booking.job.request, booking.placement, booking.start, end)
 
 
 class Jobs(Sequence[ResultRow]):

@@ -24,7 +24,7 @@ from vrm.results.job_columns import added_names, more_cells
 from vrm.results.jobs import JobRow, added_cells, fields_of
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
-from vrm.results.summary import Columns, Moments, summarise
+from vrm.results.summary import JobArrays, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment, Recorder
 from vrm.simulation.placing import Batch, Placer
@@ -333,7 +333,7 @@ class Results(Recorder):
         (_, _, cores, users, _, how), times = self._columns()
         completed = how & ~OVERTOOK == _NUMBERS["completed"]
         submit, start, end = times[:3]
-        jobs = Columns(submit, start, end, cores, completed, users, tuple(self.users))
+        jobs = JobArrays(submit, start, end, cores, completed, users, tuple(self.users))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)
         return summarise(jobs, moments, self.counts, self.processors, warm_up, cool_down,
                          threshold, self._lends)

@@ -30,7 +30,7 @@ COMPACT, SPARE, STRIP = "compact", "spare", "strip"
 
 
 @dataclass(frozen=True)
-class Figure:
+class HeatmapLine:
     """A line of the CSV form: how long an application took, alone or beside a partner.
 
     `placement` is compact or spare for a run alone, strip for one beside a partner. `seconds` is
@@ -64,7 +64,7 @@ class Figure:
         return load_name(self.partner, self.partner_procs) if self.partner else ""
 
 
-COLUMNS = tuple(field.name for field in fields(Figure))
+COLUMNS = tuple(field.name for field in fields(HeatmapLine))
 CSV_HEAD = "seconds = median, spread = the middle half of the runs by the median"
 RANK_HEAD = "an application, then all from its best to its worst partner"
 """What a file of the form says of itself in its first line."""
@@ -81,7 +81,7 @@ class HeatmapFile:
 
     heatmap: Heatmap
     speedups: Speedups | None
-    figures: tuple[Figure, ...]
+    figures: tuple[HeatmapLine, ...]
     comments: tuple[str, ...] = ()
 
 
@@ -147,7 +147,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _speedups(path: Path, figures: Iterable[Figure]) -> Speedups:
+def _speedups(path: Path, figures: Iterable[HeatmapLine]) -> Speedups:
     pairs: dict[str, dict[str, float]] = {}
     alone: dict[str, dict[str, float]] = {SPARE: {}, COMPACT: {}}
     for figure in figures:
@@ -164,7 +164,7 @@ def _speedups(path: Path, figures: Iterable[Figure]) -> Speedups:
         raise SpeedError(f"{path}: {error}") from error
 
 
-def _csv(path: Path, lines: Sequence[tuple[int, str]]) -> list[Figure]:
+def _csv(path: Path, lines: Sequence[tuple[int, str]]) -> list[HeatmapLine]:
     header = next(csv.reader([lines[0][1]]))
     unknown = [name for name in header if name not in COLUMNS]
     missing = [name for name in ("placement", "app", "partner") if name not in header]
@@ -181,7 +181,7 @@ def _csv(path: Path, lines: Sequence[tuple[int, str]]) -> list[Figure]:
     return figures
 
 
-def _figure(place: str, words: dict[str, str]) -> Figure:
+def _figure(place: str, words: dict[str, str]) -> HeatmapLine:
     values: dict[str, Any] = {}
     for name, word in words.items():
         word = word.strip()
@@ -195,7 +195,7 @@ def _figure(place: str, words: dict[str, str]) -> Figure:
         if value is not None and not 0 <= value < math.inf:
             raise SpeedError(f"{place}: {name}: {word} is below 0, or not finite")
         values[name] = value
-    figure = Figure(**values)
+    figure = HeatmapLine(**values)
     if figure.placement not in (COMPACT, SPARE, STRIP) or not figure.app:
         raise SpeedError(f"{place}: a line has a placement (compact, spare or strip) and an app, "
                          f"not `{figure.placement}` and `{figure.app}`")
@@ -204,7 +204,7 @@ def _figure(place: str, words: dict[str, str]) -> Figure:
     return figure
 
 
-def _table(path: Path, lines: Sequence[tuple[int, str]], rows_are: str) -> list[Figure]:
+def _table(path: Path, lines: Sequence[tuple[int, str]], rows_are: str) -> list[HeatmapLine]:
     columns = lines[0][1].split()
     figures = []
     for number, line in lines[1:]:
@@ -216,17 +216,17 @@ def _table(path: Path, lines: Sequence[tuple[int, str]], rows_are: str) -> list[
                 raise SpeedError(f"{path}:{number}: `{word}` is not a speed-up")
             value = float(word)
             if column == SPARE:
-                figures.append(Figure(SPARE, row, speedup_compact=value))
+                figures.append(HeatmapLine(SPARE, row, speedup_compact=value))
                 continue
             app, partner = (row, column) if rows_are == "own" else (column, row)
-            figures.append(Figure(STRIP, app, partner=partner, speedup_compact=value))
+            figures.append(HeatmapLine(STRIP, app, partner=partner, speedup_compact=value))
     return ranked(figures)
 
 
-def _pool(path: Path, text: str) -> list[Figure]:
+def _pool(path: Path, text: str) -> list[HeatmapLine]:
     """The figures of a pool: `{"loads": [...]}`, each load JSON text (or an object) with
     `load_name`, `compact_timelogs` and `coscheduled_timelogs` {partner: [[s, ...], ...]}."""
-    figures: list[Figure] = []
+    figures: list[HeatmapLine] = []
     try:
         for packed in json.loads(text)["loads"]:
             load = json.loads(packed) if isinstance(packed, str) else packed
@@ -234,16 +234,16 @@ def _pool(path: Path, text: str) -> list[Figure]:
             app, procs = _split_load(name)
             if not compact:
                 continue
-            alone = _timed(Figure(COMPACT, app, procs), compact)
+            alone = _timed(HeatmapLine(COMPACT, app, procs), compact)
             figures.append(alone)
             spare = load.get("spare_timelogs") or []
             if spare:
-                figures.append(against(_timed(Figure(SPARE, app, procs), spare), alone, None))
+                figures.append(against(_timed(HeatmapLine(SPARE, app, procs), spare), alone, None))
             for partner, copies in load.get("coscheduled_timelogs", {}).items():
                 times = [run for copy in copies for run in copy]
                 if times:
                     other, count = _split_load(partner)
-                    pair = _timed(Figure(STRIP, app, procs, other, count), times)
+                    pair = _timed(HeatmapLine(STRIP, app, procs, other, count), times)
                     figures.append(against(pair, alone, figures[-1] if spare and figures[
                         -1].placement == SPARE else _spare_of(figures, app, procs)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -252,7 +252,7 @@ def _pool(path: Path, text: str) -> list[Figure]:
     return ranked(figures)
 
 
-def _spare_of(figures: Iterable[Figure], app: str, procs: int | None) -> Figure | None:
+def _spare_of(figures: Iterable[HeatmapLine], app: str, procs: int | None) -> HeatmapLine | None:
     return next((figure for figure in figures if figure.placement == SPARE
                  and (figure.app, figure.procs) == (app, procs)), None)
 
@@ -265,23 +265,23 @@ def _split_load(name: str) -> tuple[str, int | None]:
     return name, None
 
 
-def _timed(figure: Figure, times: Sequence[float]) -> Figure:
+def _timed(figure: HeatmapLine, times: Sequence[float]) -> HeatmapLine:
     return replace(figure, seconds=median(times), spread=round(spread(times), 4), runs=len(times))
 
 
 # ----------------------------------------------------------------------- figures and their order
 
 
-def against(figure: Figure, compact: Figure | None, spare: Figure | None) -> Figure:
+def against(figure: HeatmapLine, compact: HeatmapLine | None, spare: HeatmapLine | None) -> HeatmapLine:
     """The figure with its speed-ups against the times alone."""
-    def speedup(alone: Figure | None) -> float | None:
+    def speedup(alone: HeatmapLine | None) -> float | None:
         if alone is None or not alone.seconds or not figure.seconds:
             return None
         return alone.seconds / figure.seconds
     return replace(figure, speedup_compact=speedup(compact), speedup_spare=speedup(spare))
 
 
-def ranked(figures: Iterable[Figure]) -> list[Figure]:
+def ranked(figures: Iterable[HeatmapLine]) -> list[HeatmapLine]:
     """The figures with the rank of every partner among those of its load."""
     figures = list(figures)
     order: dict[tuple[str, str], float] = {}
@@ -295,12 +295,12 @@ def ranked(figures: Iterable[Figure]) -> list[Figure]:
             if figure.placement == STRIP else figure for figure in figures]
 
 
-def _figures_of_ranks(heatmap: Heatmap) -> tuple[Figure, ...]:
-    return tuple(Figure(STRIP, app, partner=partner, rank=rank)
+def _figures_of_ranks(heatmap: Heatmap) -> tuple[HeatmapLine, ...]:
+    return tuple(HeatmapLine(STRIP, app, partner=partner, rank=rank)
                  for app, row in heatmap.ranks.items() for partner, rank in row.items())
 
 
-def _heatmap_of_ranks(figures: Iterable[Figure]) -> Heatmap:
+def _heatmap_of_ranks(figures: Iterable[HeatmapLine]) -> Heatmap:
     ranks: dict[str, dict[str, float]] = {}
     for figure in figures:
         if figure.placement == STRIP and figure.rank is not None:
@@ -312,7 +312,7 @@ def _heatmap_of_ranks(figures: Iterable[Figure]) -> Heatmap:
 # ---------------------------------------------------------------------------------- writing
 
 
-def csv_text(figures: Iterable[Figure], comments: Iterable[str] = ()) -> str:
+def csv_text(figures: Iterable[HeatmapLine], comments: Iterable[str] = ()) -> str:
     """The CSV form."""
     out = io.StringIO()
     out.writelines(f"# {comment}\n" for comment in (CSV_HEAD, *comments))

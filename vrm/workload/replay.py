@@ -26,7 +26,7 @@ def _delay(line: Line) -> float:
     return 0.0 if isinstance(line.parsed, LineError) else line.parsed.delay or 0.0
 
 
-class Replay:
+class QueueReplay:
     """Gives the lines of a followed queue when they are due; `now` is any clock in seconds.
 
     The first line (also the first after a restored position) is due at the first call. A line that

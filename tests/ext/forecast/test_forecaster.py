@@ -20,7 +20,7 @@ from vrm.ext.forecast.beside import Beside
 from vrm.ext.forecast.forecaster import RESTARTS, Forecaster
 from vrm.model import Cluster, Job
 from vrm.results import forecast as forecasts
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.run import codec
 from vrm.run.journal import FORMAT, Journal
 from vrm.run.rundir import RunDirectory
@@ -149,7 +149,7 @@ def test_what_it_is_told_is_settings_and_what_no_file_says(run: RunDirectory, st
     settings, told = heard.read_text().splitlines()
     assert of_line(settings) == load(tmp_path / "vrm.yaml")
     assert of_line(settings).base == tmp_path
-    assert Told.read(told) == Told("stopping", 100.0, frozenset({"n1"}), 6.0)
+    assert ManagerReport.read(told) == ManagerReport("stopping", 100.0, frozenset({"n1"}), 6.0)
 
 
 def begin(run: RunDirectory, tmp_path: Path, jobs: int) -> Settings:
@@ -168,7 +168,7 @@ def begin(run: RunDirectory, tmp_path: Path, jobs: int) -> Settings:
 def test_it_forecasts_when_something_has_happened_or_time_has_passed(run: RunDirectory,
                                                                      tmp_path: Path) -> None:
     made = Beside(begin(run, tmp_path, 3))
-    told = Told("running", time=5.0)
+    told = ManagerReport("running", time=5.0)
     assert made.look(told)
     assert {job["id"]: job["start"] for job in forecasts.read(made.path)["jobs"]}[0] == 5.0
     assert not made.look(told._replace(time=6.0))
@@ -180,7 +180,7 @@ def test_it_forecasts_when_something_has_happened_or_time_has_passed(run: RunDir
 def test_the_first_forecast_of_each_job_is_kept(run: RunDirectory, tmp_path: Path) -> None:
     made = Beside(begin(run, tmp_path, 3))
     for seconds in (5.0, 30.0):
-        assert made.look(Told("running", time=seconds))
+        assert made.look(ManagerReport("running", time=seconds))
     kept = [json.loads(line) for line in run.forecasts.read_text().splitlines()]
     assert [(each["id"], each["time"]) for each in kept] == [(0, 5.0), (1, 5.0), (2, 5.0)]
     folder = run.archive([])
@@ -192,6 +192,6 @@ def test_of_a_long_queue_it_forecasts_the_first_jobs(run: RunDirectory, tmp_path
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vrm.ext.forecast.beside.MOST", 7)
     made = Beside(begin(run, tmp_path, 40))
-    made.look(Told("running", time=5.0))
+    made.look(ManagerReport("running", time=5.0))
     assert sorted(job["id"] for job in forecasts.read(made.path)["jobs"]) == list(range(7))
     assert os.listdir(run.directory).count("forecast.json") == 1

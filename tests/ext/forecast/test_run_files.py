@@ -23,7 +23,7 @@ from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
 from vrm.model.reservation import ReservationRequest
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.run import codec
 from vrm.run.expectations import make_expectations
 from vrm.run.journal import FORMAT, Journal, read
@@ -33,7 +33,7 @@ from vrm.workload.following import QueueFollower
 from vrm.workload.submission import Submission
 
 Event = dict[str, Any]
-RUNNING = Told("running")
+RUNNING = ManagerReport("running")
 
 
 class Nobody:
@@ -294,7 +294,7 @@ def test_lines_with_a_delay_are_known_to_come(tmp_path: Path) -> None:
     files.read_new()
     assert [(one.job.id, one.job.submit) for one in files.frozen(RUNNING, 140.0).later][:2] == [(4, 161), (5, 161)]
     assert files.frozen(RUNNING, 200.0).later[0].job.submit == 200
-    assert files.frozen(Told("ended"), 1e6).later[0].job.submit == 1e6
+    assert files.frozen(ManagerReport("ended"), 1e6).later[0].job.submit == 1e6
     assert files.frozen(RUNNING._replace(phase="stopping"), 140.0).later == ()
     assert len(files.frozen(RUNNING, 140.0, most=5).later) == 2
 
@@ -327,12 +327,12 @@ def test_without_fit_jobs_start_up_to_the_end_and_are_cut_there(tmp_path: Path) 
           + [{"event": "job", **codec.job_record(job)} for job in jobs])
     files = RunFiles(settings)
     files.read_new()
-    found = forecast(files.frozen(Told("running", end=1000.0, time=100.0)), tries=9)
+    found = forecast(files.frozen(ManagerReport("running", end=1000.0, time=100.0)), tries=9)
     assert [(job.start, job.end, job.latest, job.chance) for job in found.jobs] == [
         (100, 600, 100, 1), (600, math.inf, 600, 1), (math.inf, math.inf, math.inf, 0)]
     assert found.jobs[2].reason == "does not start before the allocation ends"
     assert found.allocation_end == 940
-    others = forecast(files.frozen(Told("running", end=5700.0, time=100.0))).jobs
+    others = forecast(files.frozen(ManagerReport("running", end=5700.0, time=100.0))).jobs
     assert [job.end for job in others] == [600, 5600, 5630]  # before jobs are ended, at 5,690
 
 

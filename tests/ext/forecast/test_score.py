@@ -18,7 +18,7 @@ from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.forecast import Forecast, JobForecast, forecast
 from vrm.ext.forecast.score import NAME, Known, Log, Made, Score, came_true, read
 from vrm.ext.forecast.report.forecast_score import rolling
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.run.journal import Journal
 
 
@@ -147,7 +147,7 @@ def directory(tmp_path: Path) -> Path:
             journal.append(**record)
         journal.sync()
         files.read_new()
-        frozen = files.frozen(Told("running"), now=0.0)
+        frozen = files.frozen(ManagerReport("running"), now=0.0)
         log.learn(lambda job_id: files.past.started.get(job_id, {}).get("time"), lambda job_id: None)
         log.note(forecast(frozen, 4, calibration=log.calibration))
     journal.close()

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.launch.direct import Direct
-from vrm.ext.lending.check import Ran, Trial, difference
+from vrm.ext.lending.check import CheckRun, Trial, difference
 from vrm.ext.lending.check import check as judge
 from vrm.live.nodes import lending
 from vrm.live.nodes.topology import read_topology
@@ -120,8 +120,8 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     wait_until(lambda: not left & files(), "nothing of these checks, nor of others that run beside them, is left")
 
 
-def ran(output: str) -> Ran:
-    return Ran(1.0, 0, output, None)
+def ran(output: str) -> CheckRun:
+    return CheckRun(1.0, 0, output, None)
 
 
 @pytest.mark.parametrize("first, second, now, wanted", [

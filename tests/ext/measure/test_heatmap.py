@@ -31,7 +31,7 @@ from vrm.results.jobs import read_jobs
 from vrm.results.places import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Measurements, Recording, Rules, simulate
-from vrm.workload.heatmap_files import Figure, csv_text, rank_text, ranked, read, spread
+from vrm.workload.heatmap_files import HeatmapLine, csv_text, rank_text, ranked, read, spread
 from vrm.workload.submission import Submission
 
 # A program that says 2 s if it has seen the partner run, and stays for the partner to see it. It
@@ -55,7 +55,7 @@ SAYS_ONE = "echo ran >> \"$0.log\"\necho ' Time in seconds = 1.00'\n"
 QUICK = ("--runs", "2", "--period", "20", "--steady", "0.5")
 
 
-def figures(path: Path) -> dict[str, Figure]:
+def figures(path: Path) -> dict[str, HeatmapLine]:
     return {" ".join(filter(None, (one.placement, one.app, one.partner))): one
             for one in read(path).figures}
 
@@ -202,7 +202,7 @@ def test_a_program_that_fails_is_left_out(two: Site) -> None:
 def test_figures_of_another_machine_are_not_mixed_in(two: Site) -> None:
     two.program("a.x", SAYS_ONE)
     (two.root / "heatmap.csv").write_text("# machine: another\n" + csv_text(
-        [Figure("compact", "a.x", 1, seconds=1.0)]))
+        [HeatmapLine("compact", "a.x", 1, seconds=1.0)]))
     done = two.run("heatmap", "measure", *QUICK)
     assert done.returncode == 2
     assert "measured elsewhere (machine: another; here: 1 node" in done.stderr
@@ -300,7 +300,7 @@ SPEEDS = st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(0.2, 3), min_si
 def test_ranks_survive_every_way_round(pairs: dict[str, dict[str, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "h"
-        figures_ = ranked([Figure("strip", f"{app}.S.x", 1, f"{partner}.S.x", 1,
+        figures_ = ranked([HeatmapLine("strip", f"{app}.S.x", 1, f"{partner}.S.x", 1,
                                   speedup_compact=value)
                            for app, row in pairs.items() for partner, value in row.items()])
         path.write_text(csv_text(figures_, ["machine: m"]))
@@ -444,15 +444,15 @@ def test_colours_are_centred_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_scale_of_ranks_has_whole_numbers(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    from matplotlib.figure import Figure
+    from matplotlib.figure import HeatmapLine
     ticks: list[float] = []
-    real = Figure.savefig
+    real = HeatmapLine.savefig
 
     def savefig(figure, *words, **more):  # type: ignore[no-untyped-def]
         real(figure, *words, **more)
         ticks.extend(figure.axes[1].get_yticks())
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
+    monkeypatch.setattr(HeatmapLine, "savefig", savefig)
     draw(grid_of(Heatmap.parse(["a a b c", "b b c a", "c c a b"]), None), tmp_path / "h.png")
     assert ticks and all(tick == int(tick) for tick in ticks)
 

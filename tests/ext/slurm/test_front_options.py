@@ -17,7 +17,7 @@ from vrm.ext.slurm.calls import answers, jobs as front, names
 from vrm.ext.slurm import blocking, sbatch, scancel
 from vrm.ext.slurm.forms import formats, nodelists, times, words
 from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, LaterAnswer
-from vrm.ext.slurm.calls.counter import Asked
+from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import demand
 from vrm.model import JobState
@@ -34,9 +34,9 @@ class Counter:
 
     def __init__(self, *jobs: front.JobView) -> None:
         self.now = 1_700_000_000.0
-        self.site = front.Site("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
+        self.site = front.RunFacts("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
         self.all = {job.id: job for job in jobs}
-        self.asked: list[Asked] = []
+        self.asked: list[SubmittedJob] = []
         self.done: list[Any] = []
 
     def jobs(self, ids: Any = (), ended: bool = True) -> list[front.JobView]:
@@ -66,11 +66,11 @@ class Counter:
     def nodes(self) -> list[front.NodeView]:
         return [front.NodeView("n1", (4, 4), 3), front.NodeView("n2", (4, 4), 0), front.NodeView("n3", (4, 4), 0, up=False)]
 
-    def submit(self, asked: Asked) -> list[int]:
+    def submit(self, asked: SubmittedJob) -> list[int]:
         self.asked.append(asked)
         return [len(self.all) + len(self.asked)]
 
-    def foresee(self, asked: Asked) -> front.JobView:
+    def foresee(self, asked: SubmittedJob) -> front.JobView:
         return a_job(99, JobState.QUEUED, start=self.now + 60, nodes=("n1", "n2"), cores=(2, 1))
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
@@ -202,7 +202,7 @@ def test_moments(utc: None) -> None:
 
 
 def asked(*words_: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, counter: Counter | None = None
-          ) -> Asked:
+          ) -> SubmittedJob:
     counter = counter or Counter()
     answer = run(counter, "sbatch", *words_, script=script, env=env)
     assert (answer.code, answer.err) == (0, ""), answer

@@ -185,7 +185,7 @@ def test_without_another_manager_nothing_was_submitted(
 
 
 def test_nothing_is_printed_twice(capfd: pytest.CaptureFixture[str]) -> None:
-    screen = client.Screen((4, 0))
+    screen = client.Printer((4, 0))
     screen.print(0, b"ab")
     screen.print(0, b"cdef")
     screen.print(1, b"x")

@@ -182,9 +182,10 @@ until [ -S "$VRM_STEPS/socket" ] && cmp -s "$VRM_DIRECTORY/bin/srun" "$VRM_DIREC
     sleep 0.02
 done
 cd {folder}
-srun -n 1 sh -c 'server=$(ps -o ppid= -p $PPID); echo $server $(ps -o ppid= -p $server) >new; mv new $(hostname)
+srun -n 1 sh -c 'server=$(ps -o ppid= -p $PPID); echo $server $(ps -o ppid= -p $server) >new.$$; mv new.$$ $(hostname)
     exec sleep 77' 2>/dev/null
 echo "step $?"
+until [ -e go ]; do sleep 0.02; done
 srun -n 1 echo again
 """
 
@@ -210,6 +211,8 @@ def test_a_killed_server_of_steps_leaves_nothing_on_any_node(real: Testbed, batc
             name = real.pids(node)[int(parent)]
             assert ("run_supervisors.py" if node == batch.host else "runner.py") in name
             real.exec(node, ["kill", "-KILL", server if victim == "server" else parent], check=True)
+        if victim == "server":
+            (tmp_path / "go").touch()
     finally:
         said = manager.communicate(timeout=60)[0]
     steps, rows = read_steps(log / "steps.csv"), {row.id: row for row in read_jobs(log / "jobs.csv")}

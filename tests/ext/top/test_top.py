@@ -25,11 +25,11 @@ from vrm.ext.top.commands import screen
 from vrm.ext.top import cells, top_nodes, top_view
 from vrm.ext.top.cells import ASCII, UNICODE, plain_text
 from vrm.ext.top.top import render
-from vrm.ext.top.top_view import PLAIN, End, View, press
+from vrm.ext.top.top_view import PLAIN, JobEnd, View, press
 from vrm.run.rundir import RunDirectory
 
-ENDS = [End(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
-        End(8, "is.A.x", "failed", NOW - 30, 3333.2, "exit 7")]
+ENDS = [JobEnd(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
+        JobEnd(8, "is.A.x", "failed", NOW - 30, 3333.2, "exit 7")]
 assert utc  # the local time is that of UTC in these tests, too
 
 
@@ -322,7 +322,7 @@ VIEWS = st.builds(View, st.one_of(st.none(), st.integers(0, 300)), st.integers(-
                   st.sampled_from(["some", "all", "none"]),
                   st.sampled_from(["list", "help", "filter", "cancel"]))
 LASTS = st.lists(st.builds(
-    End, st.integers(0, 10 ** 7), NAMES, st.sampled_from(["completed", "lost"]),
+    JobEnd, st.integers(0, 10 ** 7), NAMES, st.sampled_from(["completed", "lost"]),
     st.one_of(st.none(), SECONDS), st.one_of(st.none(), st.floats(-9, 1e9)), NAMES), max_size=20)
 
 
@@ -371,8 +371,8 @@ def test_the_last_ends_of_a_file(tmp_path: Path) -> None:
         file.writelines(f'{i},ft.B.x,8,100,110,120.5,60,completed,0,9.5,0,0,"n[0-1,3]",,ok,\n' for i in range(3000))
         file.write("3000,is.B.x,8,100,,,60,refused,,,0,0,,,,\"no, never\"\nnonsense\n3001,torn")
     ends = top_view.read_ends(path, 50)
-    assert ends[0] == End(3000, "is.B.x", "refused", None, None, "no, never")
-    assert ends[1] == End(2999, "ft.B.x", "completed", 120.5, 10.5, "") and len(ends) == 49
+    assert ends[0] == JobEnd(3000, "is.B.x", "refused", None, None, "no, never")
+    assert ends[1] == JobEnd(2999, "ft.B.x", "completed", 120.5, 10.5, "") and len(ends) == 49
 
 
 # ------------------------------------------------------------------------------- the real program

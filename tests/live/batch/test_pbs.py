@@ -178,7 +178,7 @@ def test_mpirun_starts_its_daemons_by_pbs_attach(pbs: dict[str, str]) -> None:
 def test_jobs_on_several_nodes_get_the_launch_agent(
         pbs: dict[str, str], tmp_path: Path, nodes: list[str], own: dict[str, str],
         expected: str) -> None:
-    from vrm.config.schema import Launcher as Settings
+    from vrm.config.schema import LauncherSettings as Settings
     mpirun = tmp_path / "mpirun"
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     mpirun.chmod(0o755)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from vrm.live.batch.base import Answer, NodeShare, indices_of, systems
+from vrm.live.batch.base import BatchJob, NodeShare, indices_of, systems
 from vrm.live.batch.pbs import parse_qstat
 from vrm.live.batch.slurm import parse_gres, parse_shares
 from vrm.system.hosts import host_name
 
 GIB = 1 << 30
-NO_ANSWER = Answer()
+NO_ANSWER = BatchJob()
 
 # Slurm 22.05 and 23.11, `scontrol show job -d`: a job on three nodes of two kinds.
 SCONTROL = """\
@@ -30,7 +30,7 @@ JobId=4711 JobName=vrm
 
 
 def shares(system: str, env: Mapping[str, str], said: Mapping[str, str], *hosts: str,
-           answer: Answer = NO_ANSWER) -> dict[str, NodeShare]:
+           answer: BatchJob = NO_ANSWER) -> dict[str, NodeShare]:
     """What is found where programs print what `said` has for them."""
     def run(argv: Sequence[str]) -> str:
         return said.get(argv[0], "")

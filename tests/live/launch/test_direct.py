@@ -13,7 +13,7 @@ import pytest
 from conftest import Site, wait_until
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import thread_settings

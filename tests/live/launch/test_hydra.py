@@ -18,7 +18,7 @@ from conftest import Site, mpiexecs
 from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fake, only
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.live.launch.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
-from vrm.config.schema import Launcher as Settings
-from vrm.live.launch.base import LAUNCHERS, LaunchError, Result, make_launcher, read_result
+from vrm.config.schema import LauncherSettings as Settings
+from vrm.live.launch.base import LAUNCHERS, LaunchError, NpbResult, make_launcher, read_result
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, root_allowed, tagged, with_own_mpi)
 from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
@@ -398,7 +398,7 @@ def test_result(text: str, seconds: float | None, verification: str | None,
                 tmp_path: Path) -> None:
     output = tmp_path / "a.o"
     output.write_bytes(b"\xff\xfe" + text.encode())
-    assert read_result(output) == Result(seconds, verification)
+    assert read_result(output) == NpbResult(seconds, verification)
 
 
 def test_result_of_a_gigabyte_reads_its_end(tmp_path: Path) -> None:
@@ -408,9 +408,9 @@ def test_result_of_a_gigabyte_reads_its_end(tmp_path: Path) -> None:
         file.truncate(2**30)  # a hole, no blocks
         file.seek(0, os.SEEK_END)
         file.write(NPB.encode())
-    assert read_result(output) == Result(0.27, "SUCCESSFUL")
-    assert read_result(output, size=10) == Result()
-    assert read_result(tmp_path / "none") == Result()
+    assert read_result(output) == NpbResult(0.27, "SUCCESSFUL")
+    assert read_result(output, size=10) == NpbResult()
+    assert read_result(tmp_path / "none") == NpbResult()
 
 
 def four(*lines: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
 from vrm.live.launch.environment import step_environment
 from vrm.live.launch.srun import Srun, parse_masks

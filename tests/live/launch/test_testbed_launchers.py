@@ -15,7 +15,7 @@ import yaml
 from conftest import LIMIT, mpiexecs, wait_until
 from testbed import Batch, Testbed
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch, Launcher, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.live.launch.hydra import MPICH, Hydra, find_mpiexec

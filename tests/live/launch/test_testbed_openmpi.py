@@ -20,7 +20,7 @@ import pytest
 from conftest import LIMIT, mpiruns, wait_until
 from testbed import Testbed
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch
 from vrm.live.launch.openmpi import SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, lost_nodes, strip_prefix
 from vrm.live.nodes.topology import Topology

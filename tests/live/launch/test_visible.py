@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from conftest import mpiexecs, mpirun_environment, mpiruns
 
-from vrm.config.schema import Launcher as Settings
+from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import make_launcher
 from vrm.live.launch.visible import SCRIPT, Visible
 from vrm.live.nodes.topology import Gpu, read_topology

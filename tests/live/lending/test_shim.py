@@ -272,13 +272,13 @@ def test_the_shim_is_built_once_for_a_compiler(own_cache: Path) -> None:
 
 
 def test_without_a_compiler_the_reason_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(build.BuildError, match="no C compiler was found") as raised:
+    with pytest.raises(build.ShimError, match="no C compiler was found") as raised:
         build.shim({"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert "\n" not in str(raised.value) and "affinity alone" in str(raised.value)
     cc = tmp_path / "cc"
     cc.write_text("#!/bin/sh\necho 'x.c:1: error: no such thing'\nexit 1\n")
     cc.chmod(0o755)
-    with pytest.raises(build.BuildError, match=r"cannot build the shim: x.c:1: error: no such thing; .*affinity"):
+    with pytest.raises(build.ShimError, match=r"cannot build the shim: x.c:1: error: no such thing; .*affinity"):
         build.shim({"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert list((tmp_path / ".cache" / "vrm").iterdir()) == []
 

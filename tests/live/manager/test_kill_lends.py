@@ -213,7 +213,7 @@ class Lends:
         assert counted(site.root / "runs", "begin") == counted(site.root / "runs", "end") == once
         past = self.past()
         assert not past.state.lends.all
-        had: dict[int, list[shares.Held]] = {}
+        had: dict[int, list[shares.HeldCores]] = {}
         for held in shares.read(site.log / "shares.csv"):
             for core in parse_cpu_list(held.cores.partition("/")[2]):
                 had.setdefault(core, []).append(held)

@@ -15,7 +15,7 @@ from executor import Managed
 
 from vrm.config.schema import load
 from vrm.ext.slurm.calls.answers import Refused
-from vrm.ext.slurm.calls.counter import Asked
+from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
 from vrm.ext.slurm.calls.door import Door
 from vrm.live.manager.launches import CLOSED_FOR
@@ -238,7 +238,7 @@ def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
         counter.hold(0)
     managed.live.start_of = None  # in a vrm without forecasts
     with pytest.raises(Refused, match="makes no forecasts"):
-        counter.foresee(Asked({"app": "ok.x", "procs": 1, "walltime": 9.0}))
+        counter.foresee(SubmittedJob({"app": "ok.x", "procs": 1, "walltime": 9.0}))
     managed.close()
 
 

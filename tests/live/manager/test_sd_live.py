@@ -25,7 +25,7 @@ class Seen:
     def __init__(self) -> None:
         self.cluster = Cluster.regular(1, 1, 2)
         self.started: list[tuple[int, tuple[int, ...]]] = []
-        self.had: list[shares.Held] = []
+        self.had: list[shares.HeldCores] = []
 
     def booked(self, booking: Booking) -> None:
         placement = booking.placement

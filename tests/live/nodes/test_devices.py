@@ -302,7 +302,7 @@ def test_what_a_process_has_in_memory() -> None:
 def test_the_memory_of_a_job_is_that_of_its_processes_together() -> None:
     """Told when it has grown by a tenth, and when it is more than may be."""
     said: list[dict[str, Any]] = []
-    task = agent.Memory({"number": 3, "run": "r", "job": 1, "limit": 60 << 20}, 0.0)
+    task = agent.MemoryWatch({"number": 3, "run": "r", "job": 1, "limit": 60 << 20}, 0.0)
     sizes = {1: 10 << 20}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent, "say", said.append)

@@ -20,7 +20,7 @@ from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
 from vrm.live.spawn import relay, runner, starting
-from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.remote import RelayProcess
 from vrm.live.spawn.records import read_status
 from vrm.live.spawn.messages import Ended, LaunchFailed, Started
 from vrm.live.spawn.spawner import Spawner
@@ -32,7 +32,7 @@ class Nodes(Desk):
     """A desk whose jobs run on other nodes."""
 
     def __init__(self, place: Path, ways: dict[str, Sequence[str]], timeout: float) -> None:
-        self.relay = Relay(ways, os.environ, timeout)
+        self.relay = RelayProcess(ways, os.environ, timeout)
         super().__init__(place, Spawner(relay=self.relay))
         self.spawner.start()
 

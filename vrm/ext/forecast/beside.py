@@ -28,7 +28,7 @@ from vrm.ext.forecast.calibration import Calibration
 from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.forecast import Forecast, forecast
 from vrm.ext.forecast.frozen import Frozen
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.run.rundir import write_json
 from vrm.system.errors import RunError
 
@@ -92,7 +92,7 @@ class Beside:
         self._log: score.Log | None = None
         self.trouble = ""
 
-    def look(self, told: Told) -> bool:
+    def look(self, told: ManagerReport) -> bool:
         """Make a forecast if something has happened, or the last one is old; whether one was made."""
         new = self.files.read_new() or self._of != told._replace(time=0.0)
         if not new and told.time < self._made + RENEW:
@@ -106,7 +106,7 @@ class Beside:
         self._log.note(found)
         return True
 
-    def serve(self, inbox: queue.Queue[Told]) -> None:
+    def serve(self, inbox: queue.Queue[ManagerReport]) -> None:
         """Do so whenever the manager tells something, for ever."""
         while True:
             told = inbox.get()
@@ -135,10 +135,10 @@ def yield_to_others() -> None:
         ctypes.CDLL(None).syscall(number, 1, 0, 3 << 13)  # ioprio_set: this process, idle
 
 
-def listen(source: IO[str], inbox: queue.Queue[Told]) -> None:
+def listen(source: IO[str], inbox: queue.Queue[ManagerReport]) -> None:
     """Take what the manager tells, and end with it."""
     for line in source:
-        inbox.put(Told.read(line))
+        inbox.put(ManagerReport.read(line))
     os._exit(0)
 
 
@@ -146,7 +146,7 @@ def main() -> None:
     """Forecast until standard input ends."""
     yield_to_others()
     beside = Beside(of_line(sys.stdin.readline()))
-    inbox: queue.Queue[Told] = queue.Queue()
+    inbox: queue.Queue[ManagerReport] = queue.Queue()
     threading.Thread(target=listen, args=(sys.stdin, inbox), daemon=True).start()
     beside.serve(inbox)
 

@@ -23,7 +23,7 @@ from vrm.model.job import Details
 from vrm.model.placement import Placement
 from vrm.model.rules import Rules
 from vrm.results import state as states
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.results.history import HistoryError, lessons
 from vrm.run import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
@@ -162,13 +162,13 @@ class RunFiles:
 
     # The state.
 
-    def told(self) -> Told:
+    def told(self) -> ManagerReport:
         """What the state file says; of a manager that does not run any more only which nodes were
         down."""
         try:
-            found = Told.of(states.read(self.run_directory.state, _KEYS))
+            found = ManagerReport.of(states.read(self.run_directory.state, _KEYS))
         except (OSError, ValueError):
-            return Told()
+            return ManagerReport()
         if found.phase != "ended" and not self._runs():
             return found._replace(phase="ended")
         return found
@@ -179,7 +179,7 @@ class RunFiles:
         except OSError:  # there are no locks here, or it is another user's
             return True
 
-    def frozen(self, told: Told, now: float | None = None, most: float = math.inf) -> Frozen:
+    def frozen(self, told: ManagerReport, now: float | None = None, most: float = math.inf) -> Frozen:
         """The run at this moment (default: now), with no more than the first `most` waiting jobs.
         RunError when it has no nodes yet, ConfigError when the configuration makes no scheduler.
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from vrm.config.schema import Settings, to_line
-from vrm.results.forecast import Told
+from vrm.results.forecast import ManagerReport
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 
@@ -69,7 +69,7 @@ class Forecaster:
         return self.process is not None or (now >= self._begin and bool(state.waiting))
 
     def tell(self, state: State, phase: str, end: float, now: float) -> None:
-        """Something may have happened to the run; see `vrm.results.forecast.Told`."""
+        """Something may have happened to the run; see `vrm.results.forecast.ManagerReport`."""
         if self.process is None:
             self._start()
         process = self.process
@@ -78,7 +78,7 @@ class Forecaster:
         if len(self.left) < LARGEST:
             nodes, up = state.cluster.nodes, state.cluster.up
             down = frozenset(node.name for number, node in enumerate(nodes) if not up >> number & 1)
-            self.left += Told(phase, end, down, now).to_line().encode() + b"\n"
+            self.left += ManagerReport(phase, end, down, now).to_line().encode() + b"\n"
         assert process.stdin is not None
         try:
             self.left = self.left[os.write(process.stdin.fileno(), self.left):]

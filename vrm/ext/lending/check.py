@@ -63,7 +63,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Ran:
+class CheckRun:
     """One run: `last` is the last line of its errors, `followed` are the changes that some process has said
     to follow."""
 
@@ -84,8 +84,8 @@ class Verdict:
 
     kind: str
     reason: str
-    rigid: list[Ran] = field(default_factory=list)
-    changed: list[Ran] = field(default_factory=list)
+    rigid: list[CheckRun] = field(default_factory=list)
+    changed: list[CheckRun] = field(default_factory=list)
 
 
 def check(trial: Trial) -> Verdict:
@@ -97,7 +97,7 @@ def check(trial: Trial) -> Verdict:
             return Verdict("unchecked", f"it fails without any change: {fault}", rigid)
     why = following(trial.program, "check", 0, trial.variables).rigid
     draw = random.Random(trial.seed)
-    changed: list[Ran] = []
+    changed: list[CheckRun] = []
     made = 0
     while made < trial.changes and len(changed) < (RUNS if made else VAIN):
         whole = max(one.seconds for one in rigid)
@@ -123,7 +123,7 @@ def check(trial: Trial) -> Verdict:
                    f"{', '.join(map(str, seen))} threads a rank", rigid, changed)
 
 
-def _wrong(ran: Ran) -> str:
+def _wrong(ran: CheckRun) -> str:
     if ran.code == -signal.SIGALRM:
         return f"it did not end within {ran.seconds:.0f} s"
     if ran.code:
@@ -133,7 +133,7 @@ def _wrong(ran: Ran) -> str:
     return ""
 
 
-def difference(rigid: Sequence[Ran], ran: Ran, tolerance: float) -> str:
+def difference(rigid: Sequence[CheckRun], ran: CheckRun, tolerance: float) -> str:
     """How the output of a run differs from what is the same in all runs without changes, "" for not at
     all."""
     if ran.verification is not None:
@@ -170,7 +170,7 @@ def _close(word: str, other: str, tolerance: float) -> bool:
     return True
 
 
-def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> Ran:
+def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> CheckRun:
     """One run, with random changes where there is something to draw them from: as soon as the program has made
     a file, which it does in its first region, or after so many seconds."""
     run = f"check-{uuid.uuid4().hex[:12]}"
@@ -201,7 +201,7 @@ def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> Ran
             for place in lending.places(run, None):
                 lending.remove(place)
         seconds = time.monotonic() - start
-        ran = Ran(seconds, code, output.read_text(errors="replace"), read_result(output).verification,
+        ran = CheckRun(seconds, code, output.read_text(errors="replace"), read_result(output).verification,
                   _last_line(tail(errors), trial.launcher))
         return ran if changes is None else replace(ran, changes=changes.made, followed=changes.followed,
                                                    threads=frozenset(changes.threads))

@@ -28,6 +28,7 @@ from vrm.live.spawn.messages import (Ended, LaunchFailed, LaunchRequest, Spawner
                                      SupervisorLost)
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import RankSlot
+from vrm.run.again import LOSSES
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import write_new
@@ -60,7 +61,9 @@ class _Trial:
 
     app: str
     slots: Sequence[RankSlot]
-    deadline: float
+    limit: float
+    deadline: float = 0.0
+    failed_starts: int = 0
     session: int | None = None
     ending: SessionEnd | None = None
     fault: str = ""
@@ -122,15 +125,20 @@ class Bench:
         """Start an application on its slots; the number of the trial. It is ended, and counts as
         failed, after `limit` seconds. Raises MeasureError when it cannot be launched."""
         number, self._next = self._next, self._next + 1
-        run = self.run
+        self._launch(number, _Trial(app, slots, limit))
+        return number
+
+    def _launch(self, number: int, trial: _Trial) -> None:
+        run, app = self.run, trial.app
         rankfile = run.rankfile(app, number)
         try:
             launch = self.site.launcher.command(
-                number, self.settings.applications.path / app, slots, self.site.cluster.nodes,
+                number, self.settings.applications.path / app, trial.slots, self.site.cluster.nodes,
                 rankfile)
             for path, text in launch.files.items():
                 write_new(path, text)
-            self._trials[number] = _Trial(app, slots, time.monotonic() + limit)
+            trial.deadline = time.monotonic() + trial.limit
+            self._trials[number] = trial
             self._spawner.launch(LaunchRequest(
                 number, launch.argv, launch.env, os.getcwd(), run.output(app, number),
                 run.errors(app, number), run.marker(number), run.status(number),
@@ -138,7 +146,6 @@ class Bench:
         except (LaunchError, OSError) as error:
             self._trials.pop(number, None)
             raise MeasureError(f"{app}: cannot be started: {error}") from error
-        return number
 
     def wait(self) -> list[BenchmarkRun]:
         """Wait until something ends, and give all that has ended."""
@@ -168,19 +175,25 @@ class Bench:
                 if trial.fault:
                     self._end(trial)
             else:
-                ended.append(self._ended(number, trial, event))
+                run = self._ended(number, trial, event)
+                if run is not None:
+                    ended.append(run)
         now = time.monotonic()
         for trial in self._trials.values():
             if trial.ending is not None and now >= trial.ending.deadline:
                 trial.ending.poll(now)
         return ended
 
-    def _ended(self, number: int, trial: _Trial, event: Any) -> BenchmarkRun:
+    def _ended(self, number: int, trial: _Trial, event: Any) -> BenchmarkRun | None:
+        """How a trial ended; None where its launcher failed before a rank ran, and it is started again."""
         del self._trials[number]
         output = self.run.output(trial.app, number)
         errors = self.run.errors(trial.app, number)
         fault, whole, seconds, cpu = trial.fault, 0.0, None, 0.0
+        again = False
         if isinstance(event, Ended):
+            again = not fault and trial.failed_starts < LOSSES and bool(
+                self.site.launcher.failed_start(event.status.code or 0, errors, output))
             whole = event.status.duration
             cpu = event.status.user + event.status.system
             result = read_result(output)
@@ -200,6 +213,9 @@ class Bench:
         for path in (output, errors, self.run.rankfile(trial.app, number),
                      self.run.status(number), self.run.marker(number)):
             path.unlink(missing_ok=True)
+        if again:
+            self._launch(number, _Trial(trial.app, trial.slots, trial.limit, failed_starts=trial.failed_starts + 1))
+            return None
         return BenchmarkRun(number, whole if seconds is None else seconds, whole, fault, cpu)
 
     def _bindings(self, trial: _Trial, output: Path, errors: Path) -> str:

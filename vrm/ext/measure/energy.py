@@ -23,7 +23,7 @@ _ENERGY = ("power/energy-pkg/", "power/energy-ram/")
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredEnergy:
     """A measurement, and what it stands on: words for people."""
 
     measured: Measured
@@ -31,7 +31,7 @@ class Found:
 
 
 def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0,
-            directory: Path | None = None) -> Found:
+            directory: Path | None = None) -> MeasuredEnergy:
     """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
     measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
     if not shutil.which(argv[0]):
@@ -79,7 +79,7 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
     tpi = 1000 * said.get("cache-misses", 0.0) / instructions if instructions else 0.0
     sources.append("cycles and cache misses by perf" if cpi else
                    "no cycles: perf cannot count here, so other frequencies cannot be predicted")
-    return Found(Measured(seconds, watts, cpi, tpi, frequency), tuple(sources))
+    return MeasuredEnergy(Measured(seconds, watts, cpi, tpi, frequency), tuple(sources))
 
 
 def _counters() -> tuple[dict[str, tuple[int, int]], str]:
@@ -117,7 +117,7 @@ def of_perf(text: str) -> dict[str, float]:
     return found
 
 
-def of_slurm(job: str) -> Found:
+def of_slurm(job: str) -> MeasuredEnergy:
     """What Slurm's accounting has of a job or step that has run: seconds, and watts of a node. Raises
     MeasureError."""
     command = ["sacct", "-n", "-P", "-X" if "." not in job else "-P", "-j", job, "-o",
@@ -136,4 +136,4 @@ def of_slurm(job: str) -> Found:
     if seconds <= 0 or joules <= 0 or nodes < 1:
         raise MeasureError(f"Slurm's accounting has no energy of {job}: the site does not gather it "
                            "(AcctGatherEnergyType)")
-    return Found(Measured(seconds, joules / seconds / nodes), (f"Slurm's accounting of {job}",))
+    return MeasuredEnergy(Measured(seconds, joules / seconds / nodes), (f"Slurm's accounting of {job}",))

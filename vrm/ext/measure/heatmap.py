@@ -22,7 +22,7 @@ from vrm.model.node import HALF
 from vrm.model.speedups import SpeedError
 from vrm.scheduling import make_policy
 from vrm.system.files import write_atomically
-from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, Figure, against, csv_text, rank_text, ranked,
+from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,
                                         read, spread)
 from vrm.workload.npb import allows, rule
 
@@ -136,12 +136,12 @@ class Measurement:
         self.tell = tell
         self.procs = {app: ranks_for(app, site, most) for app in apps}
         self.machine = machine_text(site)
-        self.known: dict[Key, Figure] = {} if fresh else self._continued(redo)
+        self.known: dict[Key, HeatmapLine] = {} if fresh else self._continued(redo)
         self.failed: dict[str, str] = {}
         self._begun = 0.0
         self._weights: list[float] = []  # of what was measured since then
 
-    def _continued(self, redo: float | None) -> dict[Key, Figure]:
+    def _continued(self, redo: float | None) -> dict[Key, HeatmapLine]:
         """What the file holds already, without figures of these programs whose spread is above
         `redo`, if given; MeasureError when it is from elsewhere."""
         if not self.out.exists():
@@ -261,7 +261,7 @@ class Measurement:
             if (placement, app, "") in self.known:
                 continue
             compact = self.known.get((COMPACT, app, ""))
-            figure = Figure(placement, app, procs)
+            figure = HeatmapLine(placement, app, procs)
             if placement == SPARE and slots[SPARE] == slots[COMPACT] and compact is not None:
                 # The same cores, as where half a socket is one core: the same figure.
                 figure = replace(compact, placement=SPARE)
@@ -289,7 +289,7 @@ class Measurement:
             times = {one: _merged(found)}
         told = []
         for app, partner in dict.fromkeys(((one, other), (other, one))):
-            figure = _timed(Figure(STRIP, app, self.procs[app], partner, self.procs[partner]),
+            figure = _timed(HeatmapLine(STRIP, app, self.procs[app], partner, self.procs[partner]),
                             times[app])
             figure = replace(figure, overlap=round(times[partner].computing, 3))
             figure = against(figure, self.known.get((COMPACT, app, "")),
@@ -364,12 +364,12 @@ def _merged(copies: Sequence[_Times]) -> _Times:
                   [whole for times in copies for whole in times.whole])
 
 
-def _timed(figure: Figure, times: _Times) -> Figure:
+def _timed(figure: HeatmapLine, times: _Times) -> HeatmapLine:
     return replace(figure, seconds=median(times.seconds), spread=round(spread(times.seconds), 4),
                    runs=len(times.seconds))
 
 
-def _shown(figure: Figure) -> str:
+def _shown(figure: HeatmapLine) -> str:
     by = (f" ({figure.speedup_compact:.2f} of compact's speed)"
           if figure.speedup_compact is not None else "")
     return f"{figure.seconds:.2f} s{by}, {figure.runs} run(s), spread {figure.spread:.1%}"

@@ -137,7 +137,7 @@ def _does_not_work(compiler: str) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class NpbSource:
     """An unpacked NPB-MPI. Where executables are made for a fixed number of ranks (3.3)
     `by_ranks` is true. `others` are further ones in the same archive or directory, not taken."""
 
@@ -155,7 +155,7 @@ def _makefiles(root: Path) -> list[Path]:
     return sorted(root.glob("[A-Z][A-Z]/Makefile"))
 
 
-def open_source(path: Path, scratch: Path) -> Source:
+def open_source(path: Path, scratch: Path) -> NpbSource:
     """The NPB-MPI in an archive (unpacked into `scratch`) or directory; BuildError if none is."""
     path = Path(path)
     if path.is_dir():
@@ -178,7 +178,7 @@ def open_source(path: Path, scratch: Path) -> Source:
     rules = "".join(part.read_text(errors="replace")
                     for part in [root / "sys/make.common", *_makefiles(root)]
                     if part.is_file())
-    return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)), tuple(rest))
+    return NpbSource(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)), tuple(rest))
 
 
 def _find_mpi(top: Path) -> list[Path]:
@@ -310,7 +310,7 @@ def build_official(path: Path, order: BuildRequest, tools: Tools, report: Report
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _choice(source: Source, path: Path) -> str:
+def _choice(source: NpbSource, path: Path) -> str:
     """Which of several suites is taken, and how to take another."""
     others = ", ".join(other.name for other in source.others)
     choose = "unpack it and name" if path.is_file() else "name"
@@ -336,7 +336,7 @@ def _work_directory(work: Path, order: BuildRequest) -> Path:
     return work
 
 
-def _check(source: Source, order: BuildRequest, path: Path) -> None:
+def _check(source: NpbSource, order: BuildRequest, path: Path) -> None:
     there = source.apps()
     missing = [app for app in order.apps if app not in there]
     if missing:
@@ -347,7 +347,7 @@ def _check(source: Source, order: BuildRequest, path: Path) -> None:
                          "such as bt.A.4; say which with --ranks 1,4,16")
 
 
-def _build_app(app: str, source: Source, order: BuildRequest, tools: Tools, place: Path, report: Report,
+def _build_app(app: str, source: NpbSource, order: BuildRequest, tools: Tools, place: Path, report: Report,
                halt: threading.Event) -> list[Built]:
     """Build a program in all its classes in a copy of the tree."""
     tree = place / app

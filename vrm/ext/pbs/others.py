@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from vrm.ext.slurm import others
 from vrm.ext.pbs import words as pbs_words
-from vrm.ext.slurm.calls.answers import Call, Refused, Told
+from vrm.ext.slurm.calls.answers import Call, Refused, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.sbcast import job_around
 
@@ -19,7 +19,7 @@ INSTEAD = {"tracejob": "`vrm log ID` and `vrm explain ID` describe a job",
 def refused(call: Call, counter: Counter) -> NoReturn:
     """vrm has no such command; that of the site would take an id of vrm for one of its own."""
     if {"-V", "--version"} & set(call.arguments):
-        raise Told(pbs_words.VERSION)
+        raise HelpAnswer(pbs_words.VERSION)
     others.refused(call, counter, INSTEAD)
 
 

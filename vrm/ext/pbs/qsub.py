@@ -10,9 +10,9 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 from vrm.ext.pbs import words
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Told
+from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer
 from vrm.ext.slurm.blocking import Entered
-from vrm.ext.slurm.calls.counter import Asked, Counter, submitted
+from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.sbatch import Until, named
 from vrm.ext.slurm.calls.shell import SCRIPT
@@ -105,7 +105,7 @@ def qsub(call: Call, counter: Counter) -> Reply:
     for number, found in lines:
         try:
             options, more = words.options("qsub", LETTERS, USAGE, found)
-        except Told:
+        except HelpAnswer:
             options, more = [], found
         if more:
             raise Refused(f"qsub: line {number} of the script: `{more[0]}` is not an option", words.USAGE)
@@ -155,7 +155,7 @@ def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
 
 
 def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
-         ) -> tuple[Asked, bool]:
+         ) -> tuple[SubmittedJob, bool]:
     """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
     single = wish.single
     try:
@@ -211,7 +211,7 @@ def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str
     if "depend" in wish.attributes:
         values["after"] = dependencies(wish.attributes["depend"], counter)
     environment = dict(call.env) if "V" in single else chosen(call.env)
-    return Asked(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
+    return SubmittedJob(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
                  command=call.token), bool(indices)
 
 

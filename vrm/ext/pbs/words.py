@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.ext.slurm.calls import jobs as front
-from vrm.ext.slurm.calls.answers import Refused, Told
+from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
-from vrm.ext.slurm.calls.jobs import JobView, Site
+from vrm.ext.slurm.calls.jobs import JobView, RunFacts
 from vrm.model import JobState
 from vrm.model.hosts import HOST
 
@@ -54,7 +54,7 @@ def options(command: str, letters: str, usage: str, words: Sequence[str]) -> tup
     """The options of a command, each with its value, and the other words; Refused with the usage, Told by
     `--help` and `--version`."""
     if list(words[:1]) in (["--help"], ["--version"]):
-        raise Told(f"usage: {usage}\n" if words[0] == "--help" else VERSION)
+        raise HelpAnswer(f"usage: {usage}\n" if words[0] == "--help" else VERSION)
     try:
         found, rest = getopt.getopt(list(words), letters)
     except getopt.GetoptError as error:
@@ -161,7 +161,7 @@ def used(job: JobView, now: float) -> float:
     return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
 
 
-def queue(job: JobView, site: Site) -> str:
+def queue(job: JobView, site: RunFacts) -> str:
     """The queue of a job."""
     return job.job.queue or next(iter(site.queues), "vrm")
 

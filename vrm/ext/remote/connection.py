@@ -68,7 +68,7 @@ def connect(host: str) -> Any:
                 if path.exists():
                     hop.client.load_system_host_keys(str(path))
             hop.client.set_missing_host_key_policy(
-                Unknown(hop.ssh_config.get("stricthostkeychecking", "ask"), known[0]))
+                HostKeyPolicy(hop.ssh_config.get("stricthostkeychecking", "ask"), known[0]))
         connection.open()
         connection.transport.set_keepalive(ALIVE)
         return connection
@@ -175,7 +175,7 @@ def ask(question: str, secret: bool = True) -> str:
         return tty.readline().decode(errors="replace").rstrip("\n")
 
 
-class Unknown(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has no types
+class HostKeyPolicy(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has no types
     """A server that is in no file of known hosts: as StrictHostKeyChecking says, which asks by default."""
 
     def __init__(self, checking: str, path: Path) -> None:

@@ -45,7 +45,7 @@ def surroundings(run: RunDirectory, env: Mapping[str, str]) -> dict[str, str]:
             **profile.variables(run.launchers, env, [run.programs])}
 
 
-class Client(Part):
+class ClientProgram(Part):
     """The part of a manager that runs the program while it lasts; `status` is its exit status as a shell shows it,
     None where it has not ended by itself. The queue is taken to be complete when the program has ended."""
 
@@ -60,7 +60,7 @@ class Client(Part):
         self.trouble = ""
         self.name = os.path.basename(self._argv[0])
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> ClientProgram:
         self._marker.__enter__()
         return self
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NoReturn
 from collections.abc import Mapping
 
-from vrm.ext.slurm.calls.answers import Answer, Call, Refused, Told
+from vrm.ext.slurm.calls.answers import Answer, Call, Refused, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.forms.options import VERSION
 
@@ -23,9 +23,9 @@ def _tell(call: Call, about: str) -> None:
     """Answer who asks what the command is."""
     asked = set(call.arguments)
     if asked & {"-V", "--version"}:
-        raise Told(f"{VERSION}\n")
+        raise HelpAnswer(f"{VERSION}\n")
     if asked & {"--help", "--usage"}:
-        raise Told(f"Usage: {call.name} [options]\n\n{about}\n")
+        raise HelpAnswer(f"Usage: {call.name} [options]\n\n{about}\n")
 
 
 def sacctmgr(call: Call, counter: Counter) -> Answer:

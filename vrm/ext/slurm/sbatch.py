@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.forms import nodelists, times, words
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Told, LaterAnswer
-from vrm.ext.slurm.calls.counter import Asked, Counter, submitted
+from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer, LaterAnswer
+from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.forms.options import CommandOption, Options
 from vrm.ext.slurm.requests import Demand, demand
@@ -180,7 +180,7 @@ def sbatch(call: Call, counter: Counter) -> Reply:
     return Answer(out)
 
 
-def foreseen(counter: Counter, asked: Asked) -> Answer:
+def foreseen(counter: Counter, asked: SubmittedJob) -> Answer:
     """When and where the job would start, if it were submitted now."""
     try:
         found = counter.foresee(asked)
@@ -245,7 +245,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
                 raise OPTIONS.error(f"{path}:{number}: {said.strip()[:200]}: {error}") from error
             except Refused as error:
                 raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
-            except Told as told:
+            except HelpAnswer as told:
                 raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
             if rest:
                 raise OPTIONS.error(f"{path}:{number}: " + (
@@ -261,7 +261,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
 
 
 def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
-        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> Asked:
+        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> SubmittedJob:
     """The job that these options ask for. `output`: its output goes to a file of the user's."""
     needs = demand(chosen, options)
     indices, width = _array(chosen, options)
@@ -299,7 +299,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     walltime, flexible = _walltime(chosen, options, counter)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
-    return Asked({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
+    return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
 
 

@@ -13,17 +13,17 @@ import os
 import sys
 
 from vrm.ext.steps import main
-from vrm.ext.steps.cores import Claim, Task
+from vrm.ext.steps.cores import StepCores, Task
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.options import Options, each_task
 from vrm.ext.steps.programs import quoted
-from vrm.ext.steps.tasks import Process, Running
+from vrm.ext.steps.tasks import Process, RunningStep
 from vrm.system import marks
 
 _ROOT = os.path.abspath(f"{__file__}/../../../..")
 
 
-def start(srun: main.Srun, claim: Claim, running: Running, output: int, errors: int) -> None:
+def start(srun: main.StepRunner, claim: StepCores, running: RunningStep, output: int, errors: int) -> None:
     """Start what starts the tasks on other nodes; these write to the open files `output` and `errors`."""
     job, here = srun.job, srun.job.here(os.environ)
     mask = os.umask(0)
@@ -55,7 +55,7 @@ def run() -> None:
     os.environ.update({**env, marks.NODE: node})
     os.umask(mask)
     os.chdir(cwd)
-    claim = Claim("", int(number), [Task(*each) for each in tasks], nowhere)
+    claim = StepCores("", int(number), [Task(*each) for each in tasks], nowhere)
     main.run(lambda: main.carry_out(_here(Options(given, words)), lambda srun: _part(srun, claim, control)))
 
 
@@ -69,12 +69,12 @@ def _here(options: Options) -> Options:
     return options
 
 
-def _part(srun: main.Srun, claim: Claim, control: int) -> int:
+def _part(srun: main.StepRunner, claim: StepCores, control: int) -> int:
     """Run the tasks on this node; the greatest of their exit statuses."""
     srun.part = True
     srun.placed(claim)
     guard = Guard(f"{marks.STEP}={srun.env[marks.STEP]}", lambda: None)
-    running = Running(guard, True, False, srun.kill, control=control)
+    running = RunningStep(guard, True, False, srun.kill, control=control)
     srun.start(claim, running)
     running.wait()
     if not running.cancelled:

@@ -188,7 +188,7 @@ def _nearest(node: JobNode, free: list[int], cores: list[int], count: int) -> li
     return sorted(sorted(free, key=lambda gpu: (node.gpus[gpu].socket not in sockets, gpu))[:count])
 
 
-class Claim:
+class StepCores:
     """Cores that a step has: `number` is that of the step, `tasks` where they are. They are given back by
     `release`, or when the last process ends that has `handle` open."""
 
@@ -211,7 +211,7 @@ class Claims:
         self.job = job
         self._lock = os.open(f"{job.directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, wish: StepRequest, overlap: bool = False) -> Claim | None:
+    def take(self, wish: StepRequest, overlap: bool = False) -> StepCores | None:
         """Take cores: None where others have them at the moment. TooFew where the job never has so many.
         With `overlap` it may be cores that other steps have, and others may take them."""
         job = self.job
@@ -234,7 +234,7 @@ class Claims:
                 words = {f"{task.node}:{word}": None for task in tasks for word in (
                     *task.cores, *(f"g{gpu}" for gpu in task.gpus or ()))}
                 os.write(handle, " ".join(words).encode())
-            return Claim(path, number, tasks, handle)
+            return StepCores(path, number, tasks, handle)
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
@@ -263,7 +263,7 @@ class Claims:
                 os.close(handle)
         return used, held
 
-    def wait(self, wish: StepRequest, overlap: bool = False) -> Claim:
+    def wait(self, wish: StepRequest, overlap: bool = False) -> StepCores:
         """Take cores as soon as there are enough. TooFew as `take`."""
         claim = self.take(wish, overlap)
         if claim is not None:

@@ -34,7 +34,7 @@ ELSEWHERE = "-"
 """What the variable `marks.NODE` says on another node than those of the job."""
 
 
-class Gpu:
+class JobGpu:
     """A GPU that the job has on a node: by its `word` in a `variable` programs choose it."""
 
     __slots__ = ("index", "socket", "variable", "word")
@@ -52,7 +52,7 @@ class JobNode:
     def __init__(self, name: str, host: str, tasks: int, cores: list[list[int]], socket: list[int]) -> None:
         self.name, self.host, self.tasks = name, host, tasks
         self.cores, self.socket = cores, socket
-        self.gpus: list[Gpu] = []
+        self.gpus: list[JobGpu] = []
 
     @property
     def text(self) -> str:
@@ -83,7 +83,7 @@ class StepJob:
         for text in values.get("gpu", ()):
             name, index, socket, variable, word = text.split(" ", 4)
             next(node for node in self.nodes if node.name == name).gpus.append(
-                Gpu(int(index), int(socket), variable, word))
+                JobGpu(int(index), int(socket), variable, word))
         self.id, self.slurm = int(values["job"][0]), values["slurm"][0]
         self.tasks, self.cpus = int(values["tasks"][0]), int(values["cpus"][0])
         self.launcher = values["launcher"][0]

@@ -10,13 +10,13 @@ import time
 
 from vrm.ext.steps.records import Step, append
 from vrm.ext.steps import jobfile
-from vrm.ext.steps.cores import Claim, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
+from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
 from vrm.ext.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
                                refuse, wide)
 from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
-from vrm.ext.steps.tasks import Process, Running, feed
+from vrm.ext.steps.tasks import Process, RunningStep, feed
 from vrm.ext.steps.used import of_step, together
 from vrm.system import marks
 
@@ -63,10 +63,10 @@ def _ask_the_manager(arguments: list[str]) -> None:
     os.execve(program, [program, *arguments], env)
 
 
-def carry_out(options: Options, work: Callable[[Srun], int]) -> int:
+def carry_out(options: Options, work: Callable[[StepRunner], int]) -> int:
     """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
     try:
-        return work(Srun(jobfile.read(os.environ[marks.FOLDER]), options))
+        return work(StepRunner(jobfile.read(os.environ[marks.FOLDER]), options))
     except _NotRun as error:
         _say(f"error: {error}")
         return error.code
@@ -93,7 +93,7 @@ def _of_environment(options: Options, env: os._Environ[str]) -> None:
             options.given[name] = value
 
 
-class Srun:
+class StepRunner:
     """One step, or where it is a `part`, its tasks on this node."""
 
     part = False
@@ -185,7 +185,7 @@ class Srun:
         self.started = time.time()
         self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
         guard = Guard(f"{marks.STEP}={self.env[marks.STEP]}", lambda: self._record(claim, "cancelled", 137))
-        running = Running(guard, "pty" not in self.options, by_launcher,
+        running = RunningStep(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
         if self.outside:
             running.marker = f"{os.path.dirname(self.job.one('records'))}/pids/{self.job.id}"
@@ -201,14 +201,14 @@ class Srun:
         claim.release()
         return code
 
-    def placed(self, claim: Claim) -> None:
+    def placed(self, claim: StepCores) -> None:
         """Take the number of the step, and the CPUs of each task."""
         bind = self.options.get("cpu-bind")
         self.cpus = cpus_of(self.job, claim.tasks, wide(bind), binding(bind)[1])
         self.step = f"{self.job.id}.{claim.number}"
         self.env[marks.STEP] = f"{self.job.one('run')}:{self.step}"
 
-    def _claim(self) -> Claim | None:
+    def _claim(self) -> StepCores | None:
         """The cores of this step; None where it can never have them."""
         claims, overlap = Claims(self.job), "overlap" in self.options
         try:
@@ -252,7 +252,7 @@ class Srun:
 
     # Variables and files of tasks.
 
-    def _common(self, claim: Claim) -> dict[str, str]:
+    def _common(self, claim: StepCores) -> dict[str, str]:
         """The variables of all tasks of the step."""
         job, wish = self.job, self.wish
         counts: dict[int, int] = {}
@@ -275,7 +275,7 @@ class Srun:
             found["OMP_NUM_THREADS"] = str(wish.cpus)
         return found
 
-    def _values(self, claim: Claim, rank: int) -> dict[str, str]:
+    def _values(self, claim: StepCores, rank: int) -> dict[str, str]:
         """What the `%` words in names of files mean for a task."""
         task, env = claim.tasks[rank], os.environ
         nodes = list(dict.fromkeys(each.node for each in claim.tasks))
@@ -307,7 +307,7 @@ class Srun:
         except OSError as error:
             raise Wrong(f"Could not open stdout file {path}: {error.strerror}") from None
 
-    def _shared_files(self, claim: Claim) -> tuple[int, int, int]:
+    def _shared_files(self, claim: StepCores) -> tuple[int, int, int]:
         """Standard input, output and errors of the step, where they are the same for all tasks."""
         values = self._values(claim, 0)
         out, err = self._names()
@@ -329,7 +329,7 @@ class Srun:
 
     # Started here.
 
-    def start(self, claim: Claim, running: Running) -> None:
+    def start(self, claim: StepCores, running: RunningStep) -> None:
         """Start the tasks."""
         shared, common = self._shared_files(claim), self._common(claim)
         out, err = self._names()
@@ -389,7 +389,7 @@ class Srun:
 
     # Started by the launcher.
 
-    def _launch(self, claim: Claim, running: Running) -> None:
+    def _launch(self, claim: StepCores, running: RunningStep) -> None:
         """Start the launcher, which starts the tasks."""
         options, job, tasks = self.options, self.job, claim.tasks
         if options.get("kill-on-bad-exit", "1") == "0" and len(tasks) > 1 and job.launcher != "srun":
@@ -420,7 +420,7 @@ class Srun:
 
     # The end.
 
-    def _status(self, running: Running, claim: Claim, by_launcher: bool) -> int:
+    def _status(self, running: RunningStep, claim: StepCores, by_launcher: bool) -> int:
         """Say and record how the step ended; the exit status of srun."""
         code = max(running.codes.values(), default=1)
         state = "completed" if code == 0 else "failed"
@@ -435,7 +435,7 @@ class Srun:
         self._record(claim, state, code)
         return code
 
-    def say_failed(self, running: Running, claim: Claim) -> None:
+    def say_failed(self, running: RunningStep, claim: StepCores) -> None:
         """Name the tasks that failed, as srun does."""
         for rank in running.ended:
             code = running.codes[rank]
@@ -444,7 +444,7 @@ class Srun:
                 _say(f"error: {self.job.nodes[claim.tasks[rank].node].name}: task {rank}: "
                      + (what or f"Exited with exit code {code}"))
 
-    def _record(self, claim: Claim, state: str, code: int) -> None:
+    def _record(self, claim: StepCores, state: str, code: int) -> None:
         """Write the line of `steps.csv`."""
         job, tasks = self.job, claim.tasks
         step = Step(job.id, str(claim.number), self.title, self.started, time.time(), state, code, len(tasks),
@@ -456,7 +456,7 @@ class Srun:
         except OSError as error:
             _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
 
-    def _used(self, claim: Claim) -> tuple[float, float, int]:
+    def _used(self, claim: StepCores) -> tuple[float, float, int]:
         """What the tasks have used, with what has started them."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024

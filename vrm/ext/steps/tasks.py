@@ -37,7 +37,7 @@ class Process:
         self.control = control
 
 
-class Running:
+class RunningStep:
     """The processes of a step. `codes` are their exit statuses as a shell shows them, by their numbers.
 
     `own_groups`: each leads a process group. `leaders`: signals but SIGKILL go to the processes alone, not

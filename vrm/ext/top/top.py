@@ -17,7 +17,7 @@ from vrm.ext.top.gantt import gantt
 from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, lend_line, reservation_line, shown
 from vrm.ext.top.top_nodes import colour, draw_nodes
 from vrm.ext.top.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
-from vrm.ext.top.top_view import PLAIN, End, Job, View, chosen, jobs_in_view, name_of
+from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
 
@@ -54,7 +54,7 @@ _HELP = (
 # -------------------------------------------------------------------------------------- drawing
 
 
-def render(snapshot: Snapshot | None, ends: Sequence[End], size: tuple[int, int], now: float,
+def render(snapshot: Snapshot | None, ends: Sequence[JobEnd], size: tuple[int, int], now: float,
            view: View = PLAIN, status: Span = ("", "plain"), alive: bool | None = None,
            glyphs: Glyphs = UNICODE, interactive: bool = True) -> list[Line]:
     """The picture: at most `size[1]` lines of at most `size[0]` columns.
@@ -153,7 +153,7 @@ def _notices(snapshot: Snapshot, now: float, width: int, height: int,
             for part in textwrap.wrap(shown(text), max(width, 20))[:3]]
 
 
-def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: float,
+def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now: float,
           view: View, glyphs: Glyphs) -> list[Line]:
     """Nodes, then running, waiting and ended jobs, each as far as there is room."""
     running, waiting = jobs_in_view(snapshot, view, now)
@@ -185,7 +185,7 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     def called(part: Sequence[Any]) -> list[Column]:
         """The column of names, where any of these jobs has one."""
         def name(row: Any) -> str:
-            return shown(row.called if isinstance(row, End) else name_of(row))
+            return shown(row.called if isinstance(row, JobEnd) else name_of(row))
 
         return [Column("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
                        text_of(name))] if any(map(name, part)) else []

@@ -12,7 +12,7 @@ from vrm.report.tables import (clock, duration, remaining,
                                shown)
 from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
 from vrm.ext.top.top_nodes import colour, fold, mark
-from vrm.ext.top.top_view import End, Job
+from vrm.ext.top.top_view import JobEnd, Job
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def _whole(moment: str, width: int) -> str:
 
 
 def ended_columns() -> list[Column]:
-    def why(end: End) -> str:
+    def why(end: JobEnd) -> str:
         return shown(end.reason)
 
-    def style(end: End) -> str:
+    def style(end: JobEnd) -> str:
         return {"completed": "good", "cancelled": "warn"}.get(end.status, "bad")
 
     return [
@@ -149,14 +149,14 @@ def table(heading: str, rows: Sequence[Any], shape: Sequence[Column], width: int
                else pad(column.title, widths[column], glyphs)) for column in there)
     lines: list[Line] = [[(pad(title, width, glyphs), "heading")]]
     for row in rows:
-        job_id, name = (row.id, row.app) if isinstance(row, End) else (row["id"], row["app"])
-        running = not isinstance(row, End) and row["state"] == "running"
+        job_id, name = (row.id, row.app) if isinstance(row, JobEnd) else (row["id"], row["app"])
+        running = not isinstance(row, JobEnd) and row["state"] == "running"
         line: Line = [(mark(job_id) if running else " ", colour(job_id)),
                       (f" {job_id:>{ids}} {pad(shown(name), app, glyphs)}", "plain")]
         for column in there:
             line += [(" ", "plain"),
                      *fill(column.cell(row, widths[column]), widths[column], glyphs)]
-        if job_id == selected and not isinstance(row, End):
+        if job_id == selected and not isinstance(row, JobEnd):
             line = [(text, f"reverse {style}") for text, style in
                     fill(line, width, glyphs)]
         lines.append(line)

@@ -42,7 +42,7 @@ PLAIN = View()
 
 
 @dataclass(frozen=True)
-class End:
+class JobEnd:
     """A job that ended, from `jobs.csv`; `end` in epoch seconds, `took` in seconds."""
 
     id: int
@@ -94,7 +94,7 @@ def chosen(jobs: Sequence[Job], view: View) -> int | None:
     return max(0, min(view.row, len(jobs) - 1))
 
 
-def read_ends(path: PathLike, count: int = 100) -> list[End]:
+def read_ends(path: PathLike, count: int = 100) -> list[JobEnd]:
     """The last jobs of `jobs.csv`, the latest first; none when there is no such file.
 
     Only the file's end is read. What cannot be read as a job's line is passed over.
@@ -102,9 +102,9 @@ def read_ends(path: PathLike, count: int = 100) -> list[End]:
     return [_end(row) for values in read_last(path, count) for row in rows_of(values)][::-1]
 
 
-def _end(row: JobRow) -> End:
+def _end(row: JobRow) -> JobEnd:
     took = None if row.start is None or row.end is None else row.end - row.start
-    return End(row.id, row.app, row.status, row.end, took, row.reason,
+    return JobEnd(row.id, row.app, row.status, row.end, took, row.reason,
                name_of({"name": row.name, "index": row.index, "args": row.args}))
 
 

@@ -19,7 +19,7 @@ import subprocess
 from dataclasses import dataclass, field
 from collections.abc import Mapping, Sequence
 
-from vrm.live.batch.base import Answer, NodeShare, PathLike, around, read_text, systems
+from vrm.live.batch.base import BatchJob, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
 
@@ -121,12 +121,12 @@ def attach_command(env: Mapping[str, str]) -> tuple[str, ...]:
     return system.attach_command(env) if system else ()
 
 
-def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Answer:
+def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> BatchJob:
     """Ask the batch system of a job: its programs one after the other, of which each may take so
     many seconds and the first with an answer counts; else what the environment says."""
     system = around(env)
     if system is None:
-        return Answer()
+        return BatchJob()
     job = system.job_id(env)
     # The id becomes a word of a command line: it must look like one.
     if re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
@@ -134,7 +134,7 @@ def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Answer:
             answer = parse(_output(argv, env, seconds))
             if answer.end is not None or answer.cores:
                 return answer
-    return Answer(system.own_end(env))
+    return BatchJob(system.own_end(env))
 
 
 def _output(argv: Sequence[str], env: Mapping[str, str], seconds: float) -> str:

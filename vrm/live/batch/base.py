@@ -51,7 +51,7 @@ class NodeShare:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BatchJob:
     """What a batch system says of a job. `end` is in seconds since the epoch (None: not said),
     `cores` are those granted on the nodes as it names them, `runs` is how often the job was begun
     (0: not said). `shares` are what else is granted there."""
@@ -62,7 +62,7 @@ class Answer:
     shares: Mapping[str, NodeShare] = field(default_factory=dict)
 
 
-Question = tuple[Sequence[str], Callable[[str], Answer]]
+Question = tuple[Sequence[str], Callable[[str], BatchJob]]
 """A command, and what makes an answer of its output."""
 
 
@@ -155,12 +155,12 @@ class BatchSystem:
         """When the job ends by its environment alone: seconds since the epoch, None: not said."""
         return None
 
-    def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
+    def granted(self, answer: BatchJob, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> dict[str, int]:
         """The cores of `answer` by the names of `hosts`; `run` gives the output of a command."""
         return {host: answer.cores[host] for host in hosts if answer.cores.get(host)}
 
-    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+    def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Memory and GPUs that are granted, by the names of `hosts`; of those that are not there nothing
         is said. `run` gives the output of a command."""

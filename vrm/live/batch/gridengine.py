@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, NodeShare, counted,
+from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, counted,
                                  indices_of, read_text, register, slots_of_lines)
 from vrm.system.hosts import host_name
 
@@ -27,7 +27,7 @@ class GridEngine(BatchSystem):
         """With their slots."""
         return gridengine_hosts(env)
 
-    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+    def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Of a resource map that is called gpu."""
         indices = indices_of(env.get("SGE_HGR_gpu") or env.get("SGE_HGR_GPU") or "", " ")

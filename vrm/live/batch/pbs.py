@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
+from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, Wrapper,
                                  NodeShare, WrapperError, clock, counted, epoch, read_text, register,
                                  slots_of_lines, whole)
 from vrm.model.hosts import HOST
@@ -52,7 +52,7 @@ class PBS(BatchSystem):
         begun = script_start()
         return begun + length if length and begun is not None else None
 
-    def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
+    def granted(self, answer: BatchJob, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> dict[str, int]:
         """qstat names vnodes."""
         granted: dict[str, int] = Counter()
@@ -61,7 +61,7 @@ class PBS(BatchSystem):
             granted[places[name]] += count
         return {host: granted[host] for host in hosts if granted[host]}
 
-    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+    def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Those of a host's vnodes together. Where one has GPUs, the others have as many as they say."""
         if not answer.shares:
@@ -150,7 +150,7 @@ def pbs_hosts(env: Mapping[str, str]) -> dict[str, int]:
             for host, times in counted(lines, f"PBS_NODEFILE: {path}").items()}
 
 
-def parse_qstat(text: str) -> Answer:
+def parse_qstat(text: str) -> BatchJob:
     """What `qstat -f JOB` of OpenPBS, PBS Professional and Torque prints: the cores granted on
     each vnode (Torque: host), the end, and how often the job was begun."""
     text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
@@ -178,7 +178,7 @@ def parse_qstat(text: str) -> Answer:
     length = duration(values.get("Resource_List.walltime", ""))
     end = start + length if start is not None and length is not None else None
     runs = values.get("run_count", "")
-    return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0, shares)
+    return BatchJob(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0, shares)
 
 
 def _bytes(number: str, unit: str, of: str) -> int:

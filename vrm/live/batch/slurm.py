@@ -12,7 +12,7 @@ import re
 from itertools import groupby
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, NodeShare,
+from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
 from vrm.model.hosts import MOST_HOSTS, expand
 
@@ -52,15 +52,15 @@ class Slurm(BatchSystem):
     def questions(self, job: str) -> Sequence[Question]:
         """squeue, and scontrol where that fails."""
         return ((("squeue", "-h", "-j", job, "-o", "%A %e"),
-                 lambda text: Answer(parse_squeue(text, job))),
-                (("scontrol", "show", "job", job), lambda text: Answer(parse_scontrol(text, job))))
+                 lambda text: BatchJob(parse_squeue(text, job))),
+                (("scontrol", "show", "job", job), lambda text: BatchJob(parse_scontrol(text, job))))
 
     def own_end(self, env: Environment) -> float | None:
         """As it was when the job began: administrators extend jobs."""
         end = env.get("SLURM_JOB_END_TIME", "")
         return float(end) if re.fullmatch(r"\d{1,12}", end) else None
 
-    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+    def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
         """Where the job asked for no GPU, it has none on nodes of which Slurm gives out GPUs, and all
         on others."""

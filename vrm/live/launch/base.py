@@ -54,8 +54,8 @@ class Launch:
     reports: tuple[tuple[bytes, bytes, bytes], ...] = ()
 
 
-class Settings(Protocol):
-    """The part of the configuration that launchers read (see `vrm.config.schema.Launcher`)."""
+class LauncherConfiguration(Protocol):
+    """The part of the configuration that launchers read (see `vrm.config.schema.LauncherSettings`)."""
 
     @property
     def kind(self) -> str: ...
@@ -101,7 +101,7 @@ class Launcher:
     in_steps = ""
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Launcher:
         """Find the programs of this launcher; LaunchError when it cannot start jobs here.
 
@@ -155,7 +155,7 @@ def _complete(launcher: Any) -> Launcher:
     return found
 
 
-def make_launcher(settings: Settings, emulated: bool = False,
+def make_launcher(settings: LauncherConfiguration, emulated: bool = False,
                   topologies: Mapping[str, Topology] | None = None,
                   base: Mapping[str, str] | None = None) -> Launcher:
     """The launcher that the settings name: a registered one, a class by dotted path, or with
@@ -308,7 +308,7 @@ _VERIFICATION = re.compile(r"Verification[ \t]*[:=][ \t]*([A-Za-z]+(?: [A-Za-z]+
 
 
 @dataclass(frozen=True)
-class Result:
+class NpbResult:
     """The end of a NAS Parallel Benchmark's output: its own seconds, and the word after
     `Verification` (SUCCESSFUL, UNSUCCESSFUL, NOT PERFORMED); None for what is not there."""
 
@@ -316,7 +316,7 @@ class Result:
     verification: str | None = None
 
 
-_NO_RESULT = Result()
+_NO_RESULT = NpbResult()
 
 
 def tail(path: PathLike, size: int = TAIL) -> str:
@@ -334,7 +334,7 @@ def tail(path: PathLike, size: int = TAIL) -> str:
         return ""
 
 
-def read_result(output: PathLike, size: int = TAIL) -> Result:
+def read_result(output: PathLike, size: int = TAIL) -> NpbResult:
     """The last result in an output file, of whose end `size` bytes are read.
 
     A file that is not there, or cannot be read, has none.
@@ -344,5 +344,5 @@ def read_result(output: PathLike, size: int = TAIL) -> Result:
         return _NO_RESULT
     times, verifications = _TIME.findall(text), _VERIFICATION.findall(text)
     seconds = float(re.sub("[dD]", "e", times[-1])) if times else math.nan
-    return Result(seconds if math.isfinite(seconds) and seconds >= 0 else None,
+    return NpbResult(seconds if math.isfinite(seconds) and seconds >= 0 else None,
                   verifications[-1].upper() if verifications else None)

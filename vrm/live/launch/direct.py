@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, LauncherConfiguration, slot_cpus,
                                   synthetic)
 from vrm.live.launch.environment import environment, tagged, thread_settings
 from vrm.live.nodes.connecting import is_local
@@ -41,7 +41,7 @@ class Direct(Launcher):
         self._hosts: dict[str, str] = {}  # by the node: where its programs start, "" for here
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Direct:
         """Nothing is to be found; LaunchError for options that nobody would read."""
         if settings.options:

@@ -22,7 +22,7 @@ from itertools import groupby
 from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, Settings, ask_version, shared_list, slot_cpus, synthetic, tail)
+                                  PathLike, LauncherConfiguration, ask_version, shared_list, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
                                          with_threads)
 from vrm.live.nodes.bindings import BindingCheck
@@ -62,7 +62,7 @@ class Hydra(Launcher):
         self.run_id = ""
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Hydra:
         """Find mpiexec as the settings say; LaunchError when there is none of these two."""
         mpiexec, family, version = find_mpiexec(settings.mpirun, base)

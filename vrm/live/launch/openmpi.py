@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
 from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
-                                  Settings, ask_version, head, tail)
+                                  LauncherConfiguration, ask_version, head, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, own_programs, tagged, with_threads)
 from vrm.live.nodes.bindings import BindingCheck
@@ -84,7 +84,7 @@ class OpenMPI(Launcher):
         self._plain_folder: Path | None = None
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> OpenMPI:
         """Find mpirun as the settings say and decide the environment of the jobs.
 

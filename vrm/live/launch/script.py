@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from collections.abc import Iterator, Mapping, Sequence
 
-from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
+from vrm.live.launch.base import Launch, Launcher, PathLike, LauncherConfiguration, slot_cpus
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import environment, with_own_mpi
 from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_script, is_bound, nodes_script,
@@ -61,7 +61,7 @@ class Scripts(Direct):
     commands = outside = Path("/nowhere")
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Scripts:
         """Nothing is to be found."""
         made = cls(environment(base, settings.environment), settings.environment, topologies, emulated)

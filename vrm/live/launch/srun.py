@@ -12,7 +12,7 @@ from pathlib import Path
 from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, Settings, ask_version, compare_cpus, head, shared_list, slot_cpus,
+                                  PathLike, LauncherConfiguration, ask_version, compare_cpus, head, shared_list, slot_cpus,
                                   synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
 from vrm.live.nodes.bindings import BindingCheck
@@ -45,7 +45,7 @@ class Srun(Launcher):
         self.run_id = ""
 
     @classmethod
-    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Srun:
         """Find srun; LaunchError when there is none, or no Slurm job around."""
         srun = find_srun(settings.mpirun, base)

@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 SHIM = Recipe("lending", "the shim", HERE / "shim.c", [HERE / "vrm_lending.h"], ("-ldl", "-lpthread"))
 
 
-class BuildError(RuntimeError):
+class ShimError(RuntimeError):
     """There is no shim, and why; jobs lend by affinity alone then."""
 
 
@@ -20,4 +20,4 @@ def shim(env: Mapping[str, str] | None = None) -> Path:
     try:
         return SHIM.made(env)
     except CompileError as error:
-        raise BuildError(f"{error}; jobs lend cores by affinity alone, and their number of threads stays") from error
+        raise ShimError(f"{error}; jobs lend cores by affinity alone, and their number of threads stays") from error

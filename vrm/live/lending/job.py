@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from collections.abc import Mapping
 
-from vrm.live.lending.build import BuildError, shim
+from vrm.live.lending.build import ShimError, shim
 from vrm.live.nodes.lending import folder
 
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "I_MPI_WAIT_MODE": "1"}
@@ -36,7 +36,7 @@ def following(program: str | Path, run: str, job: int, env: Mapping[str, str]) -
     if not reason and "--drom" not in env.get("DLB_ARGS", ""):  # else its processes follow by DLB
         try:
             library = str(shim())
-        except BuildError as error:
+        except ShimError as error:
             reason = str(error)
         else:
             variables["LD_PRELOAD"] = ":".join(filter(None, (library, env.get("LD_PRELOAD", ""))))

@@ -23,7 +23,7 @@ from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
 from vrm.workload.grammar import show
 
-class Refused(ValueError):
+class RulesRefused(ValueError):
     """Rules that a run cannot go on with; the text says why."""
 
 
@@ -34,15 +34,15 @@ def change(live: LiveRun, changed: Mapping[str, Any], reason: str, instead: Any 
     nothing has changed, where it cannot be."""
     before = live.rules
     if live.phase != "running":
-        raise Refused("the manager is stopping")
+        raise RulesRefused("the manager is stopping")
     if not isinstance(changed, Mapping) or not isinstance(instead, (Mapping, type(None))):
         raise TypeError("rules are a mapping")
     if instead is not None and instead != before.record():
-        raise Refused("they have been changed in the meantime")
+        raise RulesRefused("they have been changed in the meantime")
     rules = replace(Rules.read({**before.record(), **changed}), queues=before.queues)
     for name, key in KEYS.items():
         if name not in CHANGEABLE and getattr(rules, name) != getattr(before, name):
-            raise Refused(f"{key.record or name} cannot be changed while the manager runs")
+            raise RulesRefused(f"{key.record or name} cannot be changed while the manager runs")
     if rules == before:
         return f"{told(rules)}: these are the rules already"
     schedule_by(live, rules, live.scheduler.dispatcher.kept)
@@ -68,10 +68,10 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
         if scheduler.dispatcher.plans_aside:
-            raise Refused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
+            raise RulesRefused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:
-            raise Refused(
+            raise RulesRefused(
                 f"{len(state.promises)} waiting job(s) have starts that were promised, and with the "
                 f"backfilling {rules.backfill} nothing is promised; those that keep promises are "
                 "easy-kept, N-kept and conservative")
@@ -81,10 +81,10 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
                 try:
                     scheduler.check(job)
                 except Infeasible as never:
-                    raise Refused(f"job {job.id} ({job.app}), which waits, could never run: {never}") from never
+                    raise RulesRefused(f"job {job.id} ({job.app}), which waits, could never run: {never}") from never
         ordered = state.ordered(scheduler.new_queue())
     except PolicyError as error:
-        raise Refused(str(error)) from error
+        raise RulesRefused(str(error)) from error
     live.room.under(scheduler, judges(live.settings, rules, scheduler))
     ordered.log, state.log = state.log, None
     live.scheduler, live.rules = scheduler, rules
@@ -111,7 +111,7 @@ def go_on(live: LiveRun, past: Past) -> None:
     try:
         schedule_by(live, rules)
         past.state = live.state
-    except Refused as error:
+    except RulesRefused as error:
         live.tell("warning", f"the rules of the run had been changed, and this cannot go on: {error}; "
                              "those of the configuration count")
         return

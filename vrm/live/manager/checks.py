@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vrm.live.manager.ends import Ends
-from vrm.live.manager.lending import Lending
+from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
 from vrm.live.manager.running import Running
@@ -19,7 +19,7 @@ from vrm.model.job import Request
 class Checks(Part):
     """Asks the nodes about jobs that run for a while, and acts on what they say."""
 
-    def __init__(self, live: LiveRun, ends: Ends, lending: Lending) -> None:
+    def __init__(self, live: LiveRun, ends: Ends, lending: LendingPart) -> None:
         self.live = live
         self.ends = ends
         self.lending = lending

@@ -13,7 +13,7 @@ from vrm.live.manager import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
-from vrm.live.manager.lending import Lending
+from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.part import Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import Running
@@ -41,7 +41,7 @@ SHARED_DELAY = 90.0
 class Continuing(Part):
     """Goes on with a run. `run_id` marks its processes."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: Lending, site: Site) -> None:
+    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: LendingPart, site: Site) -> None:
         self.live = live
         self.intake = intake
         self.ends = ends
@@ -279,7 +279,7 @@ class Continuing(Part):
             if not running.away or self.live.now > running.gone_since + SHARED_DELAY:
                 ends.lost(running)
 
-    def _interruption(self, running: Running, found: recovery.Found) -> str:
+    def _interruption(self, running: Running, found: recovery.Recovered) -> str:
         """The intent of a job that has ended, if nobody but its nodes or its allocation's end may have ended it;
         "" where it ended by itself. With its nodes away, nobody can ask them any more."""
         assert found.status is not None
@@ -290,6 +290,6 @@ class Continuing(Part):
             running.why = f"the connection to {', '.join(lost)} was lost"
         return "node" if lost or (not found.status.ok and (running.why or self._restarted(running))) else ""
 
-    def _look(self, job_id: int) -> recovery.Found:
+    def _look(self, job_id: int) -> recovery.Recovered:
         return recovery.look(self.live.run_directory, job_id, self._run_of.get(job_id, {}),
                              self.live.place)

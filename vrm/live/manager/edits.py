@@ -18,7 +18,7 @@ from vrm.run.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare
 from vrm.workload.following import Line, Raw
 from vrm.workload.grammar import LineError
-from vrm.workload.replay import Replay
+from vrm.workload.replay import QueueReplay
 
 if TYPE_CHECKING:
     from vrm.live.manager.intake import Intake
@@ -33,7 +33,7 @@ class Edits:
     """Carries out what was done to the lines of a queue file. `unclear` says why that cannot be told, "" when it
     can; `cut`: the `end` line is before lines that were taken."""
 
-    def __init__(self, intake: Intake, ends: Ends, source: Replay, lines: Lines, accept: bool) -> None:
+    def __init__(self, intake: Intake, ends: Ends, source: QueueReplay, lines: Lines, accept: bool) -> None:
         self._intake, self._ends, self._input = intake, ends, source
         self._live = ends.live
         self.lines = lines

@@ -12,7 +12,7 @@ from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import POLL, JobEnded, Part
 from vrm.live.manager.records import EndedJob
-from vrm.live.manager.running import Held, Running
+from vrm.live.manager.running import HeldFailure, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
@@ -34,7 +34,7 @@ class Ends(Part):
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldFailure] = {}
         self.leftovers = False
         self.lingers = 0.0
 
@@ -192,7 +192,7 @@ class Ends(Part):
         live.changed = True
         if state is JobState.FAILED and not running.intent and (
                 live.place.allocation or self.beyond(running)):
-            self.held[job.id] = Held(running, outcome, live.now + HOLD)
+            self.held[job.id] = HeldFailure(running, outcome, live.now + HOLD)
         else:
             self._conclude(outcome, running.intent)
 
@@ -208,7 +208,7 @@ class Ends(Part):
         if job_id in self.held:
             self.release_verdict(self.held[job_id])
 
-    def release_verdict(self, held: Held, intent: str = "") -> None:
+    def release_verdict(self, held: HeldFailure, intent: str = "") -> None:
         """A held verdict: the job has failed, or with an `intent` was interrupted."""
         outcome = held.outcome
         del self.held[outcome.job.id]

@@ -31,7 +31,7 @@ from vrm.system.trust import distrust, leads_astray
 from vrm.workload.each import expanded
 from vrm.workload.following import Line, Position, QueueFollower
 from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine, parse_line
-from vrm.workload.replay import Replay
+from vrm.workload.replay import QueueReplay
 from vrm.workload.writer_marker import writer_of
 
 
@@ -117,7 +117,7 @@ class Intake(Part):
                                       Position(*past.position) if past.position else None,
                                       fault=lambda path: distrust(path, settings.trust),
                                       needed=self._wait and not self._feeder, taken=bool(past.lines))
-        self._input = Replay(self.follower, settings.replay.speed)
+        self._input = QueueReplay(self.follower, settings.replay.speed)
         self._edits = Edits(self, self._ends, self._input, past.lines, self._changed)
         self._doubted = self.live.now
         self.rest_wanted, self._all_read_at = True, -math.inf

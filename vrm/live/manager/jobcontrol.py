@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
-from vrm.live.manager.lending import Lending
+from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Obey, Part
 from vrm.model import Job, JobState
@@ -22,7 +22,7 @@ AGAIN = "waits again"
 class JobControl(Part):
     """Does to jobs what their user asks."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: Lending) -> None:
+    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: LendingPart) -> None:
         self.live = live
         self.intake = intake
         self.ends = ends

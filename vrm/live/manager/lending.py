@@ -58,7 +58,7 @@ class _Order:
     ranks: dict[str, set[int]] = field(default_factory=dict)
 
 
-class Lending(Part):
+class LendingPart(Part):
     """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
 
     def __init__(self, live: LiveRun, ends: Ends, launches: Launches) -> None:

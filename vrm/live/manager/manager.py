@@ -12,7 +12,7 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Orders` | commands of people, as files |
 | `Continuing` | what an earlier manager left |
 | `RecordWriting` | ended jobs get their lines in `jobs.csv` |
-| `Lending` | running jobs lend cores, and have them again |
+| `LendingPart` | running jobs lend cores, and have them again |
 | `Launches` | decisions become processes |
 | `Adopting` | jobs belong to the batch job |
 | `Checks` | bindings and memory of running jobs |
@@ -40,7 +40,7 @@ from vrm.live.manager.ends import LINGER, Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
 from vrm.live.manager.launches import Launches
-from vrm.live.manager.lending import Lending
+from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
@@ -83,7 +83,7 @@ class Manager:
         self.nodes = Nodes(live, self.ends)
         self.stopping = Stopping(live, self.ends)
         self.launches = Launches(live, self.ends, self.nodes, site)
-        self.lending = Lending(live, self.ends, self.launches)
+        self.lending = LendingPart(live, self.ends, self.launches)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends, self.lending)
         self.orders = Orders(live, self.stopping)

@@ -205,6 +205,6 @@ class Orders(Part):
         try:
             text = changes.change(self.live, command["rules"], command["reason"],
                                   command.get("instead"), command=name)
-        except changes.Refused as refused:
+        except changes.RulesRefused as refused:
             return {"ok": False, "text": f"the rules stay as they are: {show(str(refused), 500)}"}
         return {"ok": True, "text": text}

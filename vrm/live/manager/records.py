@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from collections.abc import Callable, Collection
 
-from vrm.live.launch.base import Launcher, Result, read_result
+from vrm.live.launch.base import Launcher, NpbResult, read_result
 from vrm.live.launch.script import Scripts
 from vrm.live.manager.lastwords import last_words, no_space
 from vrm.live.manager.surroundings import printed
@@ -150,7 +150,7 @@ class Records:
         if outcome.session is not None:
             self._unswept.append(outcome)
             self.sweep_at = self._swept + SWEEP_PAUSE
-        binding, result = "", Result()
+        binding, result = "", NpbResult()
         if booking is not None:
             paths = run.files(job.app, job.id)
             result = read_result(paths.output)

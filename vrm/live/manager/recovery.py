@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class Recovered:
     """What became of a job; `status` where it is known, `trouble` where a file is damaged; `gone`:
     the batch job in which it was started is over."""
 
@@ -51,7 +51,7 @@ class Found:
     gone: bool = False
 
 
-def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
+def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Recovered:
     """What became of a job that a manager started; `under` is that manager's `run` record."""
     gone = _gone(under, here)
     marker = None
@@ -64,16 +64,16 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
             status = read_status(run.marker(job_id), job_id)  # written, and not renamed any more
     except RecordError as error:
         # Written whole or not at all: only the death of a machine leaves a part.
-        return Found(INTERRUPTED, marker, trouble=str(error), gone=gone)
+        return Recovered(INTERRUPTED, marker, trouble=str(error), gone=gone)
     if status is not None:
-        return Found(ENDED, marker, status, gone=gone)
+        return Recovered(ENDED, marker, status, gone=gone)
     if marker is None:
-        return Found(UNSTARTED)
+        return Recovered(UNSTARTED)
     if alive:
-        return Found(RUNNING, marker)
+        return Recovered(RUNNING, marker)
     if alive is None:
-        return Found(INTERRUPTED if gone else ELSEWHERE, marker, gone=gone)
-    return Found(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker, gone=gone)
+        return Recovered(INTERRUPTED if gone else ELSEWHERE, marker, gone=gone)
+    return Recovered(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker, gone=gone)
 
 
 def _gone(under: Record, here: Place) -> bool:

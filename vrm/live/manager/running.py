@@ -53,7 +53,7 @@ class Running:
 
 
 @dataclass
-class Held:
+class HeldFailure:
     """A job that failed by itself, and whose verdict waits for what may have ended it.
 
     If the batch system tells vrm to end, or one of the job's nodes turns out to be lost, it was

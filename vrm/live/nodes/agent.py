@@ -238,7 +238,7 @@ def facts(wish: str = "", wanted: "Optional[Mapping[str, Any]]" = None) -> "Dict
 # ------------------------------------------------------------------------------- what is asked
 
 
-class Affinity:
+class AffinityWatch:
     """Looks for the ranks of a job until all are there. `due`: when to look next."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
@@ -318,7 +318,7 @@ class Sweep:
         return {"number": self.number, "processes": len(self.killed), "left": self.left}
 
 
-class Memory:
+class MemoryWatch:
     """Follows the memory of a job's processes until it is told to forget them. What processes share is
     counted for each of them first; the exact sum (see `proc.proportional`) is taken where that is more
     than has been said, or than the limit. `due`: when to look next."""
@@ -368,11 +368,11 @@ def look(tasks: "List[Any]", now: float) -> None:
     for task in due:
         if task.looked(now):
             finish(task, tasks)
-            if isinstance(task, masks.Masks) and task.clear:
-                tasks.append(masks.Guard(task, now))
+            if isinstance(task, masks.MaskSetter) and task.clear:
+                tasks.append(masks.MaskGuard(task, now))
     end = time.monotonic()
     for task in due:
-        if isinstance(task, (Memory, masks.Guard)):  # they look as long as the job runs
+        if isinstance(task, (MemoryWatch, masks.MaskGuard)):  # they look as long as the job runs
             task.due = max(task.due, end + MEMORY_SHARE * (end - began))
 
 
@@ -398,23 +398,23 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "powe
     if kind == "ping":
         say({"number": request["number"]})
     elif kind == "affinity":
-        tasks.append(Affinity(request, now))
+        tasks.append(AffinityWatch(request, now))
     elif kind == "masks":
-        tasks.append(masks.Masks(request, now))
+        tasks.append(masks.MaskSetter(request, now))
     elif kind == "power":
         say(meter.take(request))
     elif kind == "memory":
-        tasks.append(Memory(request, now))
+        tasks.append(MemoryWatch(request, now))
     elif kind == "usage":
         tasks.append(usage.UsageProbe(request, now))
     elif kind == "forget":
         marks = proc.marks(str(request["run"]), int(request["job"]))
         tasks[:] = [task for task in tasks
-                    if not isinstance(task, Memory) or task.marks != marks]
+                    if not isinstance(task, MemoryWatch) or task.marks != marks]
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
-            if isinstance(task, (Affinity, masks.Masks, masks.Guard)) and set(sweep.marks) <= set(task.marks):
+            if isinstance(task, (AffinityWatch, masks.MaskSetter, masks.MaskGuard)) and set(sweep.marks) <= set(task.marks):
                 finish(task, tasks)
         tasks.append(sweep)
 

@@ -73,7 +73,7 @@ def confine(pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int, str]":
             known[thread] = True
 
 
-class Masks:
+class MaskSetter:
     """Sets the masks of a job until they are right, or `patience` seconds have passed. `due`: when to look
     next.
 
@@ -168,11 +168,11 @@ class Masks:
                           for rank, threads in self.threads.items()}, "error": self.error}
 
 
-class Guard:
+class MaskGuard:
     """Looks again after an order was answered, for what was in the making then, or makes a file later, as
     long as the order is the last one and the job has processes. `due`: when to look next."""
 
-    def __init__(self, order: Masks, now: float) -> None:
+    def __init__(self, order: MaskSetter, now: float) -> None:
         self.order = order
         self.marks = order.marks
         self.epoch = order.epoch
@@ -195,7 +195,7 @@ class Guard:
 
 def forget(run: str, job: "Optional[int]") -> None:
     """A job has ended, or a run (None): its orders do not matter any more, and its files go."""
-    for key in [key for key in Masks.last if set(proc.marks(run, job)) <= set(key)]:
-        del Masks.last[key]
+    for key in [key for key in MaskSetter.last if set(proc.marks(run, job)) <= set(key)]:
+        del MaskSetter.last[key]
     for place in lending.places(run, job):
         lending.remove(place)

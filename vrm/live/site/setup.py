@@ -29,7 +29,7 @@ from vrm.live.site.classes import declared, described
 from vrm.live.site.granted import gpus_of_node, said_of_devices, stand_ins
 from vrm.live.site.room import NodesOf, Room, WholeNodes
 from vrm.live.spawn import runner
-from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.remote import RelayProcess
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
@@ -59,7 +59,7 @@ class Site:
     allocation: str = ""
     end: Callable[[], float | None] | None = None
     watch: NodeWatch | None = None
-    relay: Relay | None = None
+    relay: RelayProcess | None = None
     warnings: tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
     visible: Visible = field(default_factory=lambda: Visible({}))
@@ -172,7 +172,7 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
         scripts.ways = {host: ((shutil.which(words[0], path=env.get("PATH")) or words[0], *words[1:]), shell)
                         for host, (words, shell) in agents.reached().items()}
     ways = agents.ways(runner.__file__) if not wished.emulated else {}
-    relay = Relay(ways, agents.env, settings.hosts.timeout) if ways else None
+    relay = RelayProcess(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
     if not watched:
         agents.close()

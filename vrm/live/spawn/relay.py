@@ -78,7 +78,7 @@ def take_frames(unread: bytearray) -> list[tuple[int, bytes]]:
     return frames
 
 
-class Client:
+class StandInConnection:
     """A stand-in: its connection, the number of its order (0 until that is whole), and what waits
     for its node to answer."""
 
@@ -90,7 +90,7 @@ class Client:
         self.unsent = bytearray()
 
 
-class Line:
+class NodeConnection:
     """The connection to a node. `due`: when it counts as lost, or is to be asked whether it is not;
     `asked` tells which."""
 
@@ -117,7 +117,7 @@ class Relay:
         self.ping = min(PING_EVERY, timeout)
         self.poll = select.epoll()
         self.handlers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
-        self.lines: dict[bytes, Line] = {}   # by the node's name
+        self.lines: dict[bytes, NodeConnection] = {}   # by the node's name
         self.clients: set[Any] = set()
         self.ended: list[subprocess.Popen[bytes]] = []  # processes of lost lines that have not been waited for
         self.open = True                # orders may still come
@@ -163,11 +163,11 @@ class Relay:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 connection = socket.socket(fileno=int.from_bytes(data, sys.byteorder))
                 connection.setblocking(False)
-                client = Client(connection, packet)
+                client = StandInConnection(connection, packet)
                 self.clients.add(client)
                 self.listen(connection.fileno(), self.read_client, client)
 
-    def read_client(self, client: Client) -> None:
+    def read_client(self, client: StandInConnection) -> None:
         """A part of an order, signals, or the end of a stand-in."""
         try:
             data = client.connection.recv(1 << 16)
@@ -192,7 +192,7 @@ class Relay:
             self.signal(client, number)
         client.unread.clear()
 
-    def place(self, client: Client, order: bytes) -> None:
+    def place(self, client: StandInConnection, order: bytes) -> None:
         """Send an order to its node."""
         self.numbers += 1
         client.number = self.numbers
@@ -201,13 +201,13 @@ class Relay:
             line.clients[client.number] = client
             self.send(client, order)
 
-    def signal(self, client: Client, number: int) -> None:
+    def signal(self, client: StandInConnection, number: int) -> None:
         """Pass a signal on to the program of a stand-in, where that still runs."""
         line = self.lines.get(client.host)
         if line is not None and client.number in line.clients:
             self.send(client, marshal.dumps(int(number), 2))
 
-    def send(self, client: Client, content: bytes) -> None:
+    def send(self, client: StandInConnection, content: bytes) -> None:
         """Send an order or a signal to the node, as soon as that has answered."""
         line = self.lines[client.host]
         unsent = line.unsent if line.ready else client.unsent
@@ -215,7 +215,7 @@ class Relay:
         if line.ready:
             self.flush(client.host, line)
 
-    def dismiss(self, client: Client, answer: bytes = b"") -> None:
+    def dismiss(self, client: StandInConnection, answer: bytes = b"") -> None:
         """End the connection to a stand-in, after the answer."""
         self.forget(client.connection.fileno())
         try:
@@ -230,7 +230,7 @@ class Relay:
 
     # Lines.
 
-    def connect(self, client: Client) -> Line | None:
+    def connect(self, client: StandInConnection) -> NodeConnection | None:
         """Start the connection to a stand-in's node; None, and it knows why, when that fails."""
         way = self.ways.get(client.host)
         try:
@@ -241,7 +241,7 @@ class Relay:
         except OSError as error:
             self.dismiss(client, refused(f"{UNREACHED}: {error.strerror}"))
             return None
-        line = self.lines[client.host] = Line(process, time.monotonic() + self.timeout)
+        line = self.lines[client.host] = NodeConnection(process, time.monotonic() + self.timeout)
         for pipe, handler in ((line.stdout, self.hear), (line.stderr, self.hear_errors)):
             os.set_blocking(pipe.fileno(), False)
             self.listen(pipe.fileno(), handler, client.host, line)
@@ -250,7 +250,7 @@ class Relay:
         self.poll.register(line.stdin.fileno(), 0)
         return line
 
-    def flush(self, host: bytes, line: Line) -> None:
+    def flush(self, host: bytes, line: NodeConnection) -> None:
         """Write what the pipe takes."""
         stdin = line.stdin.fileno()
         try:
@@ -263,7 +263,7 @@ class Relay:
             return
         self.poll.modify(stdin, select.EPOLLOUT if line.unsent else 0)
 
-    def hear(self, host: bytes, line: Line) -> None:
+    def hear(self, host: bytes, line: NodeConnection) -> None:
         """What a runner, or before it a login script, says."""
         try:
             data = os.read(line.stdout.fileno(), 1 << 16)
@@ -290,7 +290,7 @@ class Relay:
             if number in line.clients:
                 self.dismiss(line.clients[number], content)
 
-    def hear_errors(self, host: bytes, line: Line) -> None:
+    def hear_errors(self, host: bytes, line: NodeConnection) -> None:
         """Keep the last line that ssh, srun or the runner complained of."""
         descriptor = line.stderr.fileno()
         try:
@@ -316,7 +316,7 @@ class Relay:
                 self.flush(host, line)
         self.ended = [process for process in self.ended if process.poll() is None]
 
-    def lose(self, host: bytes, line: Line, reason: str) -> None:
+    def lose(self, host: bytes, line: NodeConnection, reason: str) -> None:
         """A node is out of reach: what was to start there has not, what ran there is lost."""
         if self.lines.get(host) is not line:
             return
@@ -327,7 +327,7 @@ class Relay:
             self.dismiss(client, answer)
         self.disconnect(line)
 
-    def disconnect(self, line: Line) -> None:
+    def disconnect(self, line: NodeConnection) -> None:
         """Close a line and kill its ssh or srun, which leads a group of its own."""
         for pipe in (line.stdin, line.stdout, line.stderr):
             if not pipe.closed:

@@ -22,7 +22,7 @@ GONE_WITHIN = 3.0
 """Seconds in which a relay without programs must have ended."""
 
 
-class Relay:
+class RelayProcess:
     """The relay of a run: `ways` are the commands that start a runner, by the node's name; `env`
     is their environment, `timeout` the seconds in which a node must answer.
 

@@ -129,7 +129,7 @@ class Runner:
             self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
         except starting.Absent as absent:
             self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, order
-        except starting.LaunchError as error:
+        except starting.StartError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
 
     @staticmethod

@@ -24,7 +24,7 @@ from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost, absolute, failed)
 from vrm.live.spawn.records import ExitStatus, JobId, Marker, PathLike, RecordError, read_status
-from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.remote import RelayProcess
 from vrm.system.errors import RunError
 from vrm.system.processes import read_stat
 
@@ -129,7 +129,7 @@ class Spawner:
     something; nothing here waits, but `close`. Not for use by several threads at a time.
     """
 
-    def __init__(self, hold: Sequence[int] = (), relay: Relay | None = None) -> None:
+    def __init__(self, hold: Sequence[int] = (), relay: RelayProcess | None = None) -> None:
         """`hold`: open files, such as the lock of the run, which are kept open while a job may
         still be started; a lock taken with `flock` is free when that can't happen any more,
         however the manager ended. `relay` leads to other nodes; it is started and closed here."""

@@ -36,11 +36,11 @@ LOOK_EVERY = 0.02
 """Seconds between two looks for a directory that is to come."""
 
 
-class LaunchError(Exception):
+class StartError(Exception):
     """The job could not be started; the text says why."""
 
 
-class Absent(LaunchError):
+class Absent(StartError):
     """The directory `folder` of an output file does not exist. It may be there within `seconds`: clients learn the
     job's id when it is submitted, and some make the directory then."""
 
@@ -134,27 +134,27 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
                 why = described("output file", path, error)
                 if patience and isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
                     raise Absent(why, folder, patience) from None
-                raise LaunchError(why) from None
+                raise StartError(why) from None
         try:
             os.chdir(cwd)
         except (OSError, ValueError) as error:
-            raise LaunchError(described("working directory", cwd, error)) from None
+            raise StartError(described("working directory", cwd, error)) from None
         if affinity is not None:
             cores = os.sched_getaffinity(0)
             try:
                 os.sched_setaffinity(0, affinity)
             except (OSError, ValueError) as error:
-                raise LaunchError(f"CPUs {','.join(map(str, affinity))}: "
+                raise StartError(f"CPUs {','.join(map(str, affinity))}: "
                                   f"{reason_of(error)}") from None
             if len(os.sched_getaffinity(0)) != len(set(affinity)):  # the kernel drops the others
-                raise LaunchError(f"CPUs {','.join(map(str, affinity))}: not all of them may be "
+                raise StartError(f"CPUs {','.join(map(str, affinity))}: not all of them may be "
                                   "used here")
         for name, kind, value in limits:
             old = resource.getrlimit(kind)
             try:
                 resource.setrlimit(kind, (value, old[1]))
             except (OSError, ValueError) as error:
-                raise LaunchError(f"limit {name} = {value}: {reason_of(error)}") from None
+                raise StartError(f"limit {name} = {value}: {reason_of(error)}") from None
             before.append((kind, old))
         if reports is not None:
             source, pipe = os.pipe()
@@ -164,7 +164,7 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
             try:
                 given = os.open(stdin, os.O_RDONLY | os.O_NOCTTY)
             except (OSError, ValueError) as error:
-                raise LaunchError(described("input file", stdin, error)) from None
+                raise StartError(described("input file", stdin, error)) from None
             actions.append((os.POSIX_SPAWN_DUP2, given, 0))
         spawn = os.posix_spawn
         if b"/" not in argv[0]:
@@ -175,12 +175,12 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
             pid = spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=DEFAULTED,
                         file_actions=actions)
         except (OSError, ValueError) as error:
-            raise LaunchError(refusal(argv[0], error)) from None
+            raise StartError(refusal(argv[0], error)) from None
         if reports is not None:  # now, since the program need not wait for that
             assert source is not None
             try:
                 start_sieve(source, outputs[-3], *reports)
-            except LaunchError:
+            except StartError:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 raise
@@ -203,7 +203,7 @@ def start_wait(absent: Absent) -> int:
     try:
         pid = os.fork()
     except OSError as error:
-        raise LaunchError(f"no process that waits for its directory: {reason_of(error)}") from None
+        raise StartError(f"no process that waits for its directory: {reason_of(error)}") from None
     if pid:
         return pid
     try:
@@ -229,7 +229,7 @@ def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[
     try:
         found = open_output(path)
     except (OSError, ValueError) as error:
-        raise LaunchError(described("file of bindings", path, error)) from None
+        raise StartError(described("file of bindings", path, error)) from None
     failure = None
     try:
         pid = os.fork()
@@ -238,7 +238,7 @@ def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[
     if pid:
         os.close(found)
         if failure is not None:
-            raise LaunchError(f"no process for its output: {reason_of(failure)}")
+            raise StartError(f"no process for its output: {reason_of(failure)}")
         return
     try:
         # Nothing else stays open: the manager's lock would never be free.

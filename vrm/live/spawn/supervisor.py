@@ -210,7 +210,7 @@ def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, 
     try:
         pid = os.fork()
     except OSError as error:
-        raise starting.LaunchError(f"no process for it: {starting.reason_of(error)}") from None
+        raise starting.StartError(f"no process for it: {starting.reason_of(error)}") from None
     if not pid:
         try:
             os.close(last_words)
@@ -279,7 +279,7 @@ def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home
         release(files)  # the marker says that the job is under way
         raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.ScriptServer({}), place)
         if raw:
-            raise starting.LaunchError(f"{absent}; it was ended while it waited for that directory") from None
+            raise starting.StartError(f"{absent}; it was ended while it waited for that directory") from None
     *before, _, make = order
     later: int = starting.start_job(*before, 0.0, make)
     return later
@@ -363,7 +363,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
             pid, last_words = start_stand_in(link, files, host, order)
         else:
             pid = start_here(link, files, order, place)
-    except starting.LaunchError as error:
+    except starting.StartError as error:
         message = str(error)
     release(files)
     if pid:

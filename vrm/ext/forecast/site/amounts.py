@@ -13,15 +13,15 @@ import math
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteReservation, Snapshot
 
 
-class Steps:
+class StepFunction:
     """A free amount as a step function of time: `free[i]` from `times[i]` on."""
 
     def __init__(self, now: float, free: int) -> None:
         self.times, self.free = [now], [free]
 
-    def copy(self) -> Steps:
+    def copy(self) -> StepFunction:
         """An independent copy."""
-        twin = Steps(0.0, 0)
+        twin = StepFunction(0.0, 0)
         twin.times, twin.free = list(self.times), list(self.free)
         return twin
 
@@ -77,7 +77,7 @@ def starts(site: Snapshot, late: float) -> dict[str, float]:
 class _Count:
     def __init__(self, site: Snapshot, late: float) -> None:
         self.site = site
-        self.steps = Steps(0.0, sum(node.cores for node in site.nodes if node.up))
+        self.steps = StepFunction(0.0, sum(node.cores for node in site.nodes if node.up))
         self.events = [0.0]
         self.ends: list[tuple[float, str]] = []
         self.running: dict[str, SiteJob] = {}
@@ -86,11 +86,11 @@ class _Count:
             if job.start is not None:
                 end = job.start + job.wall
                 self._runs(job, -math.inf, end if end > 0 else late)
-        self.inside: dict[str, Steps] = {}
+        self.inside: dict[str, StepFunction] = {}
         self.bound: dict[str, SiteReservation] = {}
         for each in site.reservations:
             self.steps.take(each.begin, each.end, each.cores)
-            self.inside[each.key] = Steps(min(0.0, each.begin), each.cores)
+            self.inside[each.key] = StepFunction(min(0.0, each.begin), each.cores)
             self.bound.update(dict.fromkeys(each.jobs, each))
             self.events += [time for time in (each.begin, each.end) if time > 0]
         self.waiting = sorted((job for job in site.jobs if job.start is None and not job.stuck),

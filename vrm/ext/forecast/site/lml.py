@@ -73,7 +73,7 @@ class Object(NamedTuple):
     data: dict[str, tuple[str, int]]
 
 
-class Document:
+class LmlDocument:
     """A file: its `objects` by id, and its own text. Raises SnapshotError, with file and line."""
 
     def __init__(self, content: bytes, name: str = "LML") -> None:
@@ -190,7 +190,7 @@ class Lml:
     """A file as a snapshot, and how a forecast is written into it."""
 
     def __init__(self, content: bytes, name: str = "LML") -> None:
-        self.document = Document(content, name)
+        self.document = LmlDocument(content, name)
         systems, schedulers = (self.document.of_type(kind) for kind in ("system", "scheduler"))
         self.system = systems[0].data if systems else {}
         self.scheduler = schedulers[0].data if schedulers else {}

@@ -60,7 +60,7 @@ def local_epoch(text: str, *forms: str) -> float:
     raise ValueError(text)
 
 
-class Nodes:
+class NodeNames:
     """Numbers of nodes by their names, and places on them."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from vrm.model.times import seconds_of
 from vrm.system.text import printable
-from vrm.ext.forecast.site.outer import UNKNOWN, Nodes, local_epoch, output_of
+from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, local_epoch, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
 
 QSTAT = ("qstat", "-f")
@@ -32,7 +32,7 @@ def ask(now: float) -> Snapshot:
 def parse(qstat: str, pbsnodes: str, now: float) -> Snapshot:
     """The site of these outputs, printed at `now`; SnapshotError for what cannot be read."""
     nodes = _nodes(pbsnodes)
-    known = Nodes([node.name for node in nodes])
+    known = NodeNames([node.name for node in nodes])
     jobs = []
     for line, key, values in _blocks(qstat, "qstat"):
         try:
@@ -112,7 +112,7 @@ def _hosts(values: Mapping[str, str]) -> list[str]:
     return vnodes or [part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part]
 
 
-def _job(key: str, values: Mapping[str, str], known: Nodes, all_nodes: list[SiteNode], now: float
+def _job(key: str, values: Mapping[str, str], known: NodeNames, all_nodes: list[SiteNode], now: float
          ) -> SiteJob | None:
     state = values["job_state"]
     if state not in ("R", "E", "S", "U", "Q", "H", "W", "T"):

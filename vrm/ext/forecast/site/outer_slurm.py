@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from vrm.model.hosts import expand
 from vrm.model.times import of_slurm
 from vrm.system.text import printable
-from vrm.ext.forecast.site.outer import UNKNOWN, Nodes, local_epoch, output_of
+from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, local_epoch, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
 
 FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
@@ -54,7 +54,7 @@ def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
     """The site of these outputs, printed at `now`: of squeue also as --json. SnapshotError with the
     line that cannot be read."""
     nodes, limits = _nodes(sinfo)
-    known = Nodes([node.name for node in nodes])
+    known = NodeNames([node.name for node in nodes])
     smallest: dict[str, int] = {}
     for node in nodes:
         for partition in node.classes or ():
@@ -141,7 +141,7 @@ def _epoch(text: str) -> float | None:
     return float(text[1:]) if text.startswith("@") else local_epoch(text, _DATE)
 
 
-def _job(row: Mapping[str, str], known: Nodes, limits: Mapping[str, float],
+def _job(row: Mapping[str, str], known: NodeNames, limits: Mapping[str, float],
          smallest: Mapping[str, int], now: float) -> SiteJob | None:
     """A job of a row; None for one that has ended. Who has nodes for itself alone takes all cores of
     each, as many as the smallest of its partition has."""
@@ -226,7 +226,7 @@ def _arrays(jobs: Sequence[SiteJob]) -> list[SiteJob]:
                     ) if job.after else job for job in jobs]
 
 
-def _reservations(text: str, known: Nodes, jobs: Mapping[str, list[str]], now: float
+def _reservations(text: str, known: NodeNames, jobs: Mapping[str, list[str]], now: float
                   ) -> list[SiteReservation]:
     found = []
     for line in text.splitlines():

@@ -245,10 +245,10 @@ def add(arguments: argparse.Namespace) -> int:
     if arguments.slurm:
         found = energy.of_slurm(arguments.slurm)
     elif arguments.seconds and arguments.watts:
-        found = energy.Found(Measured(arguments.seconds, arguments.watts), ("as given",))
+        found = energy.MeasuredEnergy(Measured(arguments.seconds, arguments.watts), ("as given",))
     else:
         raise CannotRun("give --seconds and --watts, or --slurm JOBID")
-    return _write(database, arguments.app, name, energy.Found(found.measured._replace(
+    return _write(database, arguments.app, name, energy.MeasuredEnergy(found.measured._replace(
         cpi=arguments.cpi or 0.0, tpi=arguments.tpi or 0.0, frequency=arguments.frequency), found.sources))
 
 

@@ -27,7 +27,7 @@ class Refused(ValueError):
         self.code = code
 
 
-class Told(Exception):
+class HelpAnswer(Exception):
     """A command was asked what it is (`--help`, `--version`): that is the answer, whatever else was typed."""
 
     def __init__(self, text: str) -> None:
@@ -128,5 +128,5 @@ Reply = Answer | Needs | Locally | Joins | LaterAnswer
 Handler = Callable[..., Reply]
 """Called with a `Call` and a `vrm.ext.slurm.calls.counter.Counter`; may raise Refused."""
 
-__all__ = ["Answer", "Call", "Handler", "InParts", "Joins", "Locally", "Needs", "Refused", "Reply", "Told",
+__all__ = ["Answer", "Call", "Handler", "InParts", "Joins", "Locally", "Needs", "Refused", "Reply", "HelpAnswer",
            "LaterAnswer"]

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from collections.abc import Callable, Mapping
 
 from vrm.ext.slurm.calls import names, wire
-from vrm.ext.slurm.calls.answers import Answer, Refused, Told
+from vrm.ext.slurm.calls.answers import Answer, Refused, HelpAnswer
 from vrm.ext.slurm.calls.shell import ENTERED, run
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.run import control
@@ -43,7 +43,7 @@ class Lost(Exception):
         self.call, self.given = call, given
 
 
-class Screen:
+class Printer:
     """Prints, but not again what was printed before a manager was lost."""
 
     def __init__(self, given: tuple[int, int] = (0, 0)) -> None:
@@ -96,7 +96,7 @@ def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], in
         act = names.local(name)
         code = act(call) if act is not None else None
         return ask_for(call, directory()) if code is None else code
-    except Told as told:
+    except HelpAnswer as told:
         print(told.answer.out, end="")
         return told.answer.code
     except Refused as refused:
@@ -106,7 +106,7 @@ def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], in
         found = names.unasked(call)
         if found is None:
             return failed(name, str(error))
-        return _printed({"out": found.out, "err": found.err, "code": found.code}, Screen())
+        return _printed({"out": found.out, "err": found.err, "code": found.code}, Printer())
     except KeyboardInterrupt:
         return 130
 
@@ -173,7 +173,7 @@ def peer(connection: socket.socket) -> int:
 
 def talk(call: Call, manager: socket.socket) -> int:
     """Send the call and print what comes back; the exit status. Lost when it stops coming."""
-    screen, reads = Screen(), names.reads(call)
+    screen, reads = Printer(), names.reads(call)
     try:
         manager.settimeout(wire.PATIENCE if reads else None)
         manager.sendall(call.packed())
@@ -248,7 +248,7 @@ def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> i
     run = RunDirectory(place, place, place / "state")
     if given is None and not run.manager_runs():
         return _nobody(call, run)
-    screen = Screen(given or (0, 0))
+    screen = Printer(given or (0, 0))
     while True:
         if any(screen.given) and call.name in names.dialect(call.name).blocking:
             raise RunError("the manager of vrm has ended; its job goes on when the next manager does")
@@ -275,7 +275,7 @@ def _reply(call: Call, run: RunDirectory) -> control.Command | None:
     return control.answered(run, call.token, wire.PATIENCE)
 
 
-def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Screen) -> int | None:
+def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Printer) -> int | None:
     """Print the reply. As long as it says that what was called has not ended, ask again, and pass signals on. The
     exit status; None where the manager has been lost that knew of it."""
     signals: list[int] = []
@@ -301,7 +301,7 @@ def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen
     step(call, reply["joins"])
 
 
-def _printed(reply: Mapping[str, Any], screen: Screen) -> int:
+def _printed(reply: Mapping[str, Any], screen: Printer) -> int:
     """Print what an answer says; its exit status. One without any is of a manager that did not understand the call."""
     done = "code" in reply or "waits" in reply
     screen.print(0, os.fsencode(reply.get("out", "")))

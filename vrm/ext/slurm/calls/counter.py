@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.slurm.calls.answers import Refused
-from vrm.ext.slurm.calls.jobs import JobView, NodeView, Site, StepUsage
+from vrm.ext.slurm.calls.jobs import JobView, NodeView, RunFacts, StepUsage
 from vrm.model.job import Dependency
 from vrm.ext.steps.records import Step
 
 
 @dataclass(frozen=True)
-class Asked:
+class SubmittedJob:
     """A job that is to come: values by the names of `vrm.model.fields`, and what goes with it.
 
     `script` is its text, `environment` what its processes get (None: the manager's), `indices` those of
@@ -47,7 +47,7 @@ class Counter(Protocol):
         """Epoch seconds."""
 
     @property
-    def site(self) -> Site:
+    def site(self) -> RunFacts:
         """What is true of all jobs."""
 
     def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> list[JobView]:
@@ -76,10 +76,10 @@ class Counter(Protocol):
     def nodes(self) -> list[NodeView]:
         """The nodes."""
 
-    def submit(self, asked: Asked) -> list[int]:
+    def submit(self, asked: SubmittedJob) -> list[int]:
         """New jobs, one or an array; their ids."""
 
-    def foresee(self, asked: Asked) -> JobView:
+    def foresee(self, asked: SubmittedJob) -> JobView:
         """The job as it would start, if it were submitted now: when, where, under which id."""
 
     def entering(self, job_id: int, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -95,7 +95,7 @@ class Counter(Protocol):
         """Let a held job start."""
 
     def requeue(self, job_id: int, command: str = "") -> None:
-        """Run a job again; one that runs is ended first. `command`: as of `Asked`."""
+        """Run a job again; one that runs is ended first. `command`: as of `SubmittedJob`."""
 
     def change(self, job_id: int, values: Mapping[str, Any]) -> None:
         """Change what a job was submitted with, by the names of `vrm.model.fields`: its `walltime` (seconds),
@@ -103,7 +103,7 @@ class Counter(Protocol):
         submission), `after`, `singleton`, `throttle` and `nodes`."""
 
 
-def submitted(counter: Counter, asked: Asked, refused: str) -> list[int]:
+def submitted(counter: Counter, asked: SubmittedJob, refused: str) -> list[int]:
     """The ids of new jobs; Refused begins with the words that the command has for that."""
     try:
         return counter.submit(asked)

@@ -135,7 +135,7 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class Site:
+class RunFacts:
     """What all commands may want to know of a run. `queues` are the names of its queues,
     `default_time` is the limit of jobs that say none (seconds), `end` is when the allocation ends, and
     `closing` from when on nothing starts."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.ext.slurm.calls import jobs as front
 from vrm.ext.slurm.calls.answers import Refused
-from vrm.ext.slurm.calls.counter import Asked
+from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.calls.wire import STDIN
 from vrm.live.launch.script import CONFINING
 from vrm.live.launch.stepping import of_submission
@@ -47,7 +47,7 @@ class LiveCounter:
         self._intake, self._ends, self._control = live.part(Intake), live.part(Ends), live.part(JobControl)
         self.known: dict[str, list[int]] = {}
         self._site_at = -math.inf
-        self._site: front.Site
+        self._site: front.RunFacts
         self._steps: dict[int, list[Step]] = {}
         self._steps_of = (0, 0)
         self._sizes = {node.name: node.cores for node in live.cluster.nodes}
@@ -58,13 +58,13 @@ class LiveCounter:
         return self.live.now
 
     @property
-    def site(self) -> front.Site:
+    def site(self) -> front.RunFacts:
         """What is true of all jobs."""
         if self._site_at == self.live.now:
             return self._site
         settings = self.live.settings
         queues = self.live.rules.queues.all
-        self._site_at, self._site = self.live.now, front.Site(
+        self._site_at, self._site = self.live.now, front.RunFacts(
             user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.live.run_directory.directory),
             [each.name for each in queues], settings.slurm.default_time, self.live.end.end,
             self.live.end.closing, self.live.start_time,
@@ -232,13 +232,13 @@ class LiveCounter:
 
     # What is asked for.
 
-    def _values(self, asked: Asked) -> dict[str, Any]:
+    def _values(self, asked: SubmittedJob) -> dict[str, Any]:
         """The values of a job of a call; Refused where no more jobs are taken."""
         if self.live.phase != "running":
             raise Refused("the manager of vrm is stopping and takes no more jobs")
         return {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}
 
-    def submit(self, asked: Asked) -> list[int]:
+    def submit(self, asked: SubmittedJob) -> list[int]:
         """New jobs; their ids."""
         live, values = self.live, self._values(asked)
         if asked.command in self.known:
@@ -268,7 +268,7 @@ class LiveCounter:
             live.tell("note", f"#{fold(ids)} {values['app']}: {note}")
         return ids
 
-    def foresee(self, asked: Asked) -> front.JobView:
+    def foresee(self, asked: SubmittedJob) -> front.JobView:
         """The job as it would start, if it were submitted now. It is as long as its limit, as all others."""
         live, state, closing = self.live, self.live.state, self.live.end.closing
         values = {**self._values(asked),
@@ -373,7 +373,7 @@ def _of_array(indices: Sequence[int]) -> dict[str, str]:
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
 
 
-def _own(asked: Asked, first: int) -> Own:
+def _own(asked: SubmittedJob, first: int) -> Own:
     """What each job of an array waits for alone: what is said of its index, and where only some may run at a time,
     the end of one before it; () where that is nothing."""
     width = asked.width or len(asked.indices)

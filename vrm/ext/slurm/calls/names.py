@@ -12,7 +12,7 @@ from functools import cache, lru_cache, reduce
 from typing import NoReturn
 from collections.abc import Callable, Mapping
 
-from vrm.ext.slurm.calls.answers import Answer, Handler, Refused, Reply, Told
+from vrm.ext.slurm.calls.answers import Answer, Handler, Refused, Reply, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.wire import Call
 from vrm.system import plugins
@@ -109,7 +109,7 @@ def reply_to(call: Call, counter: Counter) -> Reply:
         raise Refused(f"vrm has no command {call.name}")
     try:
         return _handler(where)(call, counter)
-    except Told as told:
+    except HelpAnswer as told:
         return told.answer
 
 
@@ -129,7 +129,7 @@ def unasked(call: Call) -> Answer | None:
     ask one."""
     try:
         _handler(dialect(call.name).answers[call.name])(call, _Unknown())
-    except Told as told:
+    except HelpAnswer as told:
         return told.answer
     except Refused as refused:
         return Answer(err=f"{refused}\n", code=refused.code)

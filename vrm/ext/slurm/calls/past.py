@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.ext.slurm.calls import jobs as front, names
 from vrm.ext.slurm.calls.answers import Answer, Call, Refused, LaterAnswer
 from vrm.ext.slurm.calls.client import directory
-from vrm.ext.slurm.calls.counter import Asked
+from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.sacct import sacct as answer
 from vrm.model import JobState
 from vrm.model.ranges import fold
@@ -31,7 +31,7 @@ class PastCounter:
 
     def __init__(self, run: RunDirectory) -> None:
         self.now = time.time()
-        self.site = front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
+        self.site = front.RunFacts(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
                                3600.0, group=group_name(os.getegid()), gid=os.getegid())
         self._run = run
         try:
@@ -99,14 +99,14 @@ class PastCounter:
     def _nobody(self) -> Refused:
         return Refused("no manager runs")
 
-    def submit(self, asked: Asked) -> list[int]:
+    def submit(self, asked: SubmittedJob) -> list[int]:
         """Nobody takes jobs; those of this call were taken."""
         ids = self._past.by_command.get(asked.command)
         if not ids:
             raise self._nobody()
         return ids
 
-    def foresee(self, asked: Asked) -> front.JobView:
+    def foresee(self, asked: SubmittedJob) -> front.JobView:
         """Nobody takes jobs."""
         raise self._nobody()
 

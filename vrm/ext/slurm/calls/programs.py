@@ -13,7 +13,7 @@ from vrm.ext.steps.used import PROGRAM
 from vrm.system import compiling
 
 
-class Programs(Part):
+class CommandPrograms(Part):
     """The commands as the C program: at once where it is there already, else compiled next to the run when a script
     starts, which may need them. Until then, and without a compiler, they are scripts."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from collections.abc import Mapping, Sequence
 
-from vrm.ext.slurm.calls.answers import Refused, Told
+from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
 
 VERSION = "slurm 22.05.8"
 """What `--version` says: tools look for options by it, and these are those of that version."""
@@ -140,9 +140,9 @@ class Options:
         if option.key == NOT_HERE:
             raise self.error(f"{option.shown} cannot be followed by vrm; leave it out")
         if option.key == "help":
-            raise Told(self.help())
+            raise HelpAnswer(self.help())
         if option.key == "version":
-            raise Told(f"{VERSION}\n")
+            raise HelpAnswer(f"{VERSION}\n")
         if "=" in option.key:
             key, _, value = option.key.partition("=")
             values[key] = value

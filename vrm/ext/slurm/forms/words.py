@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from vrm.ext.slurm.calls import jobs as front
 from vrm.ext.slurm.calls.counter import Counter
-from vrm.ext.slurm.calls.jobs import JobView, NodeView, Site
+from vrm.ext.slurm.calls.jobs import JobView, NodeView, RunFacts
 from vrm.ext.slurm.forms.options import VERSION as VERSION
 from vrm.model import JobState
 from vrm.model.hosts import fold
@@ -84,17 +84,17 @@ def states_of(text: str) -> list[str] | None:
     return found
 
 
-def partition(job: JobView, site: Site) -> str:
+def partition(job: JobView, site: RunFacts) -> str:
     """The partition of a job."""
     return job.job.queue or default_partition(site)
 
 
-def default_partition(site: Site) -> str:
+def default_partition(site: RunFacts) -> str:
     """That of jobs that name none."""
     return site.default_queue or next(iter(site.queues), "vrm")
 
 
-def partitions(site: Site) -> list[str]:
+def partitions(site: RunFacts) -> list[str]:
     """All partitions: the queues, or where there are none one for all nodes."""
     return list(site.queues) or ["vrm"]
 

@@ -14,14 +14,14 @@ from vrm.results.energy import Drawn, drawn_of
 from vrm.results.job_columns import COLUMNS, MOST, NAMES, PathLike, read_values
 from vrm.results.jobs import JobRow, cores_in
 from vrm.results.metrics import ran
-from vrm.results.summary import Columns
+from vrm.results.summary import JobArrays
 
 
 @dataclass(frozen=True)
 class JobTable:
     """The jobs of a list; `columns` are those of `JobRow`, a list of values each.
 
-    What is computed is kept. `Columns` and the arrays of `chosen` are of the jobs that ran, in
+    What is computed is kept. `JobArrays` and the arrays of `chosen` are of the jobs that ran, in
     the order of the list.
     """
 
@@ -62,7 +62,7 @@ class JobTable:
         return ~(np.isnan(self._times("start")) | np.isnan(self._times("end")))
 
     @cached_property
-    def ran(self) -> Columns:
+    def ran(self) -> JobArrays:
         """The jobs that ran, for metrics."""
         import numpy as np
         ran = self.chosen
@@ -70,7 +70,7 @@ class JobTable:
         submit, start, end, lent, borrowed = (self._times(name)[ran] for name
                                               in ("submit", "start", "end", "lent", "borrowed"))
         grown = np.where(borrowed > 0, borrowed - self._cores[ran] * (end - start), 0.0)
-        return Columns(submit, start, end, self._cores[ran],
+        return JobArrays(submit, start, end, self._cores[ran],
                        np.array([status == completed for status in self.columns["status"]],
                                 bool)[ran], np.zeros(int(ran.sum()), np.int64),
                        lent=lent - grown)

@@ -24,7 +24,7 @@ from vrm.results.energy import Drawn
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.ext.study.report.statistics import Interval, interval
-from vrm.results.summary import Columns, mean
+from vrm.results.summary import JobArrays, mean
 
 Choices = tuple[str | None, str | None, str | None]
 """Algorithm, backfilling and policy; None where they are not known."""
@@ -196,7 +196,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class ReportScenario:
     """A scenario as it is shown: `group` says what it shares with others (FCFS + EASY), `series`
     what makes the difference within the group (compact, strip; empty where there is but one)."""
 
@@ -217,7 +217,7 @@ class Study:
 
     name: str
     runs: tuple[StudyRun, ...]
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[ReportScenario, ...]
     missing: int = 0  # runs that were planned and are not complete
 
     @cached_property
@@ -254,7 +254,7 @@ class Study:
         """The largest number of repetitions of a scenario on a queue."""
         return max(Counter((run.scenario, run.queue) for run in self.runs).values())
 
-    def scenario(self, group: str, series: str) -> Scenario | None:
+    def scenario(self, group: str, series: str) -> ReportScenario | None:
         """The scenario at that place, if there is one."""
         return next((one for one in self.scenarios
                      if (one.group, one.series) == (group, series)), None)
@@ -396,7 +396,7 @@ def applications(study: Study) -> list[Application]:
     return found
 
 
-Value = Callable[[Columns], Any]
+Value = Callable[[JobArrays], Any]
 
 
 def pooled(study: Study, scenario: str, value: Value, queue: str | None = None) -> list[float]:

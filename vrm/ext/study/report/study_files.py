@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vrm.ext.study.report.compare import CompareError, circumstances
 from vrm.ext.study.report.job_table import JobTable
-from vrm.ext.study.report.study import ALGORITHM, BACKFILLING, Choices, POLICY, StudyRun, Scenario, Study, StudyError
+from vrm.ext.study.report.study import (ALGORITHM, BACKFILLING, Choices, POLICY, ReportScenario, Study, StudyError,
+                                         StudyRun)
 from vrm.ext.study.report.study_findings import count
 from vrm.results.job_columns import JobFileError
 from vrm.results.metrics import THRESHOLD
@@ -136,7 +137,7 @@ def _policies(run: StudyRun) -> str:
     return ", ".join(filter(None, [policy_name(*run.choices[:2]), run.choices[2]])) or run.scenario
 
 
-def _scenarios(runs: Sequence[StudyRun]) -> list[Scenario]:
+def _scenarios(runs: Sequence[StudyRun]) -> list[ReportScenario]:
     """The scenarios with the place of each. Where not all places are different, each is its own."""
     first: dict[str, StudyRun] = {}
     for run in runs:
@@ -146,13 +147,13 @@ def _scenarios(runs: Sequence[StudyRun]) -> list[Scenario]:
               if len({one.get(key) for one in changes.values()}) > 1]
     # Where all have one order and backfilling, these are still what a group is called.
     named = [ALGORITHM, BACKFILLING] if varied == [POLICY] else varied
-    found = [Scenario(name, _group({ALGORITHM: "order", **_choices(run), **changes[name]},
+    found = [ReportScenario(name, _group({ALGORITHM: "order", **_choices(run), **changes[name]},
                                    named),
                       changes[name].get(POLICY, "") if POLICY in varied else "", run.choices)
              for name, run in first.items()]
     places = {(one.group, one.series) for one in found}
     if len(places) < len(found) or not all(one.label for one in found):
-        return [Scenario(one.name, one.name, "", one.choices) for one in found]
+        return [ReportScenario(one.name, one.name, "", one.choices) for one in found]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import (Any)
 from collections.abc import Iterator
 
-from vrm.ext.study.report.study import MAIN, Scenario, Study, applications
+from vrm.ext.study.report.study import MAIN, ReportScenario, Study, applications
 from vrm.results.names import policy_name, time_text
 from vrm.ext.study.report.statistics import interval
 
@@ -87,7 +87,7 @@ def _said_of_best(study: Study, queue: str) -> Iterator[str]:
 RANKED = 3  # scenarios that a sentence names
 
 
-def _beyond(study: Study, one: Scenario, other: Scenario, queue: str | None) -> bool:
+def _beyond(study: Study, one: ReportScenario, other: ReportScenario, queue: str | None) -> bool:
     """Whether turnaround under two scenarios differs by more than the scatter: that of the
     differences within repetitions, which share the state of the machine, or the drawn queue."""
     first = study.values(one.name, "turnaround", queue)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from vrm.ext.study.report.compare import TICKS, figure as short, steps
 from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, grid, styled, file_word
 from vrm.ext.study.report.plotting import label_of
-from vrm.ext.study.report.study import FIGURES, MAIN, Scenario, Study, pooled
+from vrm.ext.study.report.study import FIGURES, MAIN, ReportScenario, Study, pooled
 from vrm.results.names import Unit, time_text, unit_of
 from vrm.ext.study.report.statistics import CONFIDENCE
-from vrm.results.summary import Columns
+from vrm.results.summary import JobArrays
 
 CURVES = 10  # that a picture of distributions holds
 
@@ -144,11 +144,11 @@ def distributions(study: Study) -> Iterator[Picture]:
                                     f"bounded slowdown ({study.runs[0].threshold:g} s)", 1.0)
 
 
-def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queue: str | None,
+def _distribution(study: Study, scenarios: Sequence[ReportScenario], series: str, queue: str | None,
                   name: str, label: str, least: float) -> Picture:
     threshold = study.runs[0].threshold
 
-    def value(jobs: Columns) -> Any:
+    def value(jobs: JobArrays) -> Any:
         return jobs.wait if name == "waiting" else jobs.bounded_slowdown(threshold)
 
     with styled() as plots:

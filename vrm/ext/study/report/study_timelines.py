@@ -141,7 +141,7 @@ def _held(run: StudyRun) -> _Held:
                  np.array(cores, np.int64), Places.read([part.cores for part in parts]))
 
 
-def _lends(run: StudyRun) -> list[shares.Held]:
+def _lends(run: StudyRun) -> list[shares.HeldCores]:
     try:
         return shares.read(run.directory / "shares.csv")
     except (OSError, ValueError):

@@ -41,7 +41,7 @@ class Seen:
     """What was read last; `alive` is None where it is not known."""
 
     snapshot: Snapshot | None = None
-    ends: tuple[top_view.End, ...] = ()
+    ends: tuple[top_view.JobEnd, ...] = ()
     alive: bool | None = None
     trouble: str = ""
 
