@@ -26,8 +26,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "vrm plugins\nvrm plugins --json",
         "Policies, launchers, batch systems, workload formats, commands, job fields, configuration keys, constraints, "
         "columns and others by their names, those of vrm and those of installed packages, which declare them as entry "
-        "points of a group (docs/how-to/extending.md). Exit status: 0, or 1 where something that a package adds cannot be "
-        "used.")
+        "points of a group (docs/how-to/extending.md). Exit status: 0, or 1 where something that a package adds cannot "
+        "be used.")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
