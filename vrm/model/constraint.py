@@ -22,6 +22,8 @@ class Constraint:
     It is made with the value of its key in the configuration and the cluster, in which nothing has been taken yet.
     """
 
+    __slots__: tuple[str, ...] = ()
+
     def copy(self) -> Constraint:
         """Return an independent copy, for a copy of the view. The attributes of the copy are the same objects."""
         return copy.copy(self)

@@ -331,6 +331,7 @@ class PoolProfile:
         if self._nodes is not None and (sought := wants(policy, job)) is not None:
             spans = self._nodes.starts(sought, job, times[0], limit, own.node_set if own is not None else 0)
         first = at = asked = turn = 0
+        bound = bool(self.pools[0].constraints)
         while first < len(times) and times[first] < limit:
             if spans is not None:
                 turn = bisect.bisect_left(spans, times[first], turn, key=itemgetter(1))
@@ -343,7 +344,7 @@ class PoolProfile:
             end = min(times[first] + job.expected, limit)
             while at < len(times) and times[at] < end:
                 left = self._left[at]
-                if size > (self._count(at) if left is None else left) or not self._allows(job, self.pools[at]):
+                if size > (self._count(at) if left is None else left) or (bound and not self._allows(job, at)):
                     first = at = at + 1
                     break
                 at += 1
@@ -362,10 +363,10 @@ class PoolProfile:
         return next((at for at in range(end - 1, begin - 1, -1)
                      if not passes(self.policy, job, self.pools[at])), none)
 
-    @staticmethod
-    def _allows(job: Job, pool: Pool) -> bool:
+    def _allows(self, job: Job, at: int) -> bool:
         """Whether constraints allow a job at the beginning of a step, as far as is known without its place."""
-        return not pool.constraints or all(each.allows(job, None, pool.at, pool.at) for each in pool.constraints)
+        pool = self.pools[at]
+        return all(each.allows(job, None, pool.at, pool.at) for each in pool.constraints)
 
     def _count(self, at: int) -> float:
         """The room that a step leaves, as far as it is counted."""

@@ -1,4 +1,5 @@
-"""The ordering `advised`: FCFS until the process beside a live manager (`vrm.ext.advice.adviser`) has found better rules."""
+"""The ordering `advised`: FCFS until the process next to a live manager has found better rules
+(`vrm.ext.advice.adviser`)."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ class PowerCap(Constraint):
     ever, until it is gone.
     """
 
+    __slots__ = ("_nodes", "_programs", "_uniform", "_times", "_levels", "_last", "held", "total", "_floor")
+
     def __init__(self, cap: str, cluster: Cluster) -> None:
         """`cap` is a text as of `Cap.of`. Raises PolicyError for another, and for a cap that does not leave the nodes
         their idle power."""
@@ -51,8 +53,9 @@ class PowerCap(Constraint):
     def copy(self) -> PowerCap:
         """Return an independent copy."""
         twin = PowerCap.__new__(PowerCap)
-        twin.__dict__.update(self.__dict__)
-        twin.held = dict(self.held)
+        twin._nodes, twin._programs, twin._uniform, twin._last = self._nodes, self._programs, self._uniform, self._last
+        twin._times, twin._levels = self._times, self._levels
+        twin.held, twin.total, twin._floor = dict(self.held), self.total, self._floor
         return twin
 
     def depends(self, job: Job) -> bool:
@@ -116,6 +119,9 @@ class PowerCap(Constraint):
 
     def room(self, begin: float, end: float) -> int:
         """Return what is left all the time from `begin`, which is that of the view, to before `end`."""
+        if len(self._times) == 1:  # most caps are the same all the time
+            left = self._levels[0] - self.total
+            return left if self._floor is None or left < self._floor else self._floor
         at = max(0, bisect.bisect_right(self._times, begin) - 1)
         least = self._levels[at] - self.total
         for later in range(at + 1, len(self._times)):
