@@ -6,7 +6,7 @@ from vrm.commands.parsing import command
 from vrm.live.batch.base import BatchSystem
 from vrm.live.launch.direct import Direct
 from vrm.live.manager.part import Part
-from vrm.model.constraint import Counted
+from vrm.model.constraint import CountedConstraint
 from vrm.model.fields import Field, Option
 from vrm.model.kinds import COUNT
 from vrm.model.shapes import count
@@ -148,7 +148,7 @@ def read_site_tokens(text):
     return int(text)
 
 
-class SiteTokens(Counted):
+class SiteTokens(CountedConstraint):
     """Jobs hold the tokens of their field site_tokens while they run; there are as many as the key SiteTokens says."""
 
     name = "site_tokens"

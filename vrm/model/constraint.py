@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Constraint:
-    """A condition on starts. A subclass overrides what it needs; times are in seconds. `Counted` counts things.
+    """A condition on starts. A subclass overrides what it needs; times are in seconds. `CountedConstraint` counts amounts.
 
     It is made with the value of its key in the configuration and the cluster, in which nothing has been taken yet.
     """
@@ -69,7 +69,7 @@ class Constraint:
         return ""
 
 
-class Counted(Constraint):
+class CountedConstraint(Constraint):
     """A number of things of which each running job takes some: `total` of them, `amount(job)` for a job, `name` for
     messages."""
 

@@ -35,6 +35,9 @@ def constrained(policy: PlacementPolicy, constraints: Iterable[Constraint], clus
 
 def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
     """Return the constraint of a key with this value. Raises PolicyError."""
+    if not CONSTRAINTS.knows(name):
+        raise PolicyError(f"{name} is a constraint of vrm's extensions, which are not in this installation (vrm/ext); "
+                          "install vrm again, with all its files")
     make = CONSTRAINTS.find(name)
     if not (isinstance(make, type) and issubclass(make, Constraint)):
         raise PolicyError(f"constraint {name}: {make!r} is not a subclass of vrm.model.constraint.Constraint")
