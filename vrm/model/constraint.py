@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Constraint:
-    """A condition on starts. A subclass overrides what it needs; times are in seconds. `CountedConstraint` counts amounts.
+    """A condition on starts. A subclass overrides what it needs; times are in seconds. See also `CountedConstraint`.
 
     It is made with the value of its key in the configuration and the cluster, in which nothing has been taken yet.
     """
