@@ -335,9 +335,9 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text())
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
-            if " " in node.value.strip() and " import " not in node.value:
-                yield node.lineno, node.value
+        if (isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+                and " " in node.value.strip() and " import " not in node.value):
+            yield node.lineno, node.value
 
 
 def test_the_texts_of_a_module_are_its_messages(tmp_path: Path) -> None:

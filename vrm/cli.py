@@ -148,7 +148,7 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
-        plugins.use("vrm.commands", taken, lambda add: add(commands, shared))
+        plugins.use("vrm.commands", taken, lambda plugin, add: add(commands, shared))
     return top
 
 

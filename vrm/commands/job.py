@@ -74,8 +74,10 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
-    from vrm.model.fields import TABLE
-    return [(field, field.option) for field in TABLE if field.option is not None]
+    from vrm.model.fields import ADDED, TABLE
+    from vrm.workload.added import load_all
+    load_all()
+    return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:
@@ -153,7 +155,8 @@ def requeue(arguments: argparse.Namespace) -> int:
     try:
         past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:
-        raise CannotRun(f"the journal is damaged: {error}") from error
+        damaged = "" if getattr(error, "missing", False) else "the journal is damaged: "
+        raise CannotRun(f"{damaged}{error}") from error
     entries = past.state.book.entries
     ended = {job_id for job_id in past.ended if entries[job_id].cause != LINE}
     named, swept = control.chosen(wanted, ended, [job_id for job_id in ended if unsuccessful(entries[job_id])])

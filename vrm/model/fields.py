@@ -9,7 +9,11 @@
 | `jobs.csv` | `column`, the kind's `plain` and `cell` |
 | a run simulated again from its `jobs.csv` | `column`, the kind's `of_plain` |
 
-A new field is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
+Extensions add fields, too (`vrm.workload.added`): those that were needed so far are in `ADDED`. Each form has one
+place for all of these, `more`: an attribute of `Job`, a key of the journal and of the state file, the end of a line of
+`jobs.csv`.
+
+A new field of vrm is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
 that name of `Job`, `Program` or `Details`; one that none has is in `Details.more`. What was written before
 the field came says nothing of it, and then it has its default. Options of batch scripts and fields
 of traces (SWF) get a place in the row when something reads them.
@@ -60,7 +64,7 @@ class Field:
     where the value is kept (the word, unless it is said), `default` its value where nothing is
     said. `record` is the key in the journal, `always` whether it is written there even with the
     default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which
-    came with its form number `form`.
+    came with its form number `form`. `package` is what adds it, where that is an extension.
     """
 
     word: str
@@ -75,6 +79,7 @@ class Field:
     column: str = ""
     form: int = 3
     option: Option | None = None
+    package: str = ""
 
     @property
     def at(self) -> str:
@@ -235,6 +240,10 @@ TABLE: list[Field] = [
 ]
 
 
+ADDED: dict[str, Field] = {}
+"""The fields of extensions that were loaded, by their words. They are of a `Job`, in its `more`."""
+
+
 Getter = Callable[[Any], Any]
 
 
@@ -262,7 +271,12 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
     payload: dict[str, Any] = {}
     details: dict[str, Any] = {}
     more: dict[str, Any] = {}
+    added: dict[str, Any] = {}
     for name, value in values.items():
+        if name in ADDED:
+            if value != ADDED[name].default:
+                added[name] = value
+            continue
         kept, argument = _PLACES.get(name) or _place(name)
         if kept == JOB:
             of_job[argument] = value
@@ -276,6 +290,8 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             more[name] = value
     if more:
         details["more"] = more
+    if added:
+        of_job["more"] = added
     if request:
         of_job["request"] = Request.of_fields(of_job["procs"], of_job.get("cores", 1),
                                               of_job.get("exclusive", False), request)

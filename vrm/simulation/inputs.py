@@ -21,6 +21,7 @@ from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins
+from vrm.workload.added import load_all
 from vrm.workload.columns import LONGEST
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import LineError, QueueLine, parse_line
@@ -165,6 +166,7 @@ class RecordedRun:
 
     def _rows(self) -> Iterator[JobRow]:
         """The rows, with errors that name what the user has named."""
+        load_all()
         try:
             for row in read_jobs(self.path):
                 times = (row.submit, row.start or 0, row.end or 0, row.walltime)
@@ -178,7 +180,7 @@ class RecordedRun:
             raise WorkloadError(str(error).replace(str(self.path), self.name)) from error
 
 
-class Drawn(Protocol):
+class DrawnWorkload(Protocol):
     """A workload that is drawn, as of `lublin:256:5000`: gives its jobs each time it is gone through."""
 
     header: dict[str, str]
@@ -192,7 +194,7 @@ class Drawn(Protocol):
         ...
 
 
-Workload = Trace | QueueWorkload | RecordedRun | Rows | Drawn
+Workload = Trace | QueueWorkload | RecordedRun | Rows | DrawnWorkload
 
 
 def open_workload(path: str | Path, rules: Selection = Selection(),
@@ -303,14 +305,14 @@ def is_drawn(text: str) -> bool:
         plugins.find("vrm.workloads", name) is not None)
 
 
-def _drawn(text: str, rules: Selection) -> Drawn | None:
+def _drawn(text: str, rules: Selection) -> DrawnWorkload | None:
     """The workload that an extension draws; None where none has this name."""
     try:
         if not is_drawn(text):
             return None
         found = plugins.find("vrm.workloads", text.partition(":")[0])
         assert found is not None  # as `is_drawn` says
-        made: Drawn = plugins.load(found)(text, rules)
+        made: DrawnWorkload = plugins.load(found)(text, rules)
     except plugins.PluginError as error:
         raise WorkloadError(str(error)) from error
     return made
@@ -323,7 +325,7 @@ def _forms(packages: bool) -> Sequence[type[Rows]]:
     if not packages:
         return [plugins.load(plugin) for plugin in plugins.own("vrm.formats")]
     found: list[type[Rows]] = []
-    plugins.use("vrm.formats", (), found.append)
+    plugins.use("vrm.formats", (), lambda plugin, form: found.append(form))
     return found
 
 
