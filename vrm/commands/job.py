@@ -82,35 +82,13 @@ def _options() -> list[tuple[Field, Option]]:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.model.kinds import EACH, PATH
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
-    app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
-    known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
-    if (known is not None and not arguments.file
-            and os.path.realpath(os.path.dirname(app)) == os.path.realpath(known.path)):
-        app, known = os.path.basename(app), None  # `./solver` in Applications.Path is `solver`
-    if known is not None and not known.any:
-        raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
-                        f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
-    columns = [app, arguments.procs]
-    if arguments.seconds is not None or arguments.exclusive:
-        columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
-    words = list(map(shlex.quote, columns))
-    for field, _ in _options():
-        given = getattr(arguments, field.word)
-        for text in given if isinstance(given, list) else [given]:
-            if text is not None:
-                if field.kind is PATH:
-                    text = os.path.abspath(text)
-                if field.kind is EACH:
-                    text = "@" * text.startswith("@") + os.path.abspath(text.removeprefix("@"))
-                words.append(f"{field.word}={shlex.quote(text)}")
-    line = " ".join(words)
+    line = _line(arguments)
     try:
         parse_line(line)
     except LineError as error:
@@ -128,6 +106,39 @@ def submit(arguments: argparse.Namespace) -> int:
     from vrm.run.journal import made_by
     run = run_of(arguments)
     return until_ended(run, EndWatch(run), made_by(run.journal, name))
+
+
+def _app(arguments: argparse.Namespace) -> str:
+    """The program as a queue line names it. Raises CannotRun for a path where only names are allowed."""
+    app: str = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
+    known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
+    if (known is not None and not arguments.file
+            and os.path.realpath(os.path.dirname(app)) == os.path.realpath(known.path)):
+        return os.path.basename(app)  # `./solver` in Applications.Path is `solver`
+    if known is not None and not known.any:
+        raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
+                        f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
+    return app
+
+
+def _line(arguments: argparse.Namespace) -> str:
+    """The line of a queue file that says what the options say."""
+    from vrm.model.kinds import EACH, PATH
+
+    columns = [_app(arguments), arguments.procs]
+    if arguments.seconds is not None or arguments.exclusive:
+        columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
+    words = list(map(shlex.quote, columns))
+    for field, _ in _options():
+        given = getattr(arguments, field.word)
+        for text in given if isinstance(given, list) else [given]:
+            if text is not None:
+                if field.kind is PATH:
+                    text = os.path.abspath(text)
+                if field.kind is EACH:
+                    text = "@" * text.startswith("@") + os.path.abspath(text.removeprefix("@"))
+                words.append(f"{field.word}={shlex.quote(text)}")
+    return " ".join(words)
 
 
 def each(arguments: argparse.Namespace) -> int:

@@ -271,12 +271,7 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
     payload: dict[str, Any] = {}
     details: dict[str, Any] = {}
     more: dict[str, Any] = {}
-    added: dict[str, Any] = {}
     for name, value in values.items():
-        if name in ADDED:
-            if value != ADDED[name].default:
-                added[name] = value
-            continue
         kept, argument = _PLACES.get(name) or _place(name)
         if kept == JOB:
             of_job[argument] = value
@@ -286,10 +281,11 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             request[name] = value
         elif argument:
             details[name] = value
-        elif kept == DETAILS and value:  # what is empty is not kept
+        elif kept == DETAILS:
             more[name] = value
-    if more:
-        details["more"] = more
+    if any(more.values()):  # what is empty is not kept
+        details["more"] = {name: value for name, value in more.items() if value}
+    added = {name: values[name] for name, field in ADDED.items() if values.get(name, field.default) != field.default}
     if added:
         of_job["more"] = added
     if request:
@@ -304,7 +300,10 @@ _PLACES: dict[str, tuple[str, str]] = {}
 
 
 def _place(name: str) -> tuple[str, str]:
-    """Where an attribute is kept, and its argument there ("": among the others of `more`)."""
+    """Where an attribute is kept, and its argument there ("": among the others of `more`); of a field that an
+    extension has added, nowhere here."""
+    if name in ADDED:
+        return "", ""
     field = next(each for each in TABLE if each.at == name)
     argument = {"walltime": "estimate", "believed": "expected"}.get(name, name)
     _PLACES[name] = found = field.kept, argument if _declared(field.kept, name) else ""

@@ -173,17 +173,7 @@ def _understood(words: list[str]) -> QueueLine:
             if not is_field:
                 raise LineError(f"`{show(word)}` is after the key=value fields, but is not one; "
                                 f"quote a value with blanks: name='run 1'")
-            field = field_of(key)
-            read = _read(key, value, field)
-            if field.kind.repeated:
-                name, value = read
-                if name in fields.setdefault(key, {}):
-                    raise LineError(f"{key}: `{show(name)}` is given twice")
-                fields[key][name] = value
-            elif key in fields:
-                raise LineError(f"`{key}` is given twice")
-            else:
-                fields[key] = read
+            _take(fields, key, value)
         elif index == len(entries):
             raise LineError(f"`{show(word)}` is one column too many; the columns are {_names()}, for "
                             f"example `{EXAMPLE}`, and then key=value fields")
@@ -205,6 +195,21 @@ def _understood(words: list[str]) -> QueueLine:
             raise LineError(str(error)) from None
     assumed = "seconds" not in values
     return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
+
+
+def _take(fields: dict[str, Any], key: str, value: str) -> None:
+    """Read a field, and enter it into those of the line."""
+    field = field_of(key)
+    read = _read(key, value, field)
+    if field.kind.repeated:
+        name, value = read
+        if name in fields.setdefault(key, {}):
+            raise LineError(f"{key}: `{show(name)}` is given twice")
+        fields[key][name] = value
+    elif key in fields:
+        raise LineError(f"`{key}` is given twice")
+    else:
+        fields[key] = read
 
 
 def _read(name: str, text: str, entry: Field) -> Any:
