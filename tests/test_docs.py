@@ -59,7 +59,7 @@ NOT_RUN: list[tuple[str, str]] = [
     (r"python studies/founding/", "needs recorded queues that are not part of vrm: "
      "tests/test_founding.py has made-up ones"),
     (r"vrm simulate QUEUE ", "QUEUE is one of those queues"),
-    (r"sacct ", "needs Slurm's accounting: tests/workload/data has a made-up dump"),
+    (r"sacct ", "needs Slurm's accounting: tests/ext/formats/data has a made-up dump"),
     (r"python studies/heterogeneous/run\.py", "minutes to hours: tests/test_heterogeneous.py has a short one"),
     (r"python studies/validation/run\.py", "minutes: tests/ext/study/test_validation.py has a short one"),
     (r"python studies/advice/run\.py", "half an hour, with traces that are not part of vrm: "
@@ -102,7 +102,7 @@ BEFORE: dict[str, str] = {
     "docs/guide/simulation.md": TRACE + "cp docs/how-to/heatmap.csv .; cp queues/mix-poisson queue",
     "docs/reference/simulation.md": TRACE + "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' > cluster.yaml",
     "docs/reference/policies.md": TRACE,
-    "docs/reference/workloads.md": f"cp {ROOT}/tests/workload/data/sacct.txt .",
+    "docs/reference/workloads.md": f"cp {ROOT}/tests/ext/formats/data/sacct.txt .",
     "docs/how-to/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
                      "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",

@@ -31,8 +31,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "energy": "", "forecast": "study", "lending": "", "measure": "study", "pbs": "slurm",
-        "planning": "", "remote": "", "session": "", "slurm": "steps", "steps": "", "study": "", "top": ""}
+USES = {"advice": "forecast study", "energy": "", "forecast": "study", "formats": "", "generate": "formats",
+        "lending": "", "measure": "study", "pbs": "slurm",
+        "planning": "", "remote": "", "session": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -228,6 +229,9 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
         core, f"{machine} --node-order weighted", tmp_path, 2)
     assert "unknown estimator `accasim`; known: requested, last-two, " in typed(
         core, f"{machine} --estimates accasim", tmp_path, 2)
+    assert "unknown ordering `PRB`; " in typed(core, f"{machine} --algorithm PRB", tmp_path, 2)
+    assert "PowerCap is a constraint of vrm's extensions, which are not in this installation (vrm/ext)" in typed(
+        core, f"{machine} --power-cap 900", tmp_path, 2)
 
 
 def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import mpirun_environment, wait_until
+
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "tests" / "plugin"
 
@@ -82,7 +84,12 @@ def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> Non
         ("estimator", "half", "vrm_example:Half"), ("launcher", "marked", "vrm_example:Marked"),
         ("batch system", "example", "vrm_example:ExampleBatch"), ("workload format", "pipes", "vrm_example:Pipes"),
         ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet"),
-        ("commands of a batch system", "counting", "vrm_example:counting")}
+        ("commands of a batch system", "counting", "vrm_example:counting"),
+        ("job field", "site_tokens", "vrm_example:site_tokens"),
+        ("configuration key", "SiteTokens", "vrm_example:read_site_tokens"),
+        ("constraint on starts", "SiteTokens", "vrm_example:SiteTokens"),
+        ("column of jobs.csv", "token_hours", "vrm_example:token_hours"),
+        ("objective of advice", "last-wait", "vrm_example:LastWait")}
     assert {(record["package"], record["version"], record["trouble"]) for record in found} == {("vrm-example", "1.0", "")}
     assert "widest  from vrm-example 1.0 (vrm_example:widest)" in example.vrm("plugins", tmp_path)
 
@@ -165,6 +172,149 @@ def test_a_command_of_its_batch_system_is_answered_by_the_manager(example: Envir
     assert example.vrm("run -- sh -c './ask; vrm cancel all'", tmp_path, 0).count("2 jobs\n") == 2
 
 
+# ---------------------------------------------------------------------- fields, keys, constraints and columns
+
+TOKENS = "a 1 100 0 site_tokens=3\nb 1 100 0 site_tokens=2\nc 1 50 0 site_tokens=1\nd 1 50 0\nend\n"
+KEY = "Extensions: {vrm-example: {SiteTokens: 4}}\n"
+
+
+@pytest.mark.parametrize("how, starts", [
+    ("none", ["0", "100", "100", "100"]), ("easy", ["0", "100", "0", "0"]), ("conservative", ["0", "100", "0", "0"]),
+    ("2", ["0", "100", "0", "0"]), ("3-kept", ["0", "100", "0", "0"]), ("list", ["0", "100", "0", "0"])])
+def test_its_constraint_holds_jobs_under_all_backfillings(example: Environment, tmp_path: Path, how: str,
+                                                          starts: list[str]) -> None:
+    (tmp_path / "queue").write_text(TOKENS)
+    (tmp_path / "vrm.yaml").write_text(KEY)
+    options = f"--nodes 2 --sockets 1 --cores 4 --algorithm FCFS --backfill {how} --policy pack"
+    example.vrm(f"simulate queue -c vrm.yaml {options} --out out", tmp_path)
+    found = rows(tmp_path / "out" / "jobs.csv")
+    assert [row["start"] for row in found] == starts
+    assert [(row["site_tokens"], row["token_hours"]) for row in found] == [
+        ("3", "0.083"), ("2", "0.056"), ("1", "0.014"), ("", "")]
+    # The jobs of that run have their tokens again; without the key nobody counts them.
+    example.vrm(f"simulate out/jobs.csv -c vrm.yaml {options} --out again", tmp_path)
+    assert [row["start"] for row in rows(tmp_path / "again" / "jobs.csv")] == starts
+    example.vrm(f"simulate queue {options} --out free", tmp_path)
+    assert [row["start"] for row in rows(tmp_path / "free" / "jobs.csv")] == ["0"] * 4
+
+
+def test_what_is_wrong_with_its_field_and_its_key_is_said_with_the_place(example: Environment, tmp_path: Path) -> None:
+    machine = "--nodes 1 --sockets 1 --cores 4"
+
+    def said(queue: str, config: str, status: int = 2) -> str:
+        (tmp_path / "queue").write_text(queue)
+        (tmp_path / "vrm.yaml").write_text(config)
+        return example.vrm(f"simulate queue -c vrm.yaml {machine} --out out", tmp_path, status)
+    assert "queue:1: site_tokens: found `x`, wanted a whole number of tokens, 0 or more" in said(
+        "a 1 100 0 site_tokens=x\n", KEY)
+    assert "unknown field `site_token`" in said("a 1 100 0 site_token=1\n", KEY)
+    said("a 1 100 0 site_tokens=9\n", KEY, 0)
+    assert rows(tmp_path / "out" / "jobs.csv")[0]["reason"] == "it takes 9 site_tokens, there are 4"
+    for config, complaint in (
+            ("{vrm-example: {SiteTokens: four}}", "vrm-example.SiteTokens: expected a whole number of tokens, got `four`"),
+            ("{vrm-example: {SiteToken: 4}}", "vrm-example.SiteToken: vrm-example has no such key; did you mean SiteTokens?"),
+            ("{vrm-other: {SiteTokens: 4}}", "vrm-other.SiteTokens: the package vrm-other, which adds it, is not"),
+            ("4", "found \"4\", wanted names of packages with their keys")):
+        assert re.match(f"vrm.yaml:2: Extensions[.:] ?{re.escape(complaint)}", said(TOKENS, f"\nExtensions: {config}\n"))
+
+
+def test_its_field_key_and_event_are_documented_and_its_objective_is_asked(example: Environment, tmp_path: Path) -> None:
+    assert "--site-tokens N" in example.vrm("help submit --all", tmp_path)
+    assert "    # How many tokens the site has: a whole number.\n    SiteTokens:\n" in example.vrm("help config", tmp_path)
+    assert "one of wait, makespan, slowdown, longest, fits, energy, last-wait" in example.vrm(
+        "advise lublin:4:9 --nodes 4 --objective other", tmp_path, 2)
+    assert "wait of the last job" in example.vrm("advise lublin:4:9 --nodes 4 --objective last-wait", tmp_path)
+
+
+LIVE = """Applications: {Path: ., Queue: queue}
+Launcher: {Kind: direct}
+Log: logs
+Nodes: 1
+Sockets: 1
+Cores: 8
+Emulate: true
+Extensions: {vrm-example: {SiteTokens: 4}}
+"""
+
+
+class Managed:
+    """A manager with the package, which `with` ends."""
+
+    def __init__(self, there: Environment, place: Path) -> None:
+        self.there, self.place = there, place
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        words = [str(self.there.bin / "python"), str(self.there.bin / "vrm"), "run", "--here", "--wait"]
+        self.process = subprocess.Popen(words, cwd=self.place, env=mpirun_environment(), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return self.process
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def queued(there: Environment, place: Path) -> dict[int, tuple[str, dict[str, int]]]:
+    """The state and the fields of extensions of each job that `vrm queue --json` has."""
+    if not (place / "logs" / "state").exists():
+        return {}
+    found = json.loads(there.vrm("queue --json", place))
+    return {job["id"]: (job["state"], job["more"]) for job in found["jobs"]}
+
+
+def test_a_live_run_keeps_its_field_and_its_events_over_a_kill(example: Environment, tmp_path: Path) -> None:
+    (tmp_path / "hold").write_text("#!/bin/sh\nfor i in $(seq 600); do [ -e go ] && exit; sleep 0.1; done\n")
+    (tmp_path / "hold").chmod(0o755)
+    (tmp_path / "vrm.yaml").write_text(LIVE)
+    (tmp_path / "queue").write_text("hold 1 600 0 site_tokens=3\nhold 1 600 0 site_tokens=2\n")
+    wanted = {job: (state, {"site_tokens": tokens})
+              for job, state, tokens in ((0, "running", 3), (1, "queued", 2), (2, "running", 1))}
+    journal = tmp_path / "logs" / "journal"
+    with Managed(example, tmp_path) as manager:
+        wait_until(lambda: 0 in queued(example, tmp_path), "job 0 runs")
+        assert "job 2" in example.vrm("submit hold 1 600 --site-tokens 1", tmp_path)
+        assert "site_tokens: found `x`, wanted a whole number" in example.vrm(
+            "submit hold 1 600 --site-tokens x", tmp_path, 2)
+        wait_until(lambda: queued(example, tmp_path) == wanted, "job 2 runs before job 1")
+        assert "takes 2 site_tokens, 0 are left" in example.vrm("queue", tmp_path)
+        assert "Takes 2 site_tokens" in example.vrm("explain 1", tmp_path)
+        manager.kill()
+        manager.wait()
+    # A vrm without the package refuses the run, and changes nothing.
+    before = journal.read_bytes()
+    bare = [sys.executable, "-m", "vrm.cli", "run", "--here"]
+    for config, complaint in ((LIVE, "vrm.yaml:8: Extensions.vrm-example.SiteTokens: the package vrm-example, which adds it"),
+                              (LIVE.replace(KEY, ""), "of the package vrm-example, which is not installed here; install it")):
+        (tmp_path / "vrm.yaml").write_text(config)
+        done = subprocess.run(bare, cwd=tmp_path, env=mpirun_environment(), capture_output=True, text=True, timeout=60,
+                              check=False)
+        assert done.returncode == 2 and complaint in done.stderr and "damaged" not in done.stderr, done.stderr
+    assert journal.read_bytes() == before
+    (tmp_path / "vrm.yaml").write_text(LIVE)
+    with Managed(example, tmp_path) as manager:
+        wait_until(lambda: (tmp_path / "logs" / "managers").read_text() == "2", "the part knows of the manager before")
+        wait_until(lambda: queued(example, tmp_path) == wanted, "the jobs have their tokens")
+        (tmp_path / "go").touch()
+        with open(tmp_path / "queue", "a") as queue:
+            queue.write("end\n")
+        said, _ = manager.communicate(timeout=60)
+    assert "3 completed" in said, said
+    found = rows(tmp_path / "logs" / "jobs.csv")
+    assert [row["site_tokens"] for row in found] == ["3", "2", "1"] and float(found[0]["token_hours"]) > 0
+    assert float(found[1]["start"]) >= min(float(found[0]["end"]), float(found[2]["end"]))
+
+
+def test_a_session_gives_jobs_its_field(example: Environment, tmp_path: Path) -> None:
+    (tmp_path / "nap").write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "nap").chmod(0o755)
+    (tmp_path / "vrm.yaml").write_text(LIVE)
+    (tmp_path / "queue").write_text("")
+    (tmp_path / "give.py").write_text("from vrm.api import Session\nwith Session('vrm.yaml') as session:\n"
+                                      "    print(session.submit('nap', 1, 60, site_tokens=2).result())\n")
+    example.shell("python give.py", tmp_path)
+    assert [row["site_tokens"] for row in rows(tmp_path / "logs" / "jobs.csv")] == ["2"]
+
+
 # ---------------------------------------------------------------------- what can be wrong with packages
 
 
@@ -174,6 +324,29 @@ def entry(group: str, name: str, path: str) -> str:
 
 
 ORDERING = "def first(job, now, nodes):\n    return -job.id\n"
+
+
+FIELDS = """from vrm.model.constraint import Constraint
+
+def none():
+    return None
+
+def fails(text):
+    return 1 / 0
+
+def odd(text):
+    return text
+
+class Odd(Constraint):
+    def __init__(self, value, cluster):
+        self.value = value
+
+    def allows(self, job, placement, begin, end):
+        return 1 / 0 if self.value == "allows" else True
+
+def broken(row):
+    return row.nothing_of_this_name
+"""
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +365,10 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     there.declare("breaks", entry("parts", "breaks", "breaks:Breaks"),
                   "from vrm.live.manager.part import Part\n\n\nclass Breaks(Part):\n    def __init__(self, live):\n        "
                   "self.turns = 0\n\n    def tidy(self, now):\n        self.turns += 1\n        1 / (2 - self.turns)\n")
+    there.declare("fields", entry("fields", "priority", "fields:none") + entry("fields", "colour", "fields:none")
+                  .replace("[vrm.fields]\n", "") + entry("keys", "Fails", "fields:fails") + entry("keys", "Odd", "fields:odd")
+                  .replace("[vrm.keys]\n", "") + entry("constraints", "Odd", "fields:Odd")
+                  + entry("columns", "broken", "fields:broken") + entry("objectives", "bare", "fields:none"), FIELDS)
     there.declare("value", entry("orderings", "number", "value:NUMBER"), "NUMBER = 3\n")
     return there
 
@@ -216,7 +393,9 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     troubles = {record["name"]: record["trouble"]
                 for record in json.loads(wrong.vrm("plugins --json 2>/dev/null", tmp_path, 1)) if record["package"] != "vrm"}
     # What shows only when it is called:
-    assert {name for name, trouble in troubles.items() if not trouble} == {"fails", "idle", "breaks"}
+    assert {name for name, trouble in troubles.items() if not trouble} == {
+        "fails", "idle", "breaks", "colour", "Fails", "Odd", "broken", "bare"}
+    assert "vrm has one of that name" in troubles["priority"]
     (tmp_path / "nap").write_text("#!/bin/sh\nsleep 1\n")
     (tmp_path / "nap").chmod(0o755)
     (tmp_path / "queue").write_text("nap 1 60 0\nend\n")
@@ -225,6 +404,29 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     assert "vrm: part 2.0 (part:first) failed: TypeError: it does not return a vrm.live.manager.part.Part; update or" in said
     assert said.count("breaks:Breaks is left out from here on: its `tidy` raised ZeroDivisionError: division by zero") == 1
     assert "1 completed" in said, said
+
+
+@pytest.mark.parametrize("config, options, complaint", [
+    ("Extensions: {fields: {Fails: 1}}", "", "vrm.yaml:1: Extensions.fields.Fails: fields 2.0 (fields:fails) failed: "
+     "ZeroDivisionError: division by zero; update or uninstall fields\n"),
+    ("Extensions: {fields: {Odd: allows}}", "", "`Odd` failed at "),
+    ("Scheduling: {Objective: none}", "", "vrm.yaml:1: Scheduling.Objective: found \"none\", wanted wait, makespan, "),
+])
+def test_a_key_or_constraint_that_fails_is_one_line(wrong: Environment, tmp_path: Path, config: str, options: str,
+                                                    complaint: str) -> None:
+    (tmp_path / "vrm.yaml").write_text(f"{config}\n")
+    said = wrong.vrm(f"simulate lublin:8:3 -c vrm.yaml {options}", tmp_path, 2)
+    assert complaint in said and "Traceback" not in said and said.count("\n") == 1, said
+
+
+def test_a_field_or_column_that_fails_is_one_line_and_the_rest_works(wrong: Environment, tmp_path: Path) -> None:
+    (tmp_path / "queue").write_text("a 1 60 0 name=x\nb 1 60 0 colour=blue\nend\n")
+    said = wrong.vrm("simulate queue --nodes 1 --sockets 1 --cores 4 --out out", tmp_path)
+    assert said.count("vrm: fields 2.0 (fields:none) failed: TypeError: it gives no vrm.model.fields.Field whose word") == 1
+    assert said.count("vrm: fields 2.0 (fields:broken) failed: AttributeError: ") == 1, said
+    found = rows(tmp_path / "out" / "jobs.csv")
+    assert [(row["name"], row["status"], row["broken"]) for row in found] == [("x", "completed", ""), ("", "refused", "")]
+    assert "queue:2: fields 2.0 (fields:none) failed: TypeError" in found[1]["reason"]
 
 
 def test_what_others_may_write_is_not_loaded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from vrm.system.colour import coloured
 MODULES = {
     "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
     "reserve": "reserve", "status": "queue status", "log": "log", "script": "script",
-    "simulate": "simulate", "generate": "generate", "wait": "wait",
+    "simulate": "simulate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
@@ -148,7 +148,7 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
-        plugins.use("vrm.commands", taken, lambda add: add(commands, shared))
+        plugins.use("vrm.commands", taken, lambda plugin, add: add(commands, shared))
     return top
 
 

@@ -30,7 +30,7 @@ from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import power_over_time
 from vrm.api import Machine, Measurements, Recording, Rules, simulate
-from vrm.workload.lublin import Lublin
+from vrm.ext.generate.lublin import Lublin
 from vrm.workload.submission import Submission
 
 EACH = 512

@@ -25,8 +25,8 @@ from vrm.model.machine import Machine
 from vrm.scheduling import make_policy
 from vrm.api import Recording, Rules, Watcher, simulate
 from vrm.simulation.inputs import open_workload
-from vrm.workload.eurora_year import model
-from vrm.workload.mixed import draw, kind_of
+from vrm.ext.generate.eurora_year import model
+from vrm.ext.generate.mixed import draw, kind_of
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection
 

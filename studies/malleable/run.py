@@ -33,7 +33,7 @@ from vrm.results.sharing import slowdowns
 from vrm.ext.study.report.statistics import interval
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.inputs import ERRORS, open_workload, processors_of
-from vrm.workload.lublin import Lublin
+from vrm.ext.generate.lublin import Lublin
 from vrm.workload.submission import Submission
 
 NODES, CORES = 5040, 16

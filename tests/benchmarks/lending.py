@@ -18,7 +18,7 @@ from typing import Any
 
 from vrm.api import Machine, Rules, simulate
 from vrm.simulation.inputs import open_workload, processors_of
-from vrm.workload.lublin import Lublin
+from vrm.ext.generate.lublin import Lublin
 from vrm.workload.submission import Submission
 
 ROOT = Path(__file__).resolve().parents[2]

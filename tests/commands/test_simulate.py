@@ -158,7 +158,7 @@ def test_a_synthetic_workload(capsys: Any) -> None:
 
 def test_the_load_of_a_synthetic_workload() -> None:
     from vrm.simulation.inputs import open_workload
-    from vrm.workload.lublin import Lublin
+    from vrm.ext.generate.lublin import Lublin
     from vrm.workload.swf import Selection
     found = list(open_workload("lublin:32:60:3", Selection(load=2)))
     plain = list(Lublin(32).jobs(60, 3))

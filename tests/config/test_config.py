@@ -73,6 +73,7 @@ DEFAULTS = {
     "Trust": "own",
     "Slurm": {"DefaultTime": 3600.0},
     "Replay": {"Speed": 1.0},
+    "Extensions": {},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]
 

@@ -146,7 +146,8 @@ PowerCap: 250
     assert [node.power and node.power.name for node in nodes] == ["p1", "p1", None] and not warnings
     cluster = Cluster(nodes)
     make_scheduler(settings, cluster)
-    assert cluster.budget is not None and cluster.budget.most() == 50_000 and cluster.programs
+    cap, = cluster.constraints
+    assert cap.most() == 50_000 and cluster.programs
     with pytest.raises(ConfigError) as caught:
         make_scheduler(settings.model_copy(update={"power_cap": "150"}), Cluster(nodes))
     assert str(caught.value).startswith("c.yaml:4: PowerCap: 150 W is less than the 200 W that the 3 nodes")

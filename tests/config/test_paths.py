@@ -28,7 +28,7 @@ def whole(path: Path | None) -> RunPaths | None:
 
 
 def test_the_keys_are_those_of_the_settings() -> None:
-    assert {field.alias for field in Settings.model_fields.values()} == KEYS
+    assert {field.alias for field in Settings.model_fields.values()} == {*KEYS}
 
 
 @pytest.mark.parametrize("path", [*sorted(EXAMPLES.rglob("*.yaml")), None])

@@ -6,6 +6,10 @@ from vrm.commands.parsing import command
 from vrm.live.batch.base import BatchSystem
 from vrm.live.launch.direct import Direct
 from vrm.live.manager.part import Part
+from vrm.model.constraint import CountedConstraint
+from vrm.model.fields import Field, Option
+from vrm.model.kinds import COUNT
+from vrm.model.shapes import count
 from vrm.scheduling import combine
 from vrm.workload.rows import Asked, Rows
 
@@ -64,10 +68,19 @@ class Marked(Direct):
 
 
 class Witness(Part):
-    """Writes into the run's directory how many jobs have completed."""
+    """Counts the managers of a run, and writes into the run's directory how many jobs have completed."""
+
+    events = {"came": {"number": count}}
 
     def __init__(self, live):
-        self.live = live
+        self.live, self.managers = live, 0
+
+    def happened(self, event, values):
+        self.managers = values["number"]
+
+    def begin(self, selector):
+        self.live.record(self, "came", number=self.managers + 1)
+        (self.live.run_directory.directory / "managers").write_text(f"{self.managers + 1}")
 
     def end(self):
         completed = self.live.state.counts["completed"]
@@ -120,3 +133,44 @@ def counting():
 def jcount(call, counter):
     """How many jobs there are."""
     return Answer(f"{len(counter.jobs())} jobs\n")
+
+
+def site_tokens():
+    """Tokens of the site that a job holds while it runs."""
+    return Field("site_tokens", COUNT, "a whole number of tokens, 0 or more", default=0,
+                 option=Option("N", "tokens of the site that the job holds while it runs"))
+
+
+def read_site_tokens(text):
+    """How many tokens the site has: a whole number."""
+    if not str(text).isdigit():
+        raise ValueError(f"expected a whole number of tokens, got `{text}`; for example SiteTokens: 4")
+    return int(text)
+
+
+class SiteTokens(CountedConstraint):
+    """Jobs hold the tokens of their field site_tokens while they run; there are as many as the key SiteTokens says."""
+
+    name = "site_tokens"
+
+    def __init__(self, total, cluster):
+        super().__init__(total)
+
+    def amount(self, job):
+        return job.more.get("site_tokens", 0)
+
+
+def token_hours(row):
+    """For how long a job has held tokens, in tokens times hours."""
+    tokens = row.added("site_tokens", 0)
+    return None if row.start is None or not tokens else tokens * (row.end - row.start) / 3600
+
+
+class LastWait:
+    """How long the last job to start waits."""
+
+    words = "wait of the last job"
+    unit = "s"
+
+    def value(self, served):
+        return max((job.start - job.submit for job in sorted(served, key=lambda job: job.start)[-1:]), default=0.0)

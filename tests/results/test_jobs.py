@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.results.job_columns import (HEADER, MORE, NAMES, SIMULATED, JobFileError, cell, pattern, seconds_texts)
+from vrm.model.fields import ADDED, Field
+from vrm.model.kinds import LABEL
+from vrm.results.job_columns import (COMPUTED, HEADER, MORE, NAMES, SIMULATED, JobFileError, cell, pattern, seconds_texts)
 from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.results.places import CoreRange, PlacementText, parse_cores
 from vrm.scheduling import make_policy
@@ -276,7 +278,7 @@ def test_a_killed_writer_leaves_whole_jobs(tmp_path):
 @pytest.mark.parametrize("line, message", [
     ("x,a,1,0,0,1,1,completed,,,0,0,,,,", "id: invalid literal for int"),
     ("1,a,1,zero,0,1,1,completed,,,0,0,,,,", "submit: could not convert"),
-    ("1,a,1,0,0,1,1,done,,,0,0,,,,", "status: `done` is none of completed, failed"),
+    ("1,a,1,0,0,1,1,done,,,0,0,,,,", "status: `done` is not one of completed, failed"),
     ("1,a,1,0,0,1,1,completed,,,yes,0,,,,", "exclusive: `yes` is neither 0 nor 1"),
     ("1,a,1,0", "the line ends before `start`"),
     ("", "id: invalid literal"),
@@ -324,7 +326,53 @@ def test_a_missing_file_is_an_oserror(tmp_path):
 
 
 def test_columns_are_the_fields():
-    assert list(NAMES) == [field.name for field in dataclasses.fields(JobRow)]
+    assert [*NAMES, "more"] == [field.name for field in dataclasses.fields(JobRow)]
+
+
+# ------------------------------------------------------------------------- columns of extensions
+
+
+ROW = JobRow(1, "a", 1, 0.0, 1.0, 2.0, 9.0, "completed", reason='x, "y"')
+
+
+@pytest.fixture
+def colour(monkeypatch):
+    """A field and a column that an extension adds."""
+    monkeypatch.setitem(ADDED, "colour", Field("colour", LABEL, column="colour"))
+    monkeypatch.setitem(COMPUTED, "doubled", lambda row: 2 * (row.end - row.start))
+
+
+def test_columns_of_extensions_are_behind_all_others(tmp_path, colour):
+    path = tmp_path / "jobs.csv"
+    with JobWriter(path) as out:
+        out.write(dataclasses.replace(ROW, more=(("colour", "deep, blue"),)))
+        out.write(ROW)
+    first, second = read_jobs(path)
+    assert path.read_text().splitlines()[0].endswith("exclude,colour,doubled")
+    assert (first.added("colour"), first.added("doubled")) == ("deep, blue", "2")
+    assert (second.added("colour", "none"), second.reason) == ("none", 'x, "y"')
+
+
+def test_a_file_is_continued_when_an_extension_has_come_or_gone(tmp_path, monkeypatch):
+    path = tmp_path / "jobs.csv"
+    JobWriter(path).close()
+    with JobWriter(path) as out:
+        out.write(ROW)
+    monkeypatch.setitem(COMPUTED, "doubled", lambda row: 2 * (row.end - row.start))
+    monkeypatch.setitem(COMPUTED, "start_again", lambda row: row.start)
+    with JobWriter(path) as out:  # they have come
+        out.write(dataclasses.replace(ROW, id=2))
+    monkeypatch.delitem(COMPUTED, "doubled")
+    with JobWriter(path) as out:  # one has gone
+        out.write(dataclasses.replace(ROW, id=3))
+    assert path.read_text().splitlines()[0] == ",".join([*NAMES, "start_again", "doubled"])
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["id"], row["reason"], row["start_again"], row["doubled"]) for row in rows] == [
+        ("1", 'x, "y"', "", ""), ("2", 'x, "y"', "1", "2"), ("3", 'x, "y"', "1", "")]
+    path.write_text(path.read_text().replace("start_again,doubled", "doubled,doubled", 1))
+    with pytest.raises(JobFileError, match="not a list of jobs that can be continued"):
+        JobWriter(path)
 
 
 # ----------------------------------------------------------------------------------- placements

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Infeasible, Job, Node
 from vrm.model.queues import Queues
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.ordering import Prb
+from vrm.ext.planning.orderings import Prb
 from vrm.api import Machine, Rules, simulate
 from vrm.workload.submission import Submission
 

@@ -12,7 +12,7 @@ import pytest
 from vrm.cli import main
 from vrm.api import Machine, Rules, simulate
 
-DATA = Path(__file__).parents[1] / "workload" / "data"
+DATA = Path(__file__).parents[1] / "ext" / "formats" / "data"
 
 
 def test_the_memory_of_a_trace_counts_where_the_machine_has_some(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.arguments import by_name
-from vrm.workload.lublin import Lublin
+from vrm.ext.generate.lublin import Lublin
 from vrm.workload.malleable import Hybrid
 from vrm.workload.submission import Submission
 

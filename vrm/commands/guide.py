@@ -90,7 +90,8 @@ def show(arguments: argparse.Namespace) -> int:
     from vrm.cli import parser as whole
 
     if arguments.words == ["config"]:
-        print(reference(), end="")
+        from vrm.scheduling.added_keys import described
+        print(reference() + described(), end="")
         return 0
     found = whole()
     for word in arguments.words:

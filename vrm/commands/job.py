@@ -74,41 +74,21 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
-    from vrm.model.fields import TABLE
-    return [(field, field.option) for field in TABLE if field.option is not None]
+    from vrm.model.fields import ADDED, TABLE
+    from vrm.workload.added import load_all
+    load_all()
+    return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.model.kinds import EACH, PATH
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
-    app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
-    known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
-    if (known is not None and not arguments.file
-            and os.path.realpath(os.path.dirname(app)) == os.path.realpath(known.path)):
-        app, known = os.path.basename(app), None  # `./solver` in Applications.Path is `solver`
-    if known is not None and not known.any:
-        raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
-                        f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
-    columns = [app, arguments.procs]
-    if arguments.seconds is not None or arguments.exclusive:
-        columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
-    words = list(map(shlex.quote, columns))
-    for field, _ in _options():
-        given = getattr(arguments, field.word)
-        for text in given if isinstance(given, list) else [given]:
-            if text is not None:
-                if field.kind is PATH:
-                    text = os.path.abspath(text)
-                if field.kind is EACH:
-                    text = "@" * text.startswith("@") + os.path.abspath(text.removeprefix("@"))
-                words.append(f"{field.word}={shlex.quote(text)}")
-    line = " ".join(words)
+    line = _line(arguments)
     try:
         parse_line(line)
     except LineError as error:
@@ -126,6 +106,39 @@ def submit(arguments: argparse.Namespace) -> int:
     from vrm.run.journal import made_by
     run = run_of(arguments)
     return until_ended(run, EndWatch(run), made_by(run.journal, name))
+
+
+def _app(arguments: argparse.Namespace) -> str:
+    """The program as a queue line names it. Raises CannotRun for a path where only names are allowed."""
+    app: str = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
+    known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
+    if (known is not None and not arguments.file
+            and os.path.realpath(os.path.dirname(app)) == os.path.realpath(known.path)):
+        return os.path.basename(app)  # `./solver` in Applications.Path is `solver`
+    if known is not None and not known.any:
+        raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
+                        f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
+    return app
+
+
+def _line(arguments: argparse.Namespace) -> str:
+    """The line of a queue file that says what the options say."""
+    from vrm.model.kinds import EACH, PATH
+
+    columns = [_app(arguments), arguments.procs]
+    if arguments.seconds is not None or arguments.exclusive:
+        columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
+    words = list(map(shlex.quote, columns))
+    for field, _ in _options():
+        given = getattr(arguments, field.word)
+        for text in given if isinstance(given, list) else [given]:
+            if text is not None:
+                if field.kind is PATH:
+                    text = os.path.abspath(text)
+                if field.kind is EACH:
+                    text = "@" * text.startswith("@") + os.path.abspath(text.removeprefix("@"))
+                words.append(f"{field.word}={shlex.quote(text)}")
+    return " ".join(words)
 
 
 def each(arguments: argparse.Namespace) -> int:
@@ -153,7 +166,8 @@ def requeue(arguments: argparse.Namespace) -> int:
     try:
         past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:
-        raise CannotRun(f"the journal is damaged: {error}") from error
+        damaged = "" if getattr(error, "missing", False) else "the journal is damaged: "
+        raise CannotRun(f"{damaged}{error}") from error
     entries = past.state.book.entries
     ended = {job_id for job_id in past.ended if entries[job_id].cause != LINE}
     named, swept = control.chosen(wanted, ended, [job_id for job_id in ended if unsuccessful(entries[job_id])])

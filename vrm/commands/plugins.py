@@ -13,7 +13,9 @@ OWN = {
     "vrm.orderings": "vrm.scheduling.ordering:ORDERINGS", "vrm.dispatchers": "vrm.scheduling.dispatchers:BACKFILLINGS",
     "vrm.placements": "vrm.scheduling.placement:POLICIES", "vrm.eligibilities": "vrm.scheduling.parts:ELIGIBILITIES",
     "vrm.node_orders": "vrm.scheduling.node_orders:NODE_ORDERS", "vrm.shares": "vrm.scheduling.parts:SHARES",
-    "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS"}
+    "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS",
+    "vrm.keys": "vrm.config.paths:KEYS", "vrm.columns": "vrm.results.job_columns:NAMES",
+    "vrm.objectives": "vrm.config.schema:OBJECTIVES", "vrm.constraints": "vrm.scheduling.constrained:CONSTRAINTS"}
 """Where vrm's own of each group are."""
 
 
@@ -22,9 +24,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "plugins", plugins, "list what installed packages add to vrm", [],
         "vrm plugins\nvrm plugins --json",
-        "Policies, launchers, batch systems, workload formats and commands by their names, those of vrm and those of "
-        "installed packages, which declare them as entry points of a group (docs/how-to/extending.md). Exit status: 0, "
-        "or 1 where something that a package adds cannot be used.")
+        "Policies, launchers, batch systems, workload formats, commands, job fields, configuration keys, constraints, "
+        "columns and others by their names, those of vrm and those of installed packages, which declare them as entry "
+        "points of a group (docs/how-to/extending.md). Exit status: 0, or 1 where something that a package adds cannot "
+        "be used.")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -39,10 +42,14 @@ def names_of_vrm(group: str) -> list[str]:
     if group == "vrm.batch_systems":
         from vrm.live.batch.base import systems
         return [name for name, system in systems().items() if type(system).__module__.startswith("vrm.")]
+    if group == "vrm.fields":
+        from vrm.model.fields import TABLE
+        return [*(field.word for field in TABLE if field.word), *added]
     if group not in OWN:
         return added
     module, _, name = OWN[group].partition(":")
-    return list(getattr(import_module(module), name).names)
+    found = getattr(import_module(module), name)
+    return list(getattr(found, "names", found))
 
 
 def found() -> list[dict[str, Any]]:
@@ -85,7 +92,7 @@ def show(records: list[dict[str, Any]]) -> None:
 
     for group, what in GROUPS.items():
         mine = [record["name"] for record in records if record["group"] == group and record["package"] == "vrm"]
-        print(fill(", ".join(mine) or "-", 100, initial_indent=f"{what:<22}",
+        print(fill(", ".join(mine) or "-", 100, initial_indent=f"{what:<22}" + " " * (len(what) >= 22),
                    subsequent_indent=" " * 22, break_on_hyphens=False))
         for record in records:
             if record["group"] == group and record["package"] != "vrm":

@@ -95,8 +95,7 @@ def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float],
         return ConfigError([Problem(file, line, "", message, hint)])
 
     try:
-        with open(file, encoding="utf-8") as stream:
-            lines = stream.read().splitlines()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise wrong(None, reason(error), "correct the path of Coefficients") from None
     except UnicodeDecodeError:
@@ -108,20 +107,25 @@ def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float],
         if not line.strip():
             continue
         try:
-            begin, end, *six = map(float, line.split(","))
-            if not (0.05 <= begin <= 100 and 0.05 <= end <= 100):
-                raise wrong(number, f"{begin:g} to {end:g} are not frequencies in GHz",
-                            "frequencies are above 0.05 and at most 100 GHz")
-            if any(abs(each) > 1e9 or each != each for each in six):
-                raise ValueError
-            entry = Coefficients(*six)
+            begin, end, entry = _coefficients(line)
         except (ValueError, TypeError):
             raise wrong(number, "the line does not have eight numbers", f"write {COLUMNS}") from None
+        if not (0.05 <= begin <= 100 and 0.05 <= end <= 100):
+            raise wrong(number, f"{begin:g} to {end:g} are not frequencies in GHz",
+                        "frequencies are above 0.05 and at most 100 GHz")
         if (begin, end) in found:
             raise wrong(number, f"{begin:g} to {end:g} GHz is there twice", "remove one of the lines")
         if any(entry):  # a line of zeros: the frequency cannot be had
             found[begin, end] = entry
     return found
+
+
+def _coefficients(line: str) -> tuple[float, float, Coefficients]:
+    """Two frequencies and the coefficients between them. Raises ValueError or TypeError unless it is eight numbers."""
+    begin, end, *six = map(float, line.split(","))
+    if not all(-1e9 <= each <= 1e9 for each in six):
+        raise ValueError
+    return begin, end, Coefficients(*six)
 
 
 # ---------------------------------------------------------------------------------- the database

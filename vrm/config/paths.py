@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from vrm.config.yaml_reader import Document, shown
 
-KEYS = frozenset({
+KEYS = (
     "Version", "Applications", "Scheduling", "Starvation", "Sharing", "Hosts", "Nodes", "Sockets", "Cores",
     "Emulate", "NodeClasses", "Licences", "Energy", "PowerCap", "Queues", "Allocation", "Walltime", "Memory",
     "Grace", "End", "Interrupted", "Retries", "OnStop", "Forecast", "Log", "State", "Directory", "Launcher",
-    "Trust", "Slurm", "Replay"})
+    "Trust", "Slurm", "Replay", "Extensions")
 """The keys at the top level: those of `vrm.config.schema.Settings`."""
 
 VERSION = r"1(\.\d+)*"
@@ -87,7 +87,7 @@ def places(path: str | None) -> RunPaths | None:
     document = Document.read(path) if path is not None else Document.nothing(os.getcwd())
     mapping, base = document.mapping, document.source.directory
     version = mapping.get("Version", "1")
-    if (document.problems or not KEYS.issuperset(mapping)
+    if (document.problems or not mapping.keys() <= {*KEYS}
             or not isinstance(version, str) or not re.fullmatch(VERSION, version.strip())):
         return None
 

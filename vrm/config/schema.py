@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import (TYPE_CHECKING, Annotated, Any, Literal)
 from collections.abc import Callable
 
-from pydantic import (BaseModel, BeforeValidator, Field, PlainSerializer, PlainValidator,
+from pydantic import (AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, PlainValidator,
                       PrivateAttr, ValidationInfo, create_model)
 from pydantic_core import PydanticCustomError
 
@@ -23,11 +23,13 @@ from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _def
                               group as _group, kind as _kind, lower as _lower,
                               refuse as _refuse, strip as _strip)
 from vrm.config.paths import LOG, VERSION, NoPath, absolute, default_log, expanded
-from vrm.config.problems import Problem
+from vrm.config.problems import ConfigError, Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, section
 from vrm.model.times import seconds_of
+from vrm.scheduling import added_keys
+from vrm.system import plugins
 from vrm.system.ways import WAYS
 
 # ----------------------------------------------------------------------- the kinds of settings
@@ -36,6 +38,17 @@ from vrm.system.ways import WAYS
 def _over(value: Any) -> Any:
     """A word; YAML takes a bare `off` for no."""
     return "off" if value is False else _lower(value)
+
+
+OBJECTIVES = ("wait", "makespan", "slowdown", "longest", "fits", "energy")
+"""What advice can look for: its own names."""
+
+
+def _objective(name: str) -> str:
+    """The name of what advice looks for, of vrm or of a package."""
+    if name not in OBJECTIVES and not plugins.find("vrm.objectives", name):
+        raise ValueError(name)
+    return name
 
 
 def _backfilling(value: Any) -> Any:
@@ -158,8 +171,8 @@ Walltime = Annotated[
 Over = Annotated[
     Literal["warn", "kill", "off"], BeforeValidator(_over), _kind("warn, kill or off", "warn")]
 Objective = Annotated[
-    Literal["wait", "makespan", "slowdown", "longest", "fits", "energy"], BeforeValidator(_lower),
-    _kind("wait, makespan, slowdown, longest, fits or energy", "makespan")]
+    str, AfterValidator(_objective), BeforeValidator(_lower),
+    _kind("wait, makespan, slowdown, longest, fits, energy, or an objective of a package", "makespan")]
 Interrupted = Annotated[
     Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
 ]
@@ -220,6 +233,13 @@ Programs = Annotated[
         FilePath,
     ],
     _kind("names with the paths of programs", _SOLVER, empty={}),
+]
+
+
+_TOKENS = "{vrm-example: {SiteTokens: 4}}"
+Extensions = Annotated[
+    dict[str, Annotated[dict[str, Any], _kind("keys with their values", "{SiteTokens: 4}")]],
+    _kind("names of packages with their keys", _TOKENS, empty={}),
 ]
 
 
@@ -390,6 +410,8 @@ class Settings(BaseModel):
     slurm: Annotated[Slurm, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)
 
+    extensions: Extensions = Field(default_factory=dict)  # keys of installed packages, by package
+
     _source: Source = PrivateAttr(default_factory=Source)
 
     def model_post_init(self, context: Any) -> None:
@@ -421,7 +443,12 @@ class Settings(BaseModel):
     @property
     def rules(self) -> Rules:
         """How a run schedules."""
-        return replace(Rules.of(self), queues=queues_of(self.queues))
+        return replace(Rules.of(self), queues=queues_of(self.queues), extensions=added_keys.text_of(self.extensions))
+
+    @property
+    def added(self) -> dict[str, Any]:
+        """The values of the keys of packages, by their names."""
+        return added_keys.values(self.extensions)
 
     def check_files(self) -> list[Problem]:
         """What is wrong with the files and directories that the settings name.
@@ -528,4 +555,8 @@ def load(path: str | os.PathLike[str] | None = None, client: bool = False) -> Se
     log = default_log(document.source.directory, client)
     if "Log" not in document.mapping and log != LOG:
         document = replace(document, mapping={**document.mapping, "Log": log})
-    return document.checked(Settings)
+    settings = document.checked(Settings)
+    wrong = [document.problem(place, message) for place, message in added_keys.faults(settings.extensions)]
+    if wrong:
+        raise ConfigError(wrong)
+    return settings

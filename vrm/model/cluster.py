@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
 from vrm.model.booking import Booking as Booking
+from vrm.model.constraint import Constraint
 from vrm.model.core_share import Loan, slots
 from vrm.model.job import Job
 from vrm.model.energy import NO_PROGRAMS
 from vrm.model.loans import Loans
 from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, Placement, RankSlot
-from vrm.model.power import Budget, added, pace
+from vrm.model.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
 
@@ -52,8 +53,8 @@ class Pool:
     amounts (base units) of countable resources by node, where there are any, `licences` those of
     the whole run. `rooms` is what policies have asked of the nodes. `tenants` says which loads
     (executable and ranks) hold which lanes now. `calendar` are the advance reservations; where there
-    are any, or there is a cap on power, `at` is the time (seconds) of which this is a view. `programs`
-    is what was measured of programs, `budget` what a cap on power leaves, where there is one.
+    are any, or there are `constraints`, `at` is the time (seconds) of which this is a view. `programs`
+    is what was measured of programs.
     """
 
     def __init__(self, nodes: Sequence[Node], licences: Mapping[str, float] | None = None
@@ -77,7 +78,7 @@ class Pool:
         self.calendar = NO_CALENDAR
         self.at = 0.0
         self.programs = NO_PROGRAMS
-        self.budget: Budget | None = None
+        self.constraints: tuple[Constraint, ...] = ()
 
     def what_if(self) -> Pool:
         """An independent copy of the free and taken state, for questions of the kind "what if
@@ -102,7 +103,7 @@ class Pool:
         twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
         twin.calendar, twin.at = self.calendar, self.at
         twin.programs = self.programs
-        twin.budget = self.budget and self.budget.copy()
+        twin.constraints = self.constraints and tuple([each.copy() for each in self.constraints])
 
     def close(self, nodes: int) -> None:
         """Let nothing start on these nodes; for copies."""
@@ -184,15 +185,15 @@ class Pool:
         return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
 
     def boundaries(self, now: float) -> Sequence[float]:
-        """When reservations or the cap on power change what there is, after `now`, ascending."""
-        if self.budget is None:
+        """When reservations or constraints change what there is, after `now`, ascending."""
+        if not self.constraints:
             return self.calendar.boundaries(now)
-        return sorted({*self.calendar.boundaries(now), *self.budget.boundaries(now)})
+        return sorted({*self.calendar.boundaries(now),
+                       *(time for each in self.constraints for time in each.boundaries(now))})
 
-    def take(self, job: Job, placement: Placement, begun: float | None = None, power: int | None = None
-             ) -> None:
-        """Mark the placement's lanes or cores, amounts, licences and power as taken; `begun`: since when
-        or from when on, if that is not the time of this view. `power` (milliwatts), where that is known."""
+    def take(self, job: Job, placement: Placement, begun: float | None = None) -> None:
+        """Mark the placement's lanes or cores, amounts, licences and what constraints count as taken; `begun`: since
+        when or from when on, if that is not the time of this view."""
         lane0, lane1, cores = placement.room
         self.busy0 |= lane0
         self.busy1 |= lane1
@@ -202,9 +203,10 @@ class Pool:
             self.rooms.touch(placement.node_set, freed=False)
         if not job.request.plain:
             self._change_amounts(job, placement, -1)
-        if self.budget is not None:
-            self.budget.take(job.id, (self.at if begun is None else begun) + job.walltime * placement.pace,
-                             self.power(job, placement) if power is None else power)
+        if self.constraints:
+            begin = self.at if begun is None else begun
+            for each in self.constraints:
+                each.take(job, placement, begin, begin + job.walltime * placement.pace)
 
     def clashes(self, placement: Placement) -> bool:
         """Whether something that a placement holds is taken or on a node that is down. Lenders hold what they lend."""
@@ -215,10 +217,6 @@ class Pool:
             return bool(cores & ~self.free_cores)
         return bool(lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up
                     or (self.busy_cores and (lane0 | lane1) & self.layout.nodes_of(self.busy_cores)))
-
-    def power(self, job: Job, placement: Placement) -> int:
-        """What a job draws there above idle nodes, in milliwatts; 0 where that is not known."""
-        return added(job, placement, self.nodes, self.programs) or 0
 
     def give(self, job: Job, placement: Placement) -> None:
         """Undo `take`."""
@@ -231,8 +229,8 @@ class Pool:
             self.rooms.touch(placement.node_set)
         if not job.request.plain:
             self._change_amounts(job, placement, +1)
-        if self.budget is not None:
-            self.budget.give(job.id)
+        for each in self.constraints:
+            each.give(job, placement)
 
     def keep_common(self, *others: Pool, nodes: bool = True) -> None:
         """Keep as free only what is free in all the others, too; without `nodes` their cores and amounts stay as
@@ -245,8 +243,8 @@ class Pool:
             if nodes:
                 busy_cores |= other.busy_cores
             down |= other._down_cores
-            if self.budget is not None and other.budget is not None:
-                self.budget.keep_common(other.budget, other.at)
+            for mine, its in zip(self.constraints, other.constraints):
+                mine.keep_common(its, other.at)
         self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
         for name, left in self.left.items() if nodes else ():  # many have the same list
@@ -264,7 +262,7 @@ class Pool:
         return (self.busy_cores == other.busy_cores and self.busy0 == other.busy0 and self.busy1 == other.busy1
                 and self.up == other.up and self._down_cores == other._down_cores and self.left == other.left
                 and self.licences == other.licences
-                and (self.budget is None or other.budget is None or self.budget.held == other.budget.held))
+                and all(mine.alike(its) for mine, its in zip(self.constraints, other.constraints)))
 
     def returns(self, placement: Placement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
@@ -469,8 +467,8 @@ class Cluster(Pool):
         return slots(booking.placement, lent, self.nodes, self.layout)
 
     def pass_time(self, now: float) -> None:
-        """It is `now`: where the cap on power has become another one, answers are to be found again."""
-        if self.budget is not None and any(time <= now for time in self.budget.boundaries(self.at)):
+        """It is `now`: where constraints have changed by themselves, answers are to be found again."""
+        if any(time <= now for each in self.constraints for time in each.boundaries(self.at)):
             self.generation += 1
         self.at = now
 

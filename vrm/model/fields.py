@@ -9,7 +9,11 @@
 | `jobs.csv` | `column`, the kind's `plain` and `cell` |
 | a run simulated again from its `jobs.csv` | `column`, the kind's `of_plain` |
 
-A new field is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
+Extensions add fields, too (`vrm.workload.added`): those that were needed so far are in `ADDED`. Each form has one
+place for all of these, `more`: an attribute of `Job`, a key of the journal and of the state file, the end of a line of
+`jobs.csv`.
+
+A new field of vrm is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
 that name of `Job`, `Program` or `Details`; one that none has is in `Details.more`. What was written before
 the field came says nothing of it, and then it has its default. Options of batch scripts and fields
 of traces (SWF) get a place in the row when something reads them.
@@ -60,7 +64,7 @@ class Field:
     where the value is kept (the word, unless it is said), `default` its value where nothing is
     said. `record` is the key in the journal, `always` whether it is written there even with the
     default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which
-    came with its form number `form`.
+    came with its form number `form`. `package` is what adds it, where that is an extension.
     """
 
     word: str
@@ -75,6 +79,7 @@ class Field:
     column: str = ""
     form: int = 3
     option: Option | None = None
+    package: str = ""
 
     @property
     def at(self) -> str:
@@ -235,6 +240,10 @@ TABLE: list[Field] = [
 ]
 
 
+ADDED: dict[str, Field] = {}
+"""The fields of extensions that were loaded, by their words. They are of a `Job`, in its `more`."""
+
+
 Getter = Callable[[Any], Any]
 
 
@@ -272,10 +281,13 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             request[name] = value
         elif argument:
             details[name] = value
-        elif kept == DETAILS and value:  # what is empty is not kept
+        elif kept == DETAILS:
             more[name] = value
-    if more:
-        details["more"] = more
+    if any(more.values()):  # what is empty is not kept
+        details["more"] = {name: value for name, value in more.items() if value}
+    added = {name: values[name] for name, field in ADDED.items() if values.get(name, field.default) != field.default}
+    if added:
+        of_job["more"] = added
     if request:
         of_job["request"] = Request.of_fields(of_job["procs"], of_job.get("cores", 1),
                                               of_job.get("exclusive", False), request)
@@ -288,7 +300,10 @@ _PLACES: dict[str, tuple[str, str]] = {}
 
 
 def _place(name: str) -> tuple[str, str]:
-    """Where an attribute is kept, and its argument there ("": among the others of `more`)."""
+    """Where an attribute is kept, and its argument there ("": among the others of `more`); of a field that an
+    extension has added, nowhere here."""
+    if name in ADDED:
+        return "", ""
     field = next(each for each in TABLE if each.at == name)
     argument = {"walltime": "estimate", "believed": "expected"}.get(name, name)
     _PLACES[name] = found = field.kept, argument if _declared(field.kept, name) else ""

@@ -290,6 +290,9 @@ class Program:
 PROGRAM = Program()
 """A program without arguments."""
 
+NO_MORE: Mapping[str, Any] = {}
+"""The fields of extensions of a job that says nothing of them. Never changed."""
+
 _requests: dict[tuple[int, int, bool], Request] = {}
 """One of each plain request: a simulation makes jobs by the million, and few of them differ."""
 
@@ -305,7 +308,8 @@ class Job:
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
     `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
     `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on
-    all its nodes, above idle ones, where the user says so.
+    all its nodes, above idle ones, where the user says so. `more` are the values of fields that extensions add
+    (`vrm.model.fields.ADDED`), by name; those that have their default are not in it.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -323,6 +327,7 @@ class Job:
     payload: Program
     malleable: bool
     watts: float
+    more: Mapping[str, Any]
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
@@ -333,7 +338,7 @@ class Job:
                  features: frozenset[str] = frozenset(), priority: int = 0,
                  user: str = "", expected: float | None = None,
                  payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
-                 request: Request | None = None, watts: float = 0.0) -> None:
+                 request: Request | None = None, watts: float = 0.0, more: Mapping[str, Any] = NO_MORE) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too. A
         `request` says what it needs instead of the other arguments, but for `procs` and
         `cores`, which are its own."""
@@ -360,6 +365,7 @@ class Job:
         self.payload = payload
         self.malleable = malleable
         self.watts = watts
+        self.more = more
         self.procs = procs
         self.cores = cores
         self.exclusive = exclusive
@@ -368,7 +374,8 @@ class Job:
         """The same job with other values of some of its attributes."""
         twin = Job.__new__(Job)
         (twin.id, twin.app, twin.request, twin.walltime, twin.expected, twin.submit, twin.priority, twin.user,
-         twin.queue, twin.payload, twin.malleable, twin.watts, twin.procs, twin.cores, twin.exclusive) = _all_of(self)
+         twin.queue, twin.payload, twin.malleable, twin.watts, twin.more, twin.procs, twin.cores, twin.exclusive
+         ) = _all_of(self)
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin

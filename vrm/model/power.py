@@ -1,9 +1,7 @@
 """Power of jobs on a machine, and a cap on it over time.
 
 What a job draws is what its user says (`watts=`), else what is predicted of its program on its nodes,
-else its share of what a busy node draws. Under a cap a job takes what it adds to the idle power of all
-nodes; what is left for jobs is the cap less that idle power. Amounts are whole milliwatts, so that what
-is given back is exactly what was taken.
+else its share of what a busy node draws.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import bisect
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from vrm.model.energy import Programs
 from vrm.model.job import Job
@@ -125,64 +123,3 @@ class Cap:
     def after(self, time: float) -> list[float]:
         """The times of later steps."""
         return [step for step, _ in self.steps if step > time]
-
-
-class Budget:
-    """What a cap leaves for jobs, in milliwatts, and what those take that run in a view of the machine.
-
-    A job takes its amount from its start to the end of its walltime; one that runs longer takes it for
-    ever, until it is gone.
-    """
-
-    __slots__ = ("cap", "_times", "_levels", "held", "total", "_floor")
-
-    def __init__(self, cap: Cap, idle: float) -> None:
-        self.cap = cap
-        self._times = [time for time, _ in cap.steps]
-        self._levels = [int((watts - idle) * 1000) for _, watts in cap.steps]
-        self.held: dict[int, tuple[float, int]] = {}  # end and amount
-        self.total = 0
-        self._floor: int | None = None
-
-    def copy(self) -> Budget:
-        """An independent copy."""
-        twin = Budget.__new__(Budget)
-        twin.cap = self.cap
-        twin._times, twin._levels = self._times, self._levels
-        twin.held, twin.total, twin._floor = dict(self.held), self.total, self._floor
-        return twin
-
-    def take(self, job_id: int, end: float, amount: int) -> None:
-        """A job takes an amount up to an end."""
-        self.held[job_id] = end, amount
-        self.total += amount
-
-    def give(self, job_id: int) -> None:
-        """A job is gone."""
-        self.total -= self.held.pop(job_id, (0.0, 0))[1]
-
-    def most(self) -> int:
-        """What there ever is for a job."""
-        return max(self._levels)
-
-    def boundaries(self, now: float) -> Iterator[float]:
-        """When the cap is another one, after `now`."""
-        return (time for time in self._times if time > now)
-
-    def room(self, begin: float, end: float) -> int:
-        """What is left all the time from `begin`, which is that of the view, to before `end`."""
-        at = max(0, bisect.bisect_right(self._times, begin) - 1)
-        least = self._levels[at] - self.total
-        for later in range(at + 1, len(self._times)):
-            time = self._times[later]
-            if time >= end:
-                break
-            used = sum(amount for until, amount in self.held.values()
-                       if until > time or until <= begin)
-            least = min(least, self._levels[later] - used)
-        return least if self._floor is None else min(least, self._floor)
-
-    def keep_common(self, other: Budget, at: float) -> None:
-        """Have no more left than the other, which is of a view at `at`, has then."""
-        left = other.room(at, at)
-        self._floor = left if self._floor is None else min(self._floor, left)

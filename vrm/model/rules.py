@@ -7,6 +7,7 @@ What a key does is for the scheduler, or whoever else asks `Rules` for it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from typing import Any
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,15 @@ def _cap(value: Any) -> bool:
         return False
 
 
+def _extensions(value: Any) -> bool:
+    """Whether it is a text of JSON with a mapping for each package."""
+    try:
+        found = json.loads(value) if value else {}
+    except (TypeError, ValueError):
+        return False
+    return isinstance(found, dict) and all(isinstance(keys, dict) for keys in found.values())
+
+
 WORDS: Mapping[str, tuple[str, ...]] = {"speed": ("ideal", "worst"), "events": ("instant", "published")}
 """The values that keys of these kinds can have."""
 
@@ -45,6 +55,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     **{kind: values.__contains__ for kind, values in WORDS.items()},
     "queues": _queues,
     "cap": _cap,
+    "keys": _extensions,
 }
 """What values of a key look like in files, by the key's kind."""
 
@@ -170,6 +181,9 @@ class Rules:
         "", "cap", "PowerCap",
         "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "
         "until what they draw is left (docs/how-to/energy.md)", metavar="WATTS|FILE", example="5000")
+    extensions: str = _rule(
+        "", "keys", "Extensions", "keys of installed packages, as JSON by package and key (docs/how-to/extending.md)",
+        metavar="JSON", example='{"vrm-example": {"SiteTokens": 4}}')
 
     def record(self) -> dict[str, Any]:
         """What files have of it; `read` reads that."""

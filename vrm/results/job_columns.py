@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any, NamedTuple, Union
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from vrm.model.fields import SIMULATED as FIRST_FORM, TABLE, Field
+from vrm.model.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
 from vrm.model.kinds import FieldError
 from vrm.system.text import printable
@@ -213,6 +213,21 @@ SIMULATED = ",".join(NAMES[:len(FIRST)]) + "\n"
 """The first line of a file that has only the columns of FIRST."""
 
 
+COMPUTED: dict[str, Callable[[Any], Any]] = {}
+"""The columns of extensions that were loaded (`vrm.results.added`), behind all others: by name, what gives the value of
+a row."""
+
+
+def added_names() -> list[str]:
+    """The names of the columns of extensions, in the order in which a new file has them."""
+    return [*ADDED, *COMPUTED]
+
+
+def header() -> str:
+    """The first line of a file with all columns."""
+    return ",".join((*NAMES, *added_names())) + "\n"
+
+
 # ------------------------------------------------------------------------------- writing
 
 
@@ -250,6 +265,11 @@ Values = dict[str, Sequence[Any]]
 """The values of some jobs by column, without the columns in which all cells are empty: they have their default."""
 
 
+def _added_column(name: str) -> Column:
+    """A column of an extension."""
+    return Column(name, _or(None, ADDED[name].kind.cell)) if name in ADDED else _text_column(name)
+
+
 class Layout:
     """Where the columns are in the lines of a file, from its first line; `name` is the file's, for messages.
     JobFileError where a column of REQUIRED is missing."""
@@ -262,12 +282,18 @@ class Layout:
                                f" {', '.join(f'`{column}`' for column in missing)}")
         self._width = len(names)
         self._places = [(column, names.index(column.name)) for column in COLUMNS if column.name in names]
+        self._added = [(_added_column(name), at) for at, name in enumerate(names) if name in added_names()]
 
     def values(self, lines: Sequence[str]) -> Values:
         """Those of lines; ValueError or IndexError where one is wrong, or odd and not alone."""
         cells = list(zip(*self._rows(lines)))
-        return {column.name: column.values(cells[at]) for column, at in self._places
-                if any(cells[at]) or column in REQUIRED}
+        found = {column.name: column.values(cells[at]) for column, at in self._places
+                 if any(cells[at]) or column in REQUIRED}
+        added = [[(column.name, value) if text else None for text, value in zip(cells[at], column.values(cells[at]))]
+                 for column, at in self._added if any(cells[at])]
+        if added:
+            found["more"] = [tuple(filter(None, each)) for each in zip(*added)]
+        return found
 
     def _rows(self, lines: Sequence[str]) -> Sequence[Sequence[str]]:
         """The cells of lines. The csv module is quick, but would refuse a cell of more than 128 KiB, which `cores`
@@ -291,7 +317,7 @@ class Layout:
 
     def _fault(self, line: str) -> str:
         cells = _cells(line)
-        for column, at in self._places:
+        for column, at in (*self._places, *self._added):
             if at >= len(cells):
                 return f"the line ends before `{column.name}`"
             try:
@@ -317,6 +343,14 @@ def _unquoted(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].replace('""', '"')
     return text.replace("\0", ",")
+
+
+_CELL = re.compile(rb'((?:[^,"]|"(?:[^"]|"")*")*),')
+
+
+def cells_of(line: bytes) -> list[bytes]:
+    """The cells of a line without its line end, as they are written."""
+    return _CELL.findall(line + b",") if b'"' in line else line.split(b",")
 
 
 def read_values(path: PathLike) -> Iterator[Values]:

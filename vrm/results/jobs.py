@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from collections.abc import Iterator
 
-from vrm.model.fields import OF_DETAILS, OF_JOB, RESULT, getter, made
+from vrm.model.fields import ADDED, OF_DETAILS, OF_JOB, RESULT, getter, made
 from vrm.model.job import PLAIN, Details, Job
-from vrm.results.job_columns import (FIRST, HEADER, MORE, NAMES, JobFileError, PathLike, Values, first_cells,
-                                     more_cells, read_values)
+from vrm.results.job_columns import (COMPUTED, FIRST, MORE, NAMES, JobFileError, PathLike, Values, added_names,
+                                     cell, cells_of, first_cells, header, more_cells, read_values)
 
 _Row = TypeVar("_Row")
 
@@ -24,6 +24,8 @@ def _with_fields(row: type[_Row]) -> type[_Row]:
     for each in MORE:
         row.__annotations__[each.column] = Any
         setattr(row, each.column, each.plain_default)
+    row.__annotations__["more"] = tuple[tuple[str, Any], ...]
+    row.more = ()  # type: ignore[attr-defined]
     return row
 
 
@@ -42,7 +44,8 @@ class JobRow:
     `node`, `cancel`, `stop`, `interrupted`, `deadline` and so on) and the fields of the job, those of MORE
     in their plain form: `name`, `args` (as a
     shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
-    A simulation's file has columns for them where its workload says something of them.
+    A simulation's file has columns for them where its workload says something of them. `more` are pairs of a column
+    of an extension and its value: `added` finds one.
     """
 
     id: int
@@ -74,7 +77,11 @@ class JobRow:
     @property
     def line(self) -> str:
         """The job's line, with its line end."""
-        return f"{first_cells(_first_of(self))}{more_cells(vars(self))}\n"
+        return f"{first_cells(_first_of(self))}{more_cells(vars(self))}{added_cells(self)}\n"
+
+    def added(self, name: str, default: Any = None) -> Any:
+        """The value of a column of an extension, such as a field that it adds."""
+        return next((value for column, value in self.more if column == name), default)
 
     @property
     def short_line(self) -> str:
@@ -93,6 +100,17 @@ def cores_in(places: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in _core_ranges(places))
 
 
+def added_cells(row: JobRow) -> str:
+    """The columns of extensions, a comma before each. What was read from a file is not computed again."""
+    return "".join([f",{cell(value)}" for value in _added_values(row)])
+
+
+def _added_values(row: JobRow) -> Iterator[Any]:
+    for name in added_names():
+        found = row.added(name)
+        yield COMPUTED[name](row) if found is None and name in COMPUTED else found
+
+
 _NOTHING = tuple(each.plain_default for each in MORE)
 _more_of = attrgetter(*(each.column for each in MORE))
 _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each in MORE
@@ -105,6 +123,8 @@ def fields_of(job: Job, details: Details) -> dict[str, Any]:
     found = {column: plain(get(own)) for column, get, plain in _OF_JOB}
     if details is not PLAIN:
         found.update({column: plain(get(details)) for column, get, plain in _OF_DETAILS})
+    if job.more:
+        found["more"] = tuple((word, ADDED[word].kind.plain(value)) for word, value in job.more.items())
     return found
 
 
@@ -114,12 +134,13 @@ def submitted(row: JobRow, submit: float) -> tuple[Job, Details]:
     # Before there was a column for it, only the cores that a rank had said how many it wants.
     width = max(1, row.processors // row.procs) if row.cores else 1
     said = _more_of(row)
-    if said == _NOTHING:
+    added = {name: ADDED[name].kind.of_plain(value) for name, value in row.more if name in ADDED}
+    if said == _NOTHING and not added:
         return Job(row.id, row.app, row.procs, row.walltime, submit, row.exclusive, width), PLAIN
     values = {field.at: field.kind.of_plain(value) for field, value, default in
               zip(MORE, said, _NOTHING) if value != default and field.kept != RESULT}
     return made({"app": row.app, "procs": row.procs, "walltime": row.walltime,
-                 "exclusive": row.exclusive, "cores": width, **values}, row.id, submit)
+                 "exclusive": row.exclusive, "cores": width, **values, **added}, row.id, submit)
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -131,24 +152,26 @@ class JobWriter:
     Jobs are added to what is there, and each reaches the operating system before `write` returns.
     The rest of a line that a crash tore is cut off first. The file is valid UTF-8 whatever bytes a program's name has.
 
-    A file of an older vrm, which lacks the last columns, gets them first, by a new file in its
-    place. Raises JobFileError when the file exists and is not a list of jobs, OSError as `open` does.
+    A file of an older vrm, or of one without some extension, lacks columns and gets them first, by a new file in its
+    place. Columns of an extension that is not there any more stay, and new jobs have no values in them. Raises
+    JobFileError when the file exists and is not a list of jobs, OSError as `open` does.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         has_header = self._mend()
+        self._gone: list[str] = []  # columns of extensions that are not there, behind all others
         if has_header:
             self._widen()
         self._file = self._open()
         if not has_header:
-            self._file.write(HEADER)
+            self._file.write(header())
 
     def write(self, row: JobRow) -> None:
         """Add a job; OSError when the disk does not take it, and then nothing was added."""
         start = os.path.getsize(self.path)
         try:
-            self._file.write(row.line)
+            self._file.write(row.line if not self._gone else f"{row.line[:-1]}{',' * len(self._gone)}\n")
         except OSError:
             self._begin_anew(start)
             raise
@@ -183,12 +206,12 @@ class JobWriter:
         except FileNotFoundError:
             return False
         with file:
-            first = file.readline(4096)
+            first = file.readline(16384)
             whole_line = first.endswith(b"\n")
-            if first not in _HEADERS if whole_line else not HEADER.encode().startswith(first):
+            if not _continues(first) if whole_line else not header().encode().startswith(first):
                 raise JobFileError(
                     f"{self.path}:1: this is not a list of jobs that can be continued (its first"
-                    f" line is not `{HEADER.strip()}`); move it away or choose another file")
+                    f" line is not `{header().strip()}`); move it away or choose another file")
             end = file.seek(0, os.SEEK_END)
             whole = _after_last_newline(file, end)
             if whole < end:
@@ -199,16 +222,19 @@ class JobWriter:
     def _widen(self) -> None:
         """Give a file of an older vrm the columns that it lacks, empty ones."""
         with open(self.path, "rb") as file:
-            first = file.readline()
-            lacking = HEADER.count(",") - first.count(b",")
-            if not lacking:
+            before = file.readline().decode().rstrip("\n").split(",")
+            wanted = [*NAMES, *added_names()]
+            self._gone = [name for name in before if name not in wanted]
+            names = [*wanted, *self._gone]
+            if names == before:
                 return
+            places = [before.index(name) if name in before else -1 for name in names]
             new = f"{self.path}.{os.getpid()}.new"
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
                 with open(handle, "wb") as wider:
-                    wider.write(HEADER.encode())
-                    wider.writelines(line[:-1] + b"," * lacking + b"\n" for line in file)
+                    wider.write(f"{','.join(names)}\n".encode())
+                    wider.writelines(_rearranged(line, places) for line in file)
                     wider.flush()
                     os.fchmod(handle, os.fstat(file.fileno()).st_mode & 0o777)
                     os.fsync(handle)
@@ -218,8 +244,22 @@ class JobWriter:
                 raise
 
 
-_HEADERS = {(",".join(NAMES[:count]) + "\n").encode() for count in range(len(FIRST), len(NAMES) + 1)}
-"""The first lines of files that are continued: columns were only ever added behind the others."""
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+
+
+def _continues(first: bytes) -> bool:
+    """Whether a file with this first line is continued: vrm's columns were only ever added behind the others, and
+    those of extensions are behind them."""
+    names = first.decode("utf-8", "replace").rstrip("\n").split(",")
+    known = next((at for at, name in enumerate(names) if name not in NAMES), len(names))
+    return (known >= len(FIRST) and tuple(names[:known]) == NAMES[:known] and len({*names}) == len(names)
+            and all(name not in NAMES and _NAME.fullmatch(name) for name in names[known:]))
+
+
+def _rearranged(line: bytes, places: list[int]) -> bytes:
+    """A line with its cells in other places, -1 for an empty one. Its text stays as it is."""
+    cells = cells_of(line[:-1])
+    return b",".join([cells[at] if at >= 0 else b"" for at in places]) + b"\n"
 
 
 def _after_last_newline(file: Any, end: int) -> int:

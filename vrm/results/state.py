@@ -77,7 +77,7 @@ REQUIRED = tuple(each.shown for each in TABLE if each.shown and each.always
 JOB: Mapping[str, Any] = {
     **{each.shown: each.plain_default for each in TABLE
        if each.shown and each.shown not in REQUIRED},
-    "held": False, "late": False, "lacks": "", "after": "", "why": ""}
+    "held": False, "late": False, "lacks": "", "after": "", "why": "", "more": {}}
 """What a job has of which a state says nothing."""
 
 
@@ -130,6 +130,12 @@ def _amounts(value: Any) -> bool:
         list_of(number)(each) and len(each) == 2 for each in value.values())
 
 
+def _added(value: Any) -> bool:
+    """Values of fields of extensions, by name."""
+    return mapping(value) and all(map(line, value)) and all(
+        line(each) or number(each) or flag(each) for each in value.values())
+
+
 _SHOWN: Mapping[str, Check] = {each.shown: each.kind.plain_sound for each in TABLE if each.shown}
 _JOB: Mapping[str, Check] = {
     **{key: _SHOWN[key] for key in REQUIRED}, "submit": number,
@@ -138,7 +144,7 @@ _RUNNING: Mapping[str, Check] = {"start": number, "expected_end": number, "nodes
 _JOB_MAY: Mapping[str, Check] = {
     **_SHOWN, "id": count, "ids": _ranges, "indices": _ranges, "binding": line, "held": flag,
     "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number, "devices": line,
-    "extra": number}
+    "extra": number, "more": _added}
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "emulated": flag,
     "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),

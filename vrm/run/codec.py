@@ -7,11 +7,13 @@ from typing import Any
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model import Cluster, Job, Node, Placement, placement_forms
-from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
+from vrm.model.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
 from vrm.model.kinds import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.ranges import fold, numbers
+from vrm.system.plugins import PluginError
+from vrm.workload.added import added
 
 Record = dict[str, Any]
 Own = Sequence[tuple[Dependency, ...]]
@@ -21,7 +23,7 @@ _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                          for each in TABLE if each.kept in kept and each.record]
                         for kept in (OF_JOB, OF_DETAILS))
 _VALUES = {each.record: (each.at, each.kind.of_record) for each in TABLE if each.record and each.kept != LINE}
-TEMPLATE_KEYS = _VALUES.keys()
+TEMPLATE_KEYS = {*_VALUES, "more"}
 """The keys of a journal record with which a job is made; it also has an id and a time of submission."""
 
 
@@ -36,6 +38,9 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), 
             if always or value != default:
                 record[key] = convert(value) if convert is not None else value
         of = details
+    if job.more:
+        record["more"] = {f"{ADDED[word].package}:{word}": ADDED[word].kind.to_record(value)
+                          for word, value in job.more.items()}
     if indices:
         record["array"] = fold(indices)
     if own:
@@ -68,6 +73,9 @@ def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
             if key in _VALUES:
                 at, convert = _VALUES[key]
                 values[at] = convert(value)
+        for key, value in record.get("more", {}).items():
+            word = key.partition(":")[2]
+            values[word] = ADDED[word].kind.of_record(value)
         job, details = made(values, record["id"], record["submit"])
         if len(_templates) == MOST_TEMPLATES:
             _templates.clear()
@@ -76,6 +84,33 @@ def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
         return [job], details, ()
     indices = numbers(record["array"])
     return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
+
+
+class Missing(str):
+    """A fault of a record that is right, and that an extension has written which is not there."""
+
+
+def missing(what: str, package: str) -> str:
+    """The fault of a record of an extension: `what` it says, and the package that adds it."""
+    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the "
+                   "same command again")
+
+
+def more_fault(more: Any) -> str:
+    """Why the values of the fields of extensions in a job's record cannot be read; "" where they can."""
+    if type(more) is not dict:
+        return "more is wrong"
+    for key, value in more.items():
+        package, _, word = key.partition(":")
+        try:
+            field = added(word)
+        except PluginError as error:
+            return str(error)
+        if field is None or field.package != package:
+            return missing(f"a job has the field `{word}`", package)
+        if not field.kind.sound(value):
+            return f"{word} is wrong"
+    return ""
 
 
 def own_of(record: Record) -> Own:

@@ -21,7 +21,7 @@ from vrm.model import Job
 from vrm.model.job import Details
 from vrm.model.ranges import numbers
 from vrm.run import journal_check as check
-from vrm.run.codec import jobs_of
+from vrm.run.codec import jobs_of, more_fault
 from vrm.run.journal_check import EndRecord, JournalError, Record
 from vrm.system.files import naming, open_own
 
@@ -305,8 +305,8 @@ class Alone(NamedTuple):
 
 
 def alone(path: Path, job_id: int) -> Alone | None:
-    """What became of a job; None where there is none. It looks at this job alone, which is fast in a run of any
-    length. JournalError as of `read`."""
+    """What became of a job; None where there is none, or where it has a field of an extension that is not there. It
+    looks at this job alone, which is fast in a run of any length. JournalError as of `read`."""
     found: tuple[Job, Details] | None = None
     end: EndRecord | None = None
     is_held = waits = False
@@ -316,6 +316,8 @@ def alone(path: Path, job_id: int) -> Alone | None:
         jobs_in = len(numbers(record.get("array", "0"))) if event == "job" else 0
         came += jobs_in
         if first <= job_id < first + jobs_in:
+            if more_fault(record.get("more", {})):
+                return None
             jobs, details, _ = jobs_of({**record, "id": job_id, "array": "0"})
             found, waits, is_held, end = (jobs[0], details), True, details.held, None
         elif first != job_id:

@@ -16,7 +16,7 @@ from vrm.model import JobState, shapes
 from vrm.model.fields import TABLE
 from vrm.model.kinds import name_sound
 from vrm.model.rules import checks
-from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, own_sound, template_key
+from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -31,6 +31,7 @@ class JournalError(ValueError):
 
     def __init__(self, path: str | os.PathLike[str], line: int, what: str) -> None:
         super().__init__(f"{os.fspath(path)}:{line}: {what}")
+        self.missing = isinstance(what, Missing)  # it is not damaged: an extension is not there
 
 
 # ------------------------------------------------------------------------------------ values
@@ -123,6 +124,7 @@ WANTED: dict[str, dict[str, Check]] = {
     "grown": {"id": count, "cores": _cores, "width": positive, "time": number},
     "unreserve": {"reservation": positive, "reason": text, "time": number},
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
+    "part": {"part": line, "package": line, "what": line, "values": mapping, "time": number},
     "finished": {},
 }
 WANTED["revise"] = WANTED["job"]
@@ -212,6 +214,9 @@ def fault(record: Record) -> str:
     if wrong:
         return f"{event}: {wrong}"
     if known and known not in _sound:
+        wrong = more_fault(record["more"]) if "more" in record else ""
+        if wrong:
+            return wrong
         if len(_sound) == MOST_TEMPLATES:
             _sound.clear()
         _sound.add(known)

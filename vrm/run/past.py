@@ -17,11 +17,12 @@ from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import journal_check, lending
 from vrm.run.book import LINE
-from vrm.run.codec import MOST_TEMPLATES, jobs_of, own_of
+from vrm.run.codec import MOST_TEMPLATES, jobs_of, missing, own_of
 from vrm.run.journal import START
 from vrm.run.journal_check import STATES, EndRecord, JournalError, Record, StartRecord
 from vrm.run.lines import Lines
 from vrm.run.state import SAID, State
+from vrm.system import plugins
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -38,6 +39,7 @@ class Past:
     `placement_fault` checks that of any job. `rooms` are, by lender and borrower, the
     records of the start of jobs that have lent cores, and of the manager then. `lines` are those of the queue file,
     `of_file` their jobs in the order in which they came, `by_command` those of each command file.
+    `parts` are the events of parts of the manager that extensions add, by the part: what happened, and its values.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -64,6 +66,7 @@ class Past:
         self.unchecked: dict[int, int] = {}  # by running job the line of its start, for `check_placements`
         self.placements: dict[str, Record] = {}
         self.lines = Lines()
+        self.parts: dict[str, list[tuple[str, Record]]] = {}
 
     @property
     def jobs(self) -> dict[int, Job]:
@@ -266,6 +269,19 @@ def _lend_in(*phases: str) -> Fault:
     return fault
 
 
+def _part_is_there(past: Past, record: Record) -> str:
+    """Fault of an event of an extension's part: that is not there, or of another package."""
+    name = record["part"]
+    if name in past.parts:
+        return ""
+    try:
+        found = plugins.find("vrm.parts", name)
+    except plugins.PluginError as error:
+        return str(error)
+    there = found is not None and found.package == record["package"]
+    return "" if there else missing(f"an event of the part `{name}`", record["package"])
+
+
 # What an event changes.
 
 
@@ -450,6 +466,11 @@ def _grown(past: Past, record: Record) -> None:
 @event("rules")
 def _rules(past: Past, record: Record) -> None:
     past.rules = record
+
+
+@event("part", _part_is_there)
+def _part(past: Past, record: Record) -> None:
+    past.parts.setdefault(record["part"], []).append((record["what"], record["values"]))
 
 
 @event("finished")

@@ -102,7 +102,7 @@ class Run:
     def wake(self, now: float) -> float:
         """When the next step is due although nothing may happen by then, in seconds."""
         time, cluster = self.scheduler.wake(now), self.state.cluster
-        if cluster.calendar or cluster.budget is not None:
+        if cluster.calendar or cluster.constraints:
             time = min(time, self.scheduler.boundary(now, cluster))
         return time
 

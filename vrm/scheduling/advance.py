@@ -106,7 +106,7 @@ def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: Placement
 
 def changes(ends: Sequence[tuple[float, int]], boundaries: Sequence[float]) -> Iterator[tuple[float, int | None]]:
     """When more may be free than before, in order: the ends of running jobs (time, id), and the
-    boundaries of reservations and of a cap on power (time, None)."""
+    boundaries of reservations and of constraints (time, None)."""
     at = 0
     for end, job_id in ends:
         while at < len(boundaries) and boundaries[at] < end:

@@ -12,14 +12,15 @@ from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
-from vrm.model.rules import KEYS, WORDS, Rules
+from vrm.model.rules import KEYS, KINDS, WORDS, Rules
+from vrm.scheduling.added_keys import values
+from vrm.scheduling.constrained import CONSTRAINTS, constrained, constraint
 from vrm.scheduling.dispatchers import make_backfilling, with_order
 from vrm.scheduling.custom import make_policy, placement_of
 from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.ordering import Ordering, make_ordering, own_ordering
 from vrm.scheduling.own_dispatcher import own_dispatcher
-from vrm.scheduling.power_cap import check_energy, under_cap
 from vrm.scheduling.registry import PolicyError, own_name
 from vrm.scheduling.scheduler import Scheduler
 
@@ -40,7 +41,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     The policies of the rules are names, as the configuration has them, or the objects that they stand for: an
     `Ordering` or a function `utility(job, now, nodes)`, an object with `schedule(step)`, a
     function `policy(cluster, heatmap)`. `heatmap` orders nodes under the policy strip. `declared` are classes of
-    energy of nodes that are not in the machine now. The machine gets its budget of power.
+    energy of nodes that are not in the machine now. The machine gets the constraints of the rules.
 
     Raises RulesError, which says each field that is wrong, and PolicyError for values that no field can have.
     """
@@ -53,8 +54,14 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     policy = wrong.unless("policy", _placement, rules, machine, heatmap, AUTO)
     if rules.node_order != AUTO:
         policy = policy and wrong.unless("node_order", _placement, rules, machine, heatmap, rules.node_order)
-    policy = policy and wrong.unless("power_cap", under_cap, policy, rules.power_cap, machine)
-    wrong.unless("energy" if machine.programs else "backfill", check_energy, dispatcher, machine, declared)
+    constraints = []
+    if rules.power_cap:
+        constraints.append(wrong.unless("power_cap", constraint, "PowerCap", rules.power_cap, machine))
+    for name, value in (wrong.unless("extensions", values, rules.extensions) or {}).items():
+        if CONSTRAINTS.knows(name):
+            constraints.append(wrong.unless("extensions", constraint, name, value, machine))
+    policy = policy and constrained(policy, filter(None, constraints), machine)
+    wrong.unless("energy" if machine.programs else "backfill", _check_energy, dispatcher, machine, declared)
     if not 0 <= rules.interval < math.inf:
         wrong["interval"] = f"interval={rules.interval!r}: give seconds from 0 on"
     scheduler: Scheduler | None = None if wrong else wrong.unless(
@@ -72,6 +79,8 @@ def checked(rules: Rules) -> Rules:
         queues = Queues.of(rules.queues)
     except (TypeError, ValueError) as error:
         raise PolicyError(f"queues: {error}; give keys such as {{'debug': {{'max_running': 2}}}}") from None
+    if not KINDS["keys"](rules.extensions):
+        raise PolicyError(f"extensions: expected JSON such as {KEYS['extensions'].example}, got {rules.extensions!r}")
     for name, key in KEYS.items():
         if key.kind in WORDS and getattr(rules, name) not in WORDS[key.kind]:
             raise PolicyError(f"{name}: expected {' or '.join(WORDS[key.kind])}, got {getattr(rules, name)!r}")
@@ -113,3 +122,20 @@ def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: A
         raise PolicyError(f"node_order={order!r}: your own policy sets the order of nodes")
     return placement_of(own_name(policy), policy(machine, heatmap), machine,
                         f"policy={policy!r}: give a name, or a function that gives an object with `nodes` and `place`")
+
+
+def _check_energy(dispatcher: Dispatcher | None, cluster: Cluster, declared: Iterable[str] = ()) -> None:
+    """Raise PolicyError where what was measured of programs is of other classes than the cluster has (or those
+    that are `declared`, of nodes that may be elsewhere), or a dispatcher that goes by it has nothing to go by."""
+    here = sorted({*declared, *(one.node.power.name for one in cluster.classes if one.node.power is not None)})
+    programs = cluster.programs
+    if programs and not programs.classes & set(here):
+        there = ", ".join(sorted(programs.classes))
+        raise PolicyError(
+            f"Energy: the nodes are of the class(es) {', '.join(here)}, the database has {there}: correct "
+            "Name in the Energy of the node classes, or measure there (vrm energy measure)" if here else
+            f"Energy: no node has a class, the database has {there}: write Energy: {{Name: ...}} into the "
+            "classes of the machine file, or into NodeClasses")
+    if dispatcher is not None and dispatcher.by_energy and not programs:
+        raise PolicyError(f"backfilling {dispatcher.name.split()[0]} goes by what was measured of programs: name the "
+                          "database (Energy: {Database: FILE}, or --energy FILE; docs/how-to/energy.md)")

@@ -221,7 +221,7 @@ class PoolProfile:
         self.times = [now]
         self.pools: list[Pool] = [cluster.what_if()]
         self.pools[0].at = now
-        self._left: list[tuple[float, float] | None] = [None]  # of each step; None: to be counted
+        self._left: list[float | None] = [None]  # the room of each step; None: to be counted
         # Not where jobs of a policy by lanes run still: what one of them gives back depends on its neighbour.
         follows = by_node(policy) and not (cluster.busy0 or cluster.busy1)
         self._nodes = NodeTimes(now, self.pools[0]) if follows else None
@@ -236,9 +236,8 @@ class PoolProfile:
         self._boundaries = frozenset(cluster.boundaries(now))  # there, too, a job may begin to fit
         for time in self._boundaries:
             self._step_at(time)
-        # Where nodes differ, what a job draws may depend on where it is: it may fit with less room alone.
-        self._even = cluster.budget is None or len({(one.node.cores, one.node.power)
-                                                    for one in cluster.classes}) == 1
+        # Where nodes differ, what a job takes may depend on where it is: it may fit with less room alone.
+        self._even = all(each.uniform() for each in cluster.constraints)
 
     def copy(self, cluster: Cluster) -> PoolProfile:
         """An independent copy, for a copy of the cluster."""
@@ -295,9 +294,8 @@ class PoolProfile:
             begin, end = slot.time, slot.time + job.expected
             pools = self._steps(begin, end)
             before = pools[0].busy_cores if pools else 0
-            power = pools[0].power(job, slot.placement) if pools and pools[0].budget is not None else None
             for pool in pools:
-                pool.take(job, slot.placement, slot.time, power)
+                pool.take(job, slot.placement, slot.time)
             self._note(pools, before, job, slot.placement, begin, end, -1)
 
     def give(self, job: Job, slot: Slot) -> None:
@@ -328,11 +326,12 @@ class PoolProfile:
         end of the job or `limit`, from which on it has its `own` place: ascending. What can be counted is
         looked at first; the rest node by node, where the policy says what that is. Else, where the job
         did not fit at a step that was given, a step at which it cannot run is looked at once."""
-        times, policy, needs, size = self.times, self.policy, job.watts * 1000, self.policy.size(job)
+        times, policy, size = self.times, self.policy, self.policy.size(job)
         spans: list[Span] | None = None
         if self._nodes is not None and (sought := wants(policy, job)) is not None:
             spans = self._nodes.starts(sought, job, times[0], limit, own.node_set if own is not None else 0)
         first = at = asked = turn = 0
+        bound = bool(self.pools[0].constraints)
         while first < len(times) and times[first] < limit:
             if spans is not None:
                 turn = bisect.bisect_left(spans, times[first], turn, key=itemgetter(1))
@@ -344,8 +343,8 @@ class PoolProfile:
                     continue
             end = min(times[first] + job.expected, limit)
             while at < len(times) and times[at] < end:
-                left = self._left[at] or self._count(at)
-                if needs > left[0] or size > left[1]:
+                left = self._left[at]
+                if size > (self._count(at) if left is None else left) or (bound and not self._allows(job, at)):
                     first = at = at + 1
                     break
                 at += 1
@@ -364,12 +363,15 @@ class PoolProfile:
         return next((at for at in range(end - 1, begin - 1, -1)
                      if not passes(self.policy, job, self.pools[at])), none)
 
-    def _count(self, at: int) -> tuple[float, float]:
-        """What a step leaves at its beginning: milliwatts under a cap, and room as far as it is counted."""
+    def _allows(self, job: Job, at: int) -> bool:
+        """Whether constraints allow a job at the beginning of a step, as far as is known without its place."""
         pool = self.pools[at]
-        power = math.inf if pool.budget is None else pool.budget.room(pool.at, pool.at)
-        room = self.policy.room(pool)
-        self._left[at] = found = power, math.inf if room is None else room
+        return all(each.allows(job, None, pool.at, pool.at) for each in pool.constraints)
+
+    def _count(self, at: int) -> float:
+        """The room that a step leaves, as far as it is counted."""
+        room = self.policy.room(self.pools[at])
+        self._left[at] = found = math.inf if room is None else room
         return found
 
     def _free_throughout(self, job: Job, first: int) -> Pool | None:
@@ -377,8 +379,8 @@ class PoolProfile:
         pool, policy, nodes = self.pools[first], self.policy, self._nodes
         end = self.times[first] + job.expected
         others = self.pools[first + 1:bisect.bisect_left(self.times, end)]
-        # What a job draws may depend on where it is: then with less room it may have another place.
-        guessed = pool.budget is not None and not job.watts
+        # What a job takes may depend on where it is: then with less room it may have another place.
+        guessed = any(each.depends(job) for each in pool.constraints)
         if nodes is not None and not guessed and (sought := wants(policy, job)) is not None:
             pool = pool.what_if()
             pool.keep_common(*others, nodes=False)

@@ -119,7 +119,7 @@ class Scheduler:
             return []
         starts: list[Start] = []
         policy = self.policy
-        if cluster.budget is not None:
+        if cluster.constraints:
             cluster.pass_time(now)
         if cluster.calendar:
             policy = self.policy_on(cluster, now)
@@ -162,7 +162,7 @@ class Scheduler:
         return self.dispatcher.wake(now)
 
     def boundary(self, now: float, cluster: Cluster) -> float:
-        """When the next advance reservation begins or ends, or the cap on power changes; infinity
+        """When the next advance reservation begins or ends, or a constraint changes; infinity
         with an interval, whose next tick sees it."""
         return math.inf if self.interval else min(cluster.boundaries(now), default=math.inf)
 

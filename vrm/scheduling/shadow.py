@@ -26,7 +26,7 @@ WALLTIME: Lasts = attrgetter("walltime")
 class Shadow:
     """The earliest start of a job that does not fit now, from the ends of running jobs; no earlier than `least`.
 
-    A running job past its end counts as ending now. Where there are advance reservations or a cap on power, the job
+    A running job past its end counts as ending now. Where there are advance reservations or constraints, the job
     may also start at one of their boundaries. `time` is infinite when the job does not fit even then (nodes are down).
     Another job may start now if it ends by `time`, or leaves this one what it needs then. Where counts say all, that
     is `spare`; else `pool` has what is free just before `time`. `ends`: by default the expected ones; `lasts`: how long

@@ -177,7 +177,7 @@ class Simulator:
             self._handle(now)
             self._turn(now)
             yield now
-        whole = self.cluster.up == (1 << len(self.cluster.nodes)) - 1 and self.cluster.budget is None
+        whole = self.cluster.up == (1 << len(self.cluster.nodes)) - 1 and not self.cluster.constraints
         if self.queue.jobs and self.end == math.inf and whole:
             raise PolicyError(f"the placement policy accepted {len(self.queue)} job(s) that it cannot start even on an "
                               "empty machine")

@@ -6,38 +6,29 @@ import codecs
 import functools
 import gzip
 import os
-import re
 import shutil
 import stat
 import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import (TYPE_CHECKING, Any)
-from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
 
-from vrm.model.amounts import MEMORY
 from vrm.model.fields import made
 from vrm.model.job import PLAIN, Job, resolved
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins
+from vrm.workload.added import load_all
 from vrm.workload.columns import LONGEST
-from vrm.workload.eurora import EuroraTrace
-from vrm.workload.eurora import is_trace as is_eurora
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import LineError, QueueLine, parse_line
-from vrm.workload.pbs_log import PbsLog, is_log
 from vrm.workload.replay import replay
 from vrm.workload.rows import Rows
-from vrm.workload.sacct import SacctDump, is_dump
 from vrm.workload.submission import Submission
-from vrm.workload.table import TableWorkload, is_table
 from vrm.workload.swf import FIELDS, LARGEST_ID, NEEDED, Selection, Trace, TraceError
-
-if TYPE_CHECKING:
-    from vrm.workload.mixed import Model
 
 
 class WorkloadError(ValueError):
@@ -175,6 +166,7 @@ class RecordedRun:
 
     def _rows(self) -> Iterator[JobRow]:
         """The rows, with errors that name what the user has named."""
+        load_all()
         try:
             for row in read_jobs(self.path):
                 times = (row.submit, row.start or 0, row.end or 0, row.walltime)
@@ -188,72 +180,34 @@ class RecordedRun:
             raise WorkloadError(str(error).replace(str(self.path), self.name)) from error
 
 
-SYNTHETIC = "lublin:"
+class DrawnWorkload(Protocol):
+    """A workload that is drawn, as of `lublin:256:5000`: gives its jobs each time it is gone through."""
 
-
-class SyntheticWorkload:
-    """Jobs drawn by the model of Lublin and Feitelson: `lublin:PROCESSORS:JOBS`, or with `:SEED`
-    (0 unless given); the same text is the same workload for ever.
-
-    Submission times are divided by the rules' `load`. Raises WorkloadError for another form.
-    """
-
-    header: dict[str, str] = {}
-    unix_start: int | None = None
-
-    def __init__(self, text: str, rules: Selection = Selection()) -> None:
-        found = re.fullmatch(SYNTHETIC + r"([0-9]+):([1-9][0-9]*)(?::([0-9]+))?", text)
-        if not found:
-            raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
-                                "lublin:256:5000")
-        from vrm.workload.lublin import Lublin
-        processors, jobs, seed = (int(number or 0) for number in found.groups())
-        try:
-            self._model = Lublin(processors)
-        except ValueError as error:
-            raise WorkloadError(f"`{text}`: {error}") from error
-        self._jobs, self._seed = jobs, seed
-        self.processors: int | None = processors
-        self.rules = rules
-        self.taken = self._drawn = 0
-        self.dirt: dict[str, int] = {}
-
-    @property
-    def read(self) -> float:
-        """The share of the jobs that have been drawn (0 to 1)."""
-        return self._drawn / self._jobs
+    header: dict[str, str]
+    processors: int | None
+    unix_start: int | None
+    taken: int
+    dirt: dict[str, int]
 
     def __iter__(self) -> Iterator[Submission]:
-        self.taken = self._drawn = 0
-        for one in self._model.jobs(self._jobs, self._seed):
-            self._drawn += 1
-            if not self.rules.wants(one.job.id, one.job.submit):
-                continue
-            if self.rules.jobs is not None and self.taken >= self.rules.jobs:
-                return
-            self.taken += 1
-            if self.rules.load != 1:
-                one = one._replace(job=one.job.but(submit=one.job.submit / self.rules.load))
-            yield one
+        """The jobs in the order of their submission."""
+        ...
 
 
-Workload = Trace | QueueWorkload | RecordedRun | SyntheticWorkload | Rows
-
-FORMS: Sequence[tuple[Callable[[str], bool], type[Rows]]] = (
-    (is_dump, SacctDump), (is_log, PbsLog), (is_eurora, EuroraTrace), (is_table, TableWorkload))
-"""Tables and logs by what their first line tells."""
+Workload = Trace | QueueWorkload | RecordedRun | Rows | DrawnWorkload
 
 
 def open_workload(path: str | Path, rules: Selection = Selection(),
                   speedups: Speedups | None = None) -> Workload:
-    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, a dump of sacct, an accounting
-    log of PBS, a table (see `FORMS`), or else a queue file; or a synthetic one, for a text that begins
-    with `lublin:`. A pipe is read to its end first.
+    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, one of the formats that extensions add
+    (`vrm.formats`), or else a queue file; or one that an extension draws (`vrm.workloads`), for a text that begins
+    with its name and a colon. A pipe is read to its end first.
 
     Raises WorkloadError when it cannot be read.
     """
-    if str(path).startswith(SYNTHETIC):
-        return SyntheticWorkload(str(path), rules)
+    drawn = _drawn(str(path), rules)
+    if drawn is not None:
+        return drawn
     path, name = Path(path), str(path)
     try:
         spool = _spooled(path)
@@ -317,8 +271,8 @@ def _workload(path: Path, name: str, start: bytes, rules: Selection,
     first = next((line for line in text.splitlines()
                   if line.strip() and not line.startswith(("#", ";"))), "")
     is_trace = name.endswith((".swf", ".swf.gz"))
-    for tells, form in FORMS if is_trace else (*FORMS, *_forms_of_packages()):
-        if tells(first):
+    for form in _forms(packages=not is_trace):
+        if form.tells(first):
             return form(path, rules, name)
     rows = [line for line in text.splitlines()
             if line.strip() and not line.lstrip().startswith((";", "#"))]
@@ -344,13 +298,35 @@ def _check_text(name: str, start: bytes) -> None:
                             f"`tr '\\r' '\\n' < {name} > NEW`")
 
 
+def is_drawn(text: str) -> bool:
+    """Whether a text such as `lublin:256:5000` names a workload that an extension draws, and not a file."""
+    name, colon, _ = text.partition(":")
+    return bool(colon) and name.isidentifier() and not os.path.exists(text) and (
+        plugins.find("vrm.workloads", name) is not None)
+
+
+def _drawn(text: str, rules: Selection) -> DrawnWorkload | None:
+    """The workload that an extension draws; None where none has this name."""
+    try:
+        if not is_drawn(text):
+            return None
+        found = plugins.find("vrm.workloads", text.partition(":")[0])
+        assert found is not None  # as `is_drawn` says
+        made: DrawnWorkload = plugins.load(found)(text, rules)
+    except plugins.PluginError as error:
+        raise WorkloadError(str(error)) from error
+    return made
+
+
 @functools.cache
-def _forms_of_packages() -> Sequence[tuple[Callable[[str], bool], type[Rows]]]:
-    """The workload formats of installed packages, as FORMS has vrm's: classes with a `tells(line)`, which is asked with
-    the first line of a file."""
-    found: list[Any] = []
-    plugins.use("vrm.formats", (), found.append)
-    return [(form.tells, form) for form in found]
+def _forms(packages: bool) -> Sequence[type[Rows]]:
+    """The workload formats that extensions add, with those of installed `packages` or without: classes with a
+    `tells(line)`, which is asked with the first line of a file."""
+    if not packages:
+        return [plugins.load(plugin) for plugin in plugins.own("vrm.formats")]
+    found: list[type[Rows]] = []
+    plugins.use("vrm.formats", (), lambda plugin, form: found.append(form))
+    return found
 
 
 def _is_row(line: str) -> bool:
@@ -377,28 +353,6 @@ def _check_queue(name: str, text: str) -> None:
             wrong = wrong or f"{name}:{number}: {error}"
     if wrong:
         raise WorkloadError(f"{wrong}. No line of it names a job; name {WANTED}")
-
-
-YEAR = "eurora-year"
-"""The name of the model of `vrm.workload.eurora_year`."""
-
-
-def model_of(workload: str, machine: str | None = None) -> tuple[Model, list[Submission]]:
-    """The model of a workload, and its jobs (none of a model that has a name). Of a `machine` file memory
-    and resources count. Raises WorkloadError, ConfigError and others of `ERRORS`."""
-    if workload == YEAR:
-        from vrm.workload.eurora_year import model
-        return model(), []
-    names: frozenset[str] = frozenset()
-    if machine is not None:
-        from vrm.config.machine import read_machine
-        names = frozenset(name for node in read_machine(machine).nodes for name in node.resources)
-    source = open_workload(workload, Selection(memory=MEMORY in names, resources=names, keep_estimates=True))
-    jobs = list(source)
-    if not jobs:
-        raise WorkloadError(f"{workload}: no job of it ran, so no model can be fitted")
-    from vrm.workload.mixed import fit
-    return fit(jobs, source.unix_start), jobs
 
 
 ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)

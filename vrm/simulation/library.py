@@ -21,7 +21,9 @@ from vrm.model.machine import Machine
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
+from vrm.results.added import load_columns
 from vrm.results.efficiency import Efficiency
+from vrm.results.job_columns import COMPUTED
 from vrm.results.sharing import Sharing
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
@@ -39,6 +41,7 @@ from vrm.simulation.outcome import Bookings, Outcome
 from vrm.simulation.recorded_lends import WithLends
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
+from vrm.workload.added import load_all
 from vrm.workload.malleable import Hybrid
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
@@ -152,12 +155,15 @@ class _Simulation:
             scheduler.dispatcher = WithLends(scheduler.dispatcher, tuple(self.timetable.lends))
         if self.speedups is not None or scheduler.dispatcher.lends:
             self.speeds = CoRunning(cluster, self.speedups, self.rules.shared_speed == "ideal")
-        self.powered = bool(cluster.programs) or cluster.budget is not None or any(
+        self.powered = bool(cluster.programs) or bool(self.rules.power_cap) or any(
             one.node.power is not None for one in cluster.classes)
         asked = getattr(getattr(self.source, "rules", None), "memory", False)
         more = getattr(self.source, "says_more", asked or (
             self.source is self.workload and bool(cluster.left or cluster.licences)))
-        self.more = more or self.expectations is not None or self.powered or self.sharing is not None
+        if record.out is not None:
+            load_all()
+            load_columns()
+        self.more = more or bool(COMPUTED) or self.expectations is not None or self.powered or self.sharing is not None
 
     def run(self, progress: Progress | None) -> Outcome:
         """Carry it out."""

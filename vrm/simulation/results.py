@@ -20,8 +20,8 @@ from vrm.model.placement_forms import to_values
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results import sharing
-from vrm.results.job_columns import more_cells
-from vrm.results.jobs import JobRow, fields_of
+from vrm.results.job_columns import added_names, more_cells
+from vrm.results.jobs import JobRow, added_cells, fields_of
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
 from vrm.results.summary import JobArrays, Moments, summarise
@@ -139,15 +139,24 @@ class Results(Recorder):
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, to_values(booking.placement.at_start))
-            self._rows.append(row if self._details is None else
-                              (*row, more_cells({
-                                  **self._said(job), "devices": self._text.devices(booking.placement),
-                                  **(columns_of(self._drawn[-1]) if self._programs is not None else {}),
-                                  **sharing.columns(booking, end)})))
+            self._rows.append(row if self._details is None else (*row, self._more_cells(booking, start, end, status)))
             if len(self._rows) >= BATCH:
                 self._hand_over()
         if self._evalys is not None:
             self._evalys.write(booking, end, status)
+
+    def _more_cells(self, booking: Booking, start: Start, end: float, status: str) -> str:
+        """The columns behind `reason` of a job that has ended."""
+        job, placement = booking.job, booking.placement
+        more = {**self._said(job), "devices": self._text.devices(placement),
+                **(columns_of(self._drawn[-1]) if self._programs is not None else {}),
+                **sharing.columns(booking, end)}
+        if not added_names():
+            return more_cells(more)
+        nodes, cores = self._text.columns(placement.at_start)
+        return more_cells(more) + added_cells(JobRow(
+            job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime, status, exclusive=job.exclusive,
+            backfilled=start.backfilled, nodes=nodes, cores=cores, binding="unbound", **more))
 
     def refused(self, job: Job, reason: str) -> None:
         """A job can never run on this machine."""

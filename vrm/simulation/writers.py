@@ -22,7 +22,7 @@ from vrm.model.core_share import cores_of
 from vrm.model.node import Node
 from vrm.model.placement import CoreLayout, Placement
 from vrm.model.placement_forms import Values, of_values, width_of
-from vrm.results.job_columns import HEADER, SIMULATED, pattern, places_cell, seconds_text, TextCells
+from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, seconds_text, TextCells
 from vrm.results.places import PlacementText
 from vrm.simulation.placing import Placer
 
@@ -60,7 +60,7 @@ class JobLines:
         self.text = PlacementText(nodes)
         self._layout = CoreLayout(nodes)
         self.apps = TextCells()
-        out.write(HEADER if more else SIMULATED)
+        out.write(header() if more else SIMULATED)
 
     def write(self, rows: Iterable[Any]) -> None:
         """Write rows, or lines that are made already."""

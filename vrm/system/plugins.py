@@ -28,8 +28,11 @@ GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
-    "vrm.formats": "workload format", "vrm.commands": "command", "vrm.options": "option",
-    "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system"}
+    "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
+    "vrm.commands": "command", "vrm.options": "option",
+    "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
+    "vrm.keys": "configuration key", "vrm.constraints": "constraint on starts", "vrm.columns": "column of jobs.csv",
+    "vrm.objectives": "objective of advice"}
 """The groups of entry points, and what one of each is."""
 
 DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"
@@ -109,13 +112,13 @@ def load(plugin: Plugin) -> Any:
     try:
         found = functools.reduce(getattr, name.split("."), import_module(module))
     except Exception as error:  # it is somebody else's program, which may raise anything
-        raise _failed(plugin, error) from error
+        raise failed(plugin, error) from error
     if not callable(found):
         raise PluginError(f"{plugin.origin} is not callable; update or uninstall {plugin.package}")
     return found
 
 
-def use(group: str, taken: Container[str], enter: Callable[[Any], object]) -> None:
+def use(group: str, taken: Container[str], enter: Callable[[Plugin, Any], object]) -> None:
     """Load and `enter` all that extensions add to a group, vrm's own first, but what has one of the names that are
     `taken`. Of what cannot be used, a line is printed on standard error."""
     for plugin in (*own(group), *installed(group)):
@@ -125,9 +128,9 @@ def use(group: str, taken: Container[str], enter: Callable[[Any], object]) -> No
                 raise PluginError(trouble)
             made = load(plugin)
             try:
-                enter(made)
+                enter(plugin, made)
             except Exception as error:
-                raise _failed(plugin, error) from error
+                raise failed(plugin, error) from error
         except PluginError as error:
             print(f"vrm: {error}", file=sys.stderr)
 
@@ -144,7 +147,8 @@ def clash(plugin: Plugin, taken: Container[str]) -> str:
     return ""
 
 
-def _failed(plugin: Plugin, error: Exception) -> PluginError:
+def failed(plugin: Plugin, error: Exception) -> PluginError:
+    """The error for what a package's own program has raised."""
     return PluginError(f"{plugin.origin} failed: {type(error).__name__}: {error}; update or uninstall {plugin.package}")
 
 

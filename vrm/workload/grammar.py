@@ -28,11 +28,13 @@ from typing import Any, NoReturn
 from collections.abc import Mapping
 
 from vrm.model import shapes
-from vrm.model.fields import REQUEST, TABLE, Field
+from vrm.model.fields import ADDED, REQUEST, TABLE, Field
 from vrm.model.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.job import Request
 from vrm.model.ranges import numbers
+from vrm.system.plugins import PluginError
 from vrm.system.text import printable
+from vrm.workload.added import added
 
 LONGEST = 16384
 """Bytes of the longest line that is read."""
@@ -75,7 +77,7 @@ class QueueLine:
         """What it says of the job, by the attributes that keep it (see `vrm.model.fields.made`)."""
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
-                **{FIELDS[key].at: value for key, value in self.fields.items() if key != "each"},
+                **{field_of(key).at: value for key, value in self.fields.items() if key != "each"},
                 **({"each": self.items} if self.items else {})}
 
     def values_at(self, directory: str | Path) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class QueueLine:
         # `#x` would begin a comment; a quoted one does not.
         return " ".join([*map(shlex.quote, words),
                          *(f"{key}={shlex.quote(text)}" for key, value in self.fields.items()
-                           if not (self.items and key == "array") for text in FIELDS[key].kind.write(value))])
+                           if not (self.items and key == "array") for text in field_of(key).kind.write(value))])
 
 
 def _number(text: str) -> float:
@@ -171,19 +173,7 @@ def _understood(words: list[str]) -> QueueLine:
             if not is_field:
                 raise LineError(f"`{show(word)}` is after the key=value fields, but is not one; "
                                 f"quote a value with blanks: name='run 1'")
-            field = FIELDS.get(key)
-            if field is None:
-                _refuse_field(key)
-            read = _read(key, value, field)
-            if field.kind.repeated:
-                name, value = read
-                if name in fields.setdefault(key, {}):
-                    raise LineError(f"{key}: `{show(name)}` is given twice")
-                fields[key][name] = value
-            elif key in fields:
-                raise LineError(f"`{key}` is given twice")
-            else:
-                fields[key] = read
+            _take(fields, key, value)
         elif index == len(entries):
             raise LineError(f"`{show(word)}` is one column too many; the columns are {_names()}, for "
                             f"example `{EXAMPLE}`, and then key=value fields")
@@ -197,7 +187,7 @@ def _understood(words: list[str]) -> QueueLine:
         missing = [column for column in list(COLUMNS)[:2] if column not in values]
         raise LineError(f"{', '.join(missing)} missing; the columns are {_names()}, for example "
                         f"`{EXAMPLE}`")
-    asked = {FIELDS[key].at: value for key, value in fields.items() if FIELDS[key].kept == REQUEST}
+    asked = {FIELDS[key].at: value for key, value in fields.items() if key in FIELDS and FIELDS[key].kept == REQUEST}
     if asked:
         try:
             Request.of_fields(values["procs"], fields.get("cores", 1), False, asked)
@@ -205,6 +195,21 @@ def _understood(words: list[str]) -> QueueLine:
             raise LineError(str(error)) from None
     assumed = "seconds" not in values
     return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
+
+
+def _take(fields: dict[str, Any], key: str, value: str) -> None:
+    """Read a field, and enter it into those of the line."""
+    field = field_of(key)
+    read = _read(key, value, field)
+    if field.kind.repeated:
+        name, value = read
+        if name in fields.setdefault(key, {}):
+            raise LineError(f"{key}: `{show(name)}` is given twice")
+        fields[key][name] = value
+    elif key in fields:
+        raise LineError(f"`{key}` is given twice")
+    else:
+        fields[key] = read
 
 
 def _read(name: str, text: str, entry: Field) -> Any:
@@ -218,9 +223,23 @@ def _read(name: str, text: str, entry: Field) -> Any:
                         ) from None
 
 
+def field_of(key: str) -> Field:
+    """Return the field of this word, of vrm or of an extension. Raises LineError where there is none."""
+    field = FIELDS.get(key)
+    if field is None:
+        try:
+            field = added(key)
+        except PluginError as error:
+            raise LineError(str(error)) from error
+    if field is None:
+        _refuse_field(key)
+    return field
+
+
 def _refuse_field(key: str) -> NoReturn:
     close = get_close_matches(key, FIELDS, 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(FIELDS)}"
+    hint = f"did you mean `{close[0]}`?" if close else (
+        f"known are {', '.join([*FIELDS, *ADDED])}; if a package adds it, install that (`vrm plugins` lists them)")
     raise LineError(f"unknown field `{show(key)}`; {hint}")
 
 

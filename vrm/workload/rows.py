@@ -157,6 +157,11 @@ class Rows:
         """The error with the place."""
         return TraceError(f"{self.name}:{line}: {message}" if line else f"{self.name}: {message}")
 
+    @staticmethod
+    def tells(line: str) -> bool:
+        """Whether a file whose first line (but remarks and empty ones) is `line` is of this format."""
+        raise NotImplementedError
+
     def __iter__(self) -> Iterator[Submission]:
         self.taken, self.dirt, self.waited = 0, Counter(), {}
         rows = sorted(self.asked(), key=lambda one: one.submit)  # stable: then as they stand

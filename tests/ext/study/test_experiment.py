@@ -338,7 +338,7 @@ def test_examples_can_be_read(tmp_path: Path) -> None:
 
 
 def test_simulated_runs_on_the_nodes_of_a_machine_file(tmp_path: Path, capsys: Any) -> None:
-    log = Path(__file__).parents[2] / "workload" / "data" / "sacct.txt"
+    log = Path(__file__).parents[1] / "formats" / "data" / "sacct.txt"
     (tmp_path / "my.yaml").write_text("Classes:\n- {Count: 4, Sockets: 2, Cores: 16, Memory: 128G}\n- {Name: gpu, "
                                       "Cores: 16, Memory: 64G, Resources: {gpu: 2}, Features: [ib, ssd]}\n"
                                       "Licences: {ansys: 2}\n")

@@ -15,7 +15,7 @@ from conftest import mpirun_environment
 from vrm.live.launch.openmpi import find_mpirun
 from vrm.ext.study.experiment import matrix as matrices
 from vrm.ext.study.experiment.matrix import Matrix, MatrixError
-from vrm.workload.lublin import Lublin
+from vrm.ext.generate.lublin import Lublin
 
 POLICIES = [{"algorithm": "FCFS", "backfill": "none"}, {"algorithm": "FCFS", "backfill": "easy"},
             {"algorithm": "(q / t)**3 * n", "backfill": 2}]

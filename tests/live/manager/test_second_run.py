@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Site, wait_until
 
-from vrm.workload.generator import Arrival, Mix, write_live
+from vrm.ext.generate.generator import Arrival, Mix, write_live
 
 ONE_CORE = {"Launcher": {"Kind": "direct"}, "Forecast": False}
 

@@ -34,6 +34,7 @@ from vrm.results.metrics import bounded_slowdown
 from vrm.results.names import policy_name
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
+from vrm.system import plugins
 
 MEMBERS = 50
 """Draws, unless another number is asked for."""
@@ -68,7 +69,7 @@ class Objective(NamedTuple):
     ratio: bool = False
 
 
-OBJECTIVES: Mapping[str, Objective] = {
+OBJECTIVES: dict[str, Objective] = {
     "wait": Objective("mean wait", "s"),
     "makespan": Objective("makespan", "s"),
     "slowdown": Objective("mean bounded slowdown", ratio=True),
@@ -80,6 +81,41 @@ OBJECTIVES: Mapping[str, Objective] = {
 job is max(1, (wait + run) / max(run, 10 s)). A job that does not start in this allocation counts as
 if it started at its end. `fits` is asked only where the allocation ends, `energy` only where
 something was measured of the energy of programs (docs/how-to/energy.md)."""
+
+
+class Served(NamedTuple):
+    """A job in a replay: when it came, started and ended, in seconds."""
+
+    job: Job
+    submit: float
+    start: float
+    end: float
+
+
+ADDED: dict[str, Callable[[Sequence[Served]], float]] = {}
+"""The objectives of installed packages (group `vrm.objectives`): by name, what gives the value of a replay. They are
+in the same order at the end of OBJECTIVES."""
+
+
+def _enter(plugin: plugins.Plugin, make: Any) -> None:
+    """Add an objective: a class with `words`, `value(served)`, and if need be the other attributes of `Objective`."""
+    found = make()
+    name = plugin.name.lower()
+    objective = Objective(str(getattr(found, "words", name)), str(getattr(found, "unit", "")),
+                          bool(getattr(found, "more", False)), bool(getattr(found, "ratio", False)))
+
+    def value(served: Sequence[Served]) -> float:
+        try:
+            return float(found.value(served))
+        except Exception as error:  # it is somebody else's program, which may raise anything
+            raise PolicyError(str(plugins.failed(plugin, error))) from error
+
+    if not callable(getattr(found, "value", None)):
+        raise TypeError("it has no method `value`")
+    OBJECTIVES[name], ADDED[name] = objective, value
+
+
+plugins.use("vrm.objectives", frozenset(OBJECTIVES), _enter)
 
 
 class Spread(NamedTuple):
@@ -270,7 +306,9 @@ class Measure:
 
     def values(self, planned: Mapping[int, Planned], durations: Durations) -> Values:
         """Mean wait, makespan, mean bounded slowdown, longest wait (s), the jobs done before the
-        allocation ends, and the energy of those that start in it and of which it is known (kJ)."""
+        allocation ends, the energy of those that start in it and of which it is known (kJ), and the values of
+        ADDED."""
+        served: list[Served] = []
         closing = self.end
         total = slowdown = longest = 0.0
         number = done = 0
@@ -285,6 +323,7 @@ class Measure:
                 last = max(last, end)
             else:
                 continue  # it waits for a job that is held
+            served.append(Served(job, submit, start, end))
             wait, run = start - submit, end - start
             total += wait
             longest = max(longest, wait)
@@ -294,7 +333,7 @@ class Measure:
             done = sum(found.end <= closing for found in planned.values())
         number = number or 1
         return (total / number, last - self.now, slowdown / number, longest, float(done),
-                self._energy(planned))
+                self._energy(planned), *(value(served) for value in ADDED.values()))
 
     def _energy(self, planned: Mapping[int, Planned]) -> float:
         cluster = self.cluster

@@ -95,7 +95,7 @@ class Eamc(Dispatcher):
                 continue
             placement = placement.but(frequency=entry.frequency)
             others = [known for name, known in self._reserved.items()
-                      if name == entry.name or not name or not entry.name or view.budget is not None]
+                      if name == entry.name or not name or not entry.name or view.constraints]
             if admitted(others, entry.asks, placement, now, policy):
                 started.add(entry.job.id)
                 yield entry.job, placement

@@ -31,6 +31,7 @@ from vrm.run import control
 from vrm.run.journal import JournalFollower
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
+from vrm.workload.added import added
 from vrm.workload.grammar import FIELDS, parse_line
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
@@ -228,7 +229,7 @@ class Session:
         if ids:
             fields["after"] = ids
         for name, value in fields.items():
-            if name not in FIELDS or name in ("array", "each"):
+            if name in ("array", "each") or (name not in FIELDS and added(name) is None):
                 raise ValueError(f"`{name}` is not a field of a job; there are "
                                  f"{', '.join(sorted(set(FIELDS) - {'array'}))}")
             text = str(int(value)) if isinstance(value, bool) else str(value)

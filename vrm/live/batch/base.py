@@ -225,7 +225,7 @@ def register(system: type[BatchSystem]) -> type[BatchSystem]:
 @functools.cache
 def systems() -> dict[str, BatchSystem]:
     """The known ones by name, in the order in which they are asked: vrm's, then those of installed packages."""
-    plugins.use("vrm.batch_systems", frozenset(_REGISTERED), register)
+    plugins.use("vrm.batch_systems", frozenset(_REGISTERED), lambda plugin, system: register(system))
     return _REGISTERED
 
 

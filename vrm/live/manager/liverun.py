@@ -11,7 +11,7 @@ from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
 from vrm.live.manager.copies import Copies
-from vrm.live.manager.part import Part
+from vrm.live.manager.part import Part, event_fault
 from vrm.live.manager.recovery import Place
 from vrm.live.manager.records import Records, Tell
 from vrm.live.manager.running import Running
@@ -200,6 +200,14 @@ class LiveRun:
         """Begin to write: what changes the state is recorded from here on. What is before `since` has been read."""
         self.journal = Journal(self.run_directory.journal, since)
         self.state.log = self.journal.append
+
+    def record(self, part: Part, event: str, **values: Any) -> None:
+        """Put an event of an extension's part into the journal; the next manager gives it to the part (`happened`).
+        ValueError for one that the part does not declare."""
+        wrong = event_fault(part, event, values)
+        if wrong:
+            raise ValueError(wrong)
+        self.journal.append("part", part=part.name, package=part.package, what=event, values=values, time=self.now)
 
     def synced(self) -> bool:
         """Bring the journal to disk; when that fails nothing is started until it works again."""

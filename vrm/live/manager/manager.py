@@ -44,7 +44,7 @@ from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
-from vrm.live.manager.part_packages import of_packages
+from vrm.live.manager.part_packages import give_events, of_packages
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.manager.records import Tell
 from vrm.live.manager.showing import Showing
@@ -57,8 +57,10 @@ from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system import profile
 from vrm.system.bell import PLACED, WRITTEN, Bell
+from vrm.results.added import load_columns
 from vrm.system.errors import RunError
 from vrm.system.processes import TagEnd, pids_with_environment
+from vrm.workload.added import load_all
 
 RINGS = 0.02
 """Seconds at least between two of these looks, however often the files of this host change."""
@@ -74,6 +76,8 @@ class Manager:
         """`wait`: for more lines of the queue file when all jobs have ended; `changed`: changed lines whose jobs have
         run are new jobs. `feeder` names the program behind `vrm run --`; `further` are parts of a manager besides its
         own and those of extensions."""
+        load_all()
+        load_columns()
         self.live = live = LiveRun(settings, site, run, tell)
         self.ends = Ends(live)
         self.nodes = Nodes(live, self.ends)
@@ -119,6 +123,7 @@ class Manager:
             with live.spawner, self.stopping.woken_by_signals():
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
+                    give_events(self.parts, past, live.run_directory.journal)
                     for part in self.parts:
                         part.recall(past)
                     self.continuing.take_up(past, failed)

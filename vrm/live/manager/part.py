@@ -6,10 +6,11 @@ import math
 import selectors
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vrm.live.manager.records import EndedJob
-from vrm.model import Booking, Job
+from vrm.model import Booking, Job, shapes
 from vrm.run.control import Command
 from vrm.run.past import Past
 
@@ -29,7 +30,19 @@ no command."""
 class Part:
     """A part of a manager. In each turn of the loop all parts look, then the run decides, then all parts act, and
     tidy up, each time in the order of the manager's list. A part overrides what it needs. All times are in seconds of
-    the manager's clock."""
+    the manager's clock.
+
+    A part of an extension may have events of its own in the journal (`vrm.live.manager.liverun.LiveRun.record`): `events`
+    has a check of each value, by the events' names and the names of their values; vrm.model.shapes has some checks. `name`
+    and `package` are those under which it was added."""
+
+    name = ""
+    package = ""
+    events: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {}
+
+    def happened(self, event: str, values: Mapping[str, Any]) -> None:
+        """Take in an event of its own that an earlier manager of the run has recorded; called in their order, before
+        `recall`."""
 
     def recall(self, past: Past) -> None:
         """Learn what earlier managers of the run have recorded."""
@@ -81,6 +94,14 @@ class Part:
 
     def leave(self) -> None:
         """The manager ends, however it does: leave nothing behind."""
+
+
+def event_fault(part: Part, event: str, values: Mapping[str, Any]) -> str:
+    """Why this is not an event that a part declares; "" where it is."""
+    if event not in part.events:
+        return f"the part {part.name} of {part.package} has no event `{event}`"
+    wrong = shapes.fault(values, dict(part.events[event]), {})
+    return f"event {event} of the part {part.name} of {part.package}: {wrong}" if wrong else ""
 
 
 @dataclass(frozen=True)

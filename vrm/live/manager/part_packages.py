@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part
+from vrm.live.manager.part import Part, event_fault
+from vrm.run.past import Past
 from vrm.system import plugins
+from vrm.system.errors import RunError
 
-HOOKS = tuple(name for name in vars(Part) if not name.startswith("_"))
+HOOKS = tuple(name for name, hook in vars(Part).items() if callable(hook) and not name.startswith("_"))
 """What the manager calls of a part."""
 
 
@@ -17,14 +20,31 @@ def of_packages(live: LiveRun) -> list[Part]:
     """The parts that extensions add, made for a run."""
     found: list[Part] = []
 
-    def enter(make: Callable[[LiveRun], Part]) -> None:
+    def enter(plugin: plugins.Plugin, make: Callable[[LiveRun], Part]) -> None:
         part = make(live)
         if not isinstance(part, Part):
             raise TypeError("it does not return a vrm.live.manager.part.Part")
+        part.name, part.package = plugin.name, plugin.package
         found.append(guarded(part, live))
 
     plugins.use("vrm.parts", (), enter)
     return found
+
+
+def give_events(parts: Sequence[Part], past: Past, path: Path) -> None:
+    """Give the parts of extensions their events that earlier managers of the run have recorded. Raises RunError where
+    one cannot be given."""
+    by_name = {part.name: part for part in parts if part.name}
+    for name, happened in past.parts.items():
+        part = by_name.get(name)
+        if part is None:
+            raise RunError(f"{path}: there are events of the part `{name}` of an extension, which cannot be used now; "
+                           "`vrm plugins` says why")
+        for event, values in happened:
+            wrong = event_fault(part, event, values)
+            if wrong:
+                raise RunError(f"{path}: {wrong}; install the version of {part.package} that wrote it, or a newer one")
+            part.happened(event, values)
 
 
 def guarded(part: Part, live: LiveRun) -> Part:

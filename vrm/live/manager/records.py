@@ -25,7 +25,7 @@ from vrm.model.job import PLAIN, Details
 from vrm.model.power import draw
 from vrm.results import shares
 from vrm.results.energy import Drawn, columns_of
-from vrm.results.job_columns import HEADER, JobFileError
+from vrm.results.job_columns import JobFileError, header
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
 from vrm.run import codec
@@ -271,7 +271,7 @@ class Records:
         self._writer = JobWriter(self.run.jobs)
 
     def _write_rows(self) -> None:
-        write_atomically(self.run.jobs, HEADER + "".join(row.line for row in self.rows.values()))
+        write_atomically(self.run.jobs, header() + "".join(row.line for row in self.rows.values()))
 
     def sweep_all(self, now: float) -> None:
         """End what outlived the jobs written of late, by one look at all processes."""

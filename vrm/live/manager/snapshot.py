@@ -10,7 +10,7 @@ from typing import Any
 from vrm.live.manager.liverun import LiveRun
 from vrm.model import Cluster, Job, JobState
 from vrm.model.amounts import people
-from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
+from vrm.model.fields import ADDED, OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model import bits
 from vrm.model.core_share import NOBODY
@@ -189,7 +189,7 @@ class _Groups:
 _OF_JOB, _OF_DETAILS = ([(each.shown, getter(each), each.always, each.default, each.kind.plain)
                          for each in TABLE if each.shown and each.kept in kept]
                         for kept in (OF_JOB, OF_DETAILS))
-_job_key = attrgetter("submit", *(each.path for each in TABLE
+_job_key = attrgetter("submit", "more", *(each.path for each in TABLE
                                    if each.shown and each.kept in OF_JOB))
 _details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and each.at != "index"
                                     and each.kept in OF_DETAILS and each.at in Details.__slots__))
@@ -207,4 +207,6 @@ def _facts(job: Job, details: Details) -> dict[str, Any]:
             if always or value != default:
                 facts[key] = plain(value)
         of = details
+    if job.more:
+        facts["more"] = {word: ADDED[word].kind.plain(value) for word, value in job.more.items()}
     return facts

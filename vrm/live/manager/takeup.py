@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from vrm.live.manager.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
-from vrm.results.job_columns import HEADER
+from vrm.results.job_columns import header
 from vrm.run import journal as journals
 from vrm.run.journal_check import JournalError, Record
 from vrm.run.past import Past, replay
@@ -64,6 +64,8 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], 
 def _without_damaged(run: RunDirectory, fresh: bool, error: JournalError,
                      new_state: Callable[[], State]) -> Past:
     """With `fresh` a run of which nothing is known, where no job of it can be running."""
+    if error.missing:
+        raise RunError(f"{error}; nothing was started or changed") from error
     damage = f"the journal is damaged: {error}"
     if not fresh:
         raise RunError(f"{damage}; nothing was started or changed. Put a copy of the file back, or "
@@ -91,7 +93,7 @@ def _without_journal(run: RunDirectory, fresh: bool, tell: Tell,
                        "or use --fresh to begin again")
     for name in found:
         (run.pids / name).unlink(missing_ok=True)
-    if run.jobs.exists() and run.jobs.stat().st_size > len(HEADER):
+    if run.jobs.exists() and run.jobs.stat().st_size > len(header()):
         tell("note", f"the records of a run without a journal are in {run.archive([])}")
     return Past(new_state())
 

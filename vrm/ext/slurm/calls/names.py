@@ -78,7 +78,7 @@ SLURM = Dialect(
 def everything() -> Dialect:
     """All commands, of Slurm and of the others."""
     others: list[Dialect] = []
-    plugins.use("vrm.dialects", (), lambda give: others.append(give()))
+    plugins.use("vrm.dialects", (), lambda plugin, give: others.append(give()))
     return reduce(Dialect.__or__, [*others, SLURM])
 
 

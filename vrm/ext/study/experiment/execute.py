@@ -38,8 +38,8 @@ from vrm.ext.study.experiment.plan import LIVE, Plan, ExperimentRun, mix_of, pro
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs
 from vrm.results.metrics import makespan, ran
-from vrm.simulation.inputs import SYNTHETIC, QueueWorkload
-from vrm.workload.generator import write_at_once
+from vrm.simulation.inputs import QueueWorkload, is_drawn
+from vrm.ext.generate.generator import write_at_once
 from vrm.workload.submission import Submission
 
 Tell = Callable[[str], None]
@@ -100,7 +100,7 @@ class Experiment:
         if self.plan.machine is not None:
             contents.append(self.plan.machine.read_bytes())
         applications["Queue"] = f"../{workload}".replace("$", "$$") \
-            if not workload.startswith(SYNTHETIC) else "queue"
+            if not is_drawn(workload) else "queue"
         keys.update(Log=".", State="state", Directory=".")
         told = {**keys, "Applications": {**applications, "Path": ""}}
         # What 0.1.0 did not have leaves the fingerprint as it was, unless it is used.
@@ -163,7 +163,7 @@ class Experiment:
     def _input(self, run: ExperimentRun) -> str:
         """The run's workload: a file below the experiment's directory, or a synthetic one."""
         queue = run.queue
-        if queue.source.startswith(SYNTHETIC):
+        if is_drawn(queue.source):
             return f"{':'.join(queue.source.split(':')[:3])}:{run.seed}"
         if queue.generate is not None:
             return f"inputs/{queue.name}-{run.seed}"
@@ -180,7 +180,7 @@ class Experiment:
         if run.queue.generate is not None:
             mix = mix_of(run.queue.generate, run.seed or 0)
             return "".join(f"{line}\n" for line in mix.lines()).encode()
-        if run.queue.source.startswith(SYNTHETIC):
+        if is_drawn(run.queue.source):
             return b""
         return Path(run.queue.source).read_bytes()
 
@@ -199,7 +199,7 @@ class Experiment:
             if heatmap is not None and heatmap not in done:
                 shutil.copyfile(heatmap, inputs / self._heatmap(heatmap))
                 done.add(heatmap)
-            if task.workload in done or task.workload.startswith(SYNTHETIC):
+            if task.workload in done or is_drawn(task.workload):
                 continue
             done.add(task.workload)
             target = self.out / task.workload
@@ -396,7 +396,7 @@ def _command(task: ExperimentTask, plan: Plan) -> str:
     """What repeats the run, in its directory."""
     if plan.mode == LIVE:
         return "vrm -c config.yaml --fresh"
-    workload = task.workload if task.workload.startswith(SYNTHETIC) else f"../{task.workload}"
+    workload = task.workload if is_drawn(task.workload) else f"../{task.workload}"
     options = [f"--jobs {task.run.queue.jobs}"] if task.run.queue.jobs else []
     options += [f"--load {task.run.queue.load:g}"] if task.run.queue.load != 1 else []
     options += [f"--machine ../inputs/{MACHINE}"] if plan.machine is not None else []
@@ -422,7 +422,7 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
     settings = load(task.directory / "config.yaml")
     for text in settings.rules.own().values():
         load_own(text, settings.base, settings.trust)
-    path = task.workload if task.workload.startswith(SYNTHETIC) else \
+    path = task.workload if is_drawn(task.workload) else \
         str(task.directory.parent / task.workload)
     machine = {} if plan.machine is None else {"machine": task.directory.parent / "inputs" / MACHINE}
     outcome = simulate(path, selection=Selection(load=task.run.queue.load, jobs=task.run.queue.jobs),

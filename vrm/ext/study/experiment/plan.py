@@ -25,10 +25,10 @@ from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text,
 from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster
-from vrm.simulation.inputs import SYNTHETIC
+from vrm.simulation.inputs import is_drawn
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.following import QueueFollower
-from vrm.workload.generator import GenerateError, Mix, choices, constant, parse_arrival
+from vrm.ext.generate.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError
 from vrm.workload.npb import CLASS_B
 
@@ -139,7 +139,7 @@ class ExperimentQueue:
     @property
     def drawn(self) -> bool:
         """Whether another seed makes it another one."""
-        return self.generate is not None or self.source.startswith(SYNTHETIC)
+        return self.generate is not None or is_drawn(self.source)
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def _queues(file: ExperimentFile, document: Document, problems: list[Problem]) -
             continue
         source = ""
         if entry.file is not None:
-            source = entry.file if entry.file.startswith(SYNTHETIC) else str(
+            source = entry.file if is_drawn(entry.file) else str(
                 (folder / Path(entry.file).expanduser()).resolve())
         stem = Path(source).name.partition(".")[0] or "drawn"
         name = _safe(entry.name or stem)
@@ -353,10 +353,10 @@ def _faults(queue: ExperimentQueue, mode: str) -> Iterator[tuple[str, str]]:
             mix_of(queue.generate, 0)
         except GenerateError as error:
             yield str(error), ""
-    elif not queue.source.startswith(SYNTHETIC) and not Path(queue.source).is_file():
+    elif not is_drawn(queue.source) and not Path(queue.source).is_file():
         yield f"{queue.source} is not a file", "correct the path (it starts at this file)"
     if mode == LIVE:
-        if queue.source.startswith(SYNTHETIC) or ".swf" in Path(queue.source).name:
+        if is_drawn(queue.source) or ".swf" in Path(queue.source).name:
             yield ("a live run needs programs to start, which a trace does not name",
                    "name a queue file, or write Mode: simulated")
         if queue.jobs is not None or queue.load != 1:
@@ -417,7 +417,7 @@ def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence
 
 
 def _tells_size(queue: ExperimentQueue) -> bool:
-    return queue.source.startswith(SYNTHETIC) or ".swf" in Path(queue.source).name
+    return is_drawn(queue.source) or ".swf" in Path(queue.source).name
 
 
 def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[ExperimentQueue]

@@ -21,13 +21,13 @@ _NO_AMOUNTS = ("walltime", "cput", "place", "select", "nodes", "nodect", "needno
                "vmem", "pmem", "pvmem", "ngpus", "mpiprocs", "ompthreads", "mpiprocs", "procs", "pcput")
 
 
-def is_log(line: str) -> bool:
-    """Whether a line is a record of a log."""
-    return _RECORD.match(line) is not None
-
-
 class PbsLog(Rows):
     """The jobs of a log that have ended."""
+
+    @staticmethod
+    def tells(line: str) -> bool:
+        """Whether a line is a record of a log."""
+        return _RECORD.match(line) is not None
 
     def asked(self) -> Iterator[Asked]:
         """What the records say."""

@@ -50,16 +50,6 @@ def normal(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().strip('"').lower())
 
 
-def is_table(first: str) -> bool:
-    """Whether a line is the header of a table of jobs."""
-    found = {normal(name) for name in re.split("[,;\t]", first)}
-
-    def has(what: str) -> bool:
-        return bool(found & set(COLUMNS[what]))
-
-    return has("submit") and (has("run") or (has("start") and has("end")))
-
-
 def amount_of(column: str, resources: frozenset[str]) -> tuple[str, str, str] | None:
     """The resource of a column such as `mem_mib`, `gpus_per_task` or `ssd_per_node`, where it counts
     (`per_task`, `per_node`, or all nodes: "") and the unit of its numbers; None for none. Besides memory
@@ -119,6 +109,16 @@ def write(path: str | Path, submissions: Sequence[Submission], unix_start: int =
 
 class TableWorkload(Rows):
     """The jobs of a table."""
+
+    @staticmethod
+    def tells(first: str) -> bool:
+        """Whether a line is the header of a table of jobs."""
+        found = {normal(name) for name in re.split("[,;\t]", first)}
+
+        def has(what: str) -> bool:
+            return bool(found & set(COLUMNS[what]))
+
+        return has("submit") and (has("run") or (has("start") and has("end")))
 
     def asked(self) -> Iterator[Asked]:
         """What the rows say."""

@@ -64,7 +64,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def generate(arguments: argparse.Namespace) -> int:
     """Generate; 0 done, 2 could not, 130 interrupted."""
-    from vrm.workload import generator
+    from vrm.ext.generate import generator
 
     if arguments.like:
         return _like(arguments)
@@ -107,7 +107,7 @@ def generate(arguments: argparse.Namespace) -> int:
 def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
     """The estimates to draw from."""
     from vrm.workload.estimates import EstimateError, read_estimates
-    from vrm.workload.generator import GenerateError, constant
+    from vrm.ext.generate.generator import GenerateError, constant
     from vrm.workload.npb import CLASS_B
 
     if arguments.estimate is not None and arguments.estimates:
@@ -150,9 +150,10 @@ def _header(arguments: argparse.Namespace, seed: int) -> str:
 def _like(arguments: argparse.Namespace) -> int:
     """Draw a workload from a model; print it beside the original."""
     from vrm.config.problems import ConfigError
-    from vrm.simulation.inputs import ERRORS, model_of
-    from vrm.workload.mixed import compared, draw
-    from vrm.workload.table import write
+    from vrm.ext.formats.table import write
+    from vrm.ext.generate.mixed import compared, draw
+    from vrm.ext.generate.models import model_of
+    from vrm.simulation.inputs import ERRORS
 
     if not arguments.queue:
         raise CannotRun("--like writes a workload for `vrm simulate`; name its file, as drawn.csv")

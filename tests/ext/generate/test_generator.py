@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conftest import Site, wait_until
 from vrm.workload import npb
 from vrm.workload.estimates import Estimate, EstimateError, read_estimates, table_text
-from vrm.workload.generator import (GenerateError, Mix, choices, constant, parse_arrival,
+from vrm.ext.generate.generator import (GenerateError, Mix, choices, constant, parse_arrival,
                                     write_at_once, write_live)
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import QueueLine

@@ -18,7 +18,7 @@ from statistics import NormalDist
 from collections.abc import Iterable
 
 from vrm.model.job import Request
-from vrm.workload.mixed import HOURS, POINTS, Model, Period, Stratum, zipf
+from vrm.ext.generate.mixed import HOURS, POINTS, Model, Period, Stratum, zipf
 
 STANDARD, MIC, GPU = "standard", "mic", "gpu"
 

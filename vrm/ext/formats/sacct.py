@@ -27,14 +27,14 @@ _REQMEM = re.compile(r"(.*?)([nc]?)")
 _GRES = re.compile(r"(?:gres[:/])?([A-Za-z_][\w.+-]*)(?::([A-Za-z_][\w.+-]*))?(?:[:=](\d+[kKmM]?))?")
 
 
-def is_dump(first: str) -> bool:
-    """Whether a file's first line is the header of a dump."""
-    names = first.strip().split("|")
-    return len(names) > 2 and any(name in ("JobID", "JobIDRaw") for name in names)
-
-
 class SacctDump(Rows):
     """The jobs of a dump that ran and have ended."""
+
+    @staticmethod
+    def tells(first: str) -> bool:
+        """Whether a file's first line is the header of a dump."""
+        names = first.strip().split("|")
+        return len(names) > 2 and any(name in ("JobID", "JobIDRaw") for name in names)
 
     def asked(self) -> Iterator[Asked]:
         """What the lines say."""

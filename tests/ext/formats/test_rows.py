@@ -14,7 +14,7 @@ from vrm.simulation.inputs import open_workload
 from vrm.workload.rows import Asked, clock, gibibytes, moment, program, request_of, whole
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection, Trace, TraceError
-from vrm.workload.table import amount_of, is_table
+from vrm.ext.formats.table import TableWorkload, amount_of
 
 DATA = Path(__file__).parent / "data"
 GIB = 1 << 30
@@ -215,8 +215,8 @@ def test_a_table_of_jobs(tmp_path: Path) -> None:
 
 
 def test_names_of_columns() -> None:
-    assert is_table("a;Submit-Time;run") and is_table("submit,start,end") and not is_table("submit,x")
-    assert not is_table("cg.A.x 4 60 0")
+    assert TableWorkload.tells("a;Submit-Time;run") and TableWorkload.tells("submit,start,end") and not TableWorkload.tells("submit,x")
+    assert not TableWorkload.tells("cg.A.x 4 60 0")
     assert amount_of("mem_per_task_mb", ALL) == ("memory", "per_task", "m")
     assert amount_of("hours_mb", ALL) is None and amount_of("mem_gb", ALL) == ("memory", "", "g")
     assert amount_of("memory_per_node_mib", ALL) == ("memory", "per_node", "m")

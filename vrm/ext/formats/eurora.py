@@ -20,13 +20,13 @@ from vrm.workload.rows import Asked, Rows, moment, program
 _LINE = re.compile(r"(\d+);([^;]*);([^;]*);([^;]*);([^;_]*)__([^_]*)__(.*)")
 
 
-def is_trace(line: str) -> bool:
-    """Whether a line is one of a trace."""
-    return _LINE.match(line) is not None
-
-
 class EuroraTrace(Rows):
     """The jobs of a trace."""
+
+    @staticmethod
+    def tells(line: str) -> bool:
+        """Whether a line is one of a trace."""
+        return _LINE.match(line) is not None
 
     def asked(self) -> Iterator[Asked]:
         """What the lines say."""

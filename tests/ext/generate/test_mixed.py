@@ -13,11 +13,11 @@ import pytest
 from vrm.cli import main
 from vrm.model.job import Job, Request
 from vrm.simulation.inputs import open_workload
-from vrm.workload import eurora_year
-from vrm.workload.mixed import Model, compared, draw, figures, fit, hour_of, kind_of, points, quantile
+from vrm.ext.generate import eurora_year
+from vrm.ext.generate.mixed import Model, compared, draw, figures, fit, hour_of, kind_of, points, quantile
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection
-from vrm.workload.table import write
+from vrm.ext.formats.table import write
 
 
 def made(jobs: int, seed: int = 1) -> list[Submission]:

@@ -1,0 +1,1 @@
+"""Workloads that are drawn: mixes of programs, the model of Lublin and Feitelson, models of other workloads."""

@@ -1,0 +1,61 @@
+"""The ordering PRB, for machines whose nodes differ.
+
+PRB (A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems",
+University of Bologna, 2017) looks at queues: who has waited longest, measured by what jobs of its
+queue are expected to wait, comes first, and of equal ones the smallest. It goes with the backfilling
+`list`, which tries every job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from collections.abc import Mapping
+
+from vrm.model.amounts import people
+from vrm.model.job import Job
+from vrm.model.queues import EXPECTED_WAIT, Queues
+from vrm.scheduling.ordering import Ordering
+
+
+@dataclass(frozen=True)
+class Prb(Ordering):
+    """The job's wait in proportion to the `expected_waits` of its queue (seconds, by name; those of
+    others: an hour), then the smaller product of expected run time and all that it asks for."""
+
+    expected_waits: Mapping[str, float] = field(default_factory=dict)
+    default: float = EXPECTED_WAIT
+
+    def of_queues(self, queues: Queues) -> Ordering:
+        """With the expected waits that these say."""
+        if not queues:
+            return self
+        waits = {queue.name: queue.expected_wait for queue in queues.all}
+        return Prb(self.name, self.utility, False, None, waits,
+                   queues.queue(Job(0, "", 1, 1.0)).expected_wait)
+
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
+        """Smallest first: the negated rank, and the volume."""
+        return (self.rank(job, now), volume(job), job.submit, job.id)
+
+    def rank(self, job: Job, now: float) -> float:
+        """Minus the job's wait, stretched to the longest of the expected waits; smallest first."""
+        longest = max([self.default, *self.expected_waits.values()])
+        return -longest * (now - job.submit) / self.expected_waits.get(job.queue, self.default)
+
+
+def volume(job: Job) -> float:
+    """Expected run time (seconds) times all that a job asks for: cores, GiB of memory and pieces of
+    everything else, added up."""
+    request = job.request
+    each = request.cores_per_task + sum(people(name, amount) for name, amount in request.per_task)
+    once = sum(people(name, amount) for name, amount in request.per_node)
+    return job.expected * (request.tasks * each + request.least_nodes * once)
+
+
+def _waited(job: Job, now: float, nodes: int) -> float:
+    return now - job.submit
+
+
+def prb() -> Ordering:
+    """Return the ordering, for jobs without queues."""
+    return Prb("PRB", _waited, static=False)
