@@ -1,6 +1,6 @@
 """What the launch recipe relies on, on the test cluster: every mpirun, under Slurm and over ssh.
 
-Jobs overlap when the time stamps that their own ranks print say so. docs/dev/launching.md tells which
+Jobs overlap when the time stamps that their own ranks print say so. docs/reference/launching.md tells which
 test verifies what.
 """
 
