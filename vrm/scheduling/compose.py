@@ -55,7 +55,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     if rules.node_order != AUTO:
         policy = policy and wrong.unless("node_order", _placement, rules, machine, heatmap, rules.node_order)
     constraints = []
-    if rules.power_cap:
+    if rules.power_cap and policy:
         constraints.append(wrong.unless("power_cap", constraint, "PowerCap", rules.power_cap, machine))
     for name, value in (wrong.unless("extensions", values, rules.extensions) or {}).items():
         if CONSTRAINTS.knows(name):
