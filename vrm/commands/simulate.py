@@ -230,9 +230,9 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
 
 def reservation(text: str) -> ReservationRequest:
     """What `nodes=2,from=1h,to=3h,name=demo,jobs=3-5` asks for; ValueError for what is none."""
-    from vrm.model.ranges import numbers
+    from vrm.model.quantities import numbers
     from vrm.model.reservation import ReservationRequest
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     from vrm.model.hosts import expand
 
     here = f"--reservation {text}"

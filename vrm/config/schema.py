@@ -27,7 +27,7 @@ from vrm.config.problems import Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, section
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.system.ways import WAYS
 
 # ----------------------------------------------------------------------- the kinds of settings

@@ -28,6 +28,7 @@ from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.hosts import fold as fold_nodes
+from vrm.model.quantities import clock, moment_text
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
 from vrm.system.colour import marked
@@ -102,8 +103,7 @@ def _count(jobs: Sequence[Mapping[str, Any]]) -> int:
 def reservation_line(reservation: Mapping[str, Any]) -> str:
     """A reservation of a snapshot in a line."""
     jobs = f", jobs {reservation['jobs']}" if reservation["jobs"] else ", no jobs yet"
-    begin, end = (time.strftime("%d %b %H:%M:%S", time.localtime(reservation[key]))
-                  for key in ("begin", "end"))
+    begin, end = (moment_text(reservation[key], "%d %b %H:%M:%S") for key in ("begin", "end"))
     return (f"reservation {reservation['name']}: {fold_nodes(reservation['nodes'])} from {begin} to "
             f"{end}{jobs}")
 
@@ -142,18 +142,12 @@ def shown(text: str) -> str:
     return printable(text)
 
 
-def clock(moment: float) -> str:
-    """A moment (epoch seconds) as the local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
-
-
 def duration(seconds: float) -> str:
     """HH:MM:SS; time that is over is shown as +HH:MM:SS. Parts of a second count as not over."""
     if not math.isfinite(seconds):
         return "-"
     whole = math.ceil(seconds)
-    sign, whole = ("+", -whole) if whole < 0 else ("", whole)
-    return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return "+" * (whole < 0) + clock(abs(whole))
 
 
 def first_parts(text: str) -> str:
@@ -222,7 +216,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     rows = [
         [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
          str(job["procs"]), status(job),
-         clock(job["start"]) if job["state"] == "running" else "-",
+         moment_text(job["start"]) if job["state"] == "running" else "-",
          duration(remaining(job, now)), expected_text(job, now),
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
@@ -242,7 +236,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]
-        after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
+        after.append(f"job {reserved['id']} has a reservation for {moment_text(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
     made = forecasts.time if isinstance(forecasts, ByJob) else now
     if "Forecast" in names and now - made >= AGED:
@@ -542,7 +536,7 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
                 try:
                     text = last = render()
                 except (OSError, ValueError) as error:
-                    text = f"{clock(time.time())} {shown(str(error))}\n{last}"
+                    text = f"{moment_text(time.time())} {shown(str(error))}\n{last}"
                 if screen:
                     out.write(marked(_frame(text, _size(out)), out))
                 else:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Hashable, Mapping
 
 from vrm.model import Cluster, Job
+from vrm.model.quantities import moment_text
 from vrm.model.reservation import Reservation
 from vrm.run.book import Entry
 from vrm.scheduling import Scheduler
@@ -24,9 +25,8 @@ STOPPING = "the manager starts no more jobs"
 
 def clock(moment: float, now: float) -> str:
     """A moment (epoch seconds) as the local time, with the day where that is another."""
-    there = time.localtime(moment)
-    today = there[:3] == time.localtime(now)[:3]
-    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", there)
+    today = time.localtime(moment)[:3] == time.localtime(now)[:3]
+    return moment_text(moment, "%H:%M:%S" if today else "%d %b %H:%M")
 
 
 def parked(entry: Entry, entries: Mapping[int, Entry], now: float) -> str:

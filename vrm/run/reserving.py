@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.kinds import name_sound
+from vrm.model.quantities import moment_text
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
 
@@ -20,7 +20,7 @@ def when(moment: float) -> str:
     """A time for people: of the wall clock, or seconds of a simulation."""
     if not EPOCH <= moment < 1e11:
         return f"{moment:g} s"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return moment_text(moment, "%Y-%m-%d %H:%M:%S")
 
 
 class Reservations(dict[int, Reservation]):

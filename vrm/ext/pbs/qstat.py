@@ -354,7 +354,7 @@ class Moment(float):
     """A time, which PBS prints as ctime does."""
 
     def __str__(self) -> str:
-        return words.date(self)
+        return time.ctime(self)
 
 
 def _time(moment: float) -> Moment:

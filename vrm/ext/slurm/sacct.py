@@ -14,7 +14,7 @@ from vrm.ext.slurm.forms.formats import SacctField
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
+from vrm.model.quantities import memory_text
 from vrm.ext.steps.records import BATCH, Step
 
 OPTIONS = Options("sacct", """

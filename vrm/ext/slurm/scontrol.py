@@ -19,7 +19,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sstat import Later
 from vrm.ext.slurm.updating import update
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
+from vrm.model.quantities import memory_text
 from vrm.model.hosts import expand
 
 OPTIONS = Options("scontrol", """

@@ -13,7 +13,7 @@ from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
+from vrm.model.quantities import memory_text
 
 OPTIONS = Options("squeue", """
 A account v

@@ -164,7 +164,7 @@ def _text(found: Explanation, name: str, now: float) -> str:
 
 def _sentences(reason: Reason, now: float) -> str:
     """A reason, and what came of trying without it."""
-    from vrm.model.times import said
+    from vrm.model.quantities import said
     from vrm.report.tables import shown
     from vrm.run.reasons import clock
 

@@ -52,7 +52,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def estimate(text: str) -> tuple[int, float]:
     """`7=20m` as (7, 1200.0)."""
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     job_id, equals, length = text.partition("=")
     try:
         found = seconds_of(length)

@@ -175,7 +175,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
     if not rows:
         print(f"no job{f' of {user}' * bool(user)} waits" + " (--user all: everybody's)" * bool(user))
     else:
-        from vrm.model.times import said
+        from vrm.model.quantities import said
         table = [("Id", "Name", "Queue", "Nodes", "Cores", "Start", "In", "Where, or why not")]
         table += [(row["id"], row["name"], row["queue"], str(row["nodes_wanted"] or ""),
                    str(row["cores"]),

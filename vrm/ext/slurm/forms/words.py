@@ -13,7 +13,7 @@ from vrm.ext.slurm.forms.options import VERSION as VERSION
 from vrm.model import JobState
 from vrm.model.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.run.book import DEPENDED
 
 STATES: dict[str, str] = {
