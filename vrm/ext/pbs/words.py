@@ -154,13 +154,6 @@ def exit_status(job: JobView) -> int | None:
     return job.code
 
 
-def used(job: JobView, now: float) -> float:
-    """Seconds that a job has run."""
-    if not math.isfinite(job.start) or job.state is JobState.QUEUED:
-        return 0.0
-    return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
-
-
 def queue(job: JobView, site: RunFacts) -> str:
     """The queue of a job."""
     return job.job.queue or next(iter(site.queues), "vrm")
