@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 
 from vrm.ext.pbs.words import clock as of_qstat
 from vrm.ext.slurm.forms.times import elapsed, used
-from vrm.model.quantities import (STANDARD, clock, memory_bytes, memory_text, moment_of, moment_text, of_parts,
-                                  of_slurm, repeated, said, scale, seconds_of)
+from vrm.model.quantities import clock, memory_bytes, memory_text, of_parts, of_slurm, repeated, said, scale, seconds_of
+from vrm.system.moments import STANDARD, moment_of, moment_text
 
 SECONDS = st.integers(0, 40_000_000)
 

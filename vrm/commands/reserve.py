@@ -99,7 +99,8 @@ def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
 
 def moment(text: str, now: float, option: str = "") -> float:
     """A time (epoch seconds) as people write it; a time of day is that of today."""
-    from vrm.model.quantities import moment_of, seconds_of
+    from vrm.model.quantities import seconds_of
+    from vrm.system.moments import moment_of
 
     if text == "now":
         return now

@@ -1,12 +1,11 @@
-"""Quantities as texts: times (`90`, `1.5`, `90m`, `1h30m`, `1:30:00`, `1-12:00:00`), moments, sizes of memory (`4G`),
-and lists of numbers (`0-8:2,20`). Here are the forms of people, and the parts of which those of batch systems are made.
+"""Quantities as texts: times (`90`, `1.5`, `90m`, `1h30m`, `1:30:00`, `1-12:00:00`), sizes of memory (`4G`), and lists
+of numbers (`0-8:2,20`). Here are the forms of people, and the parts of which those of batch systems are made.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import time
 from itertools import groupby
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +13,6 @@ from collections.abc import Iterable, Sequence
 
 FORMS = "seconds, or as 90m, 2h, 1:30:00 or 1-12:00:00"
 """What `seconds_of` reads, for messages."""
-
-STANDARD = "%Y-%m-%dT%H:%M:%S"
-"""A moment as Slurm and ISO 8601 have it."""
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SIZES = tuple(reversed(_UNITS.values()))
@@ -101,24 +97,6 @@ def clock(seconds: float, days: bool = False) -> str:
     """Whole seconds as HH:MM:SS with as many hours as it takes, or, with `days`, as D-HH:MM:SS from a day on."""
     day, left = divmod(int(seconds), 86400) if days else (0, int(seconds))
     return f"{day}-" * (day > 0) + f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
-
-
-def moment_of(text: str, *forms: str, now: float = 0.0) -> float:
-    """The moment (epoch seconds) of a local time in one of these forms of strptime; one without a day is on that of
-    `now`. ValueError for anything else."""
-    for form in forms:
-        try:
-            parsed = time.strptime(text, form)
-            day = parsed[:3] if "%d" in form else time.localtime(now)[:3]
-            return time.mktime((*day, *parsed[3:6], 0, 0, -1))
-        except (ValueError, OverflowError):
-            continue
-    raise ValueError(text)
-
-
-def moment_text(moment: float, form: str = "%H:%M:%S") -> str:
-    """A moment (epoch seconds) as the local time, in a form of strftime."""
-    return time.strftime(form, time.localtime(moment))
 
 
 # ---------------------------------------------------------------------------------------------- memory

@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prettytable import PrettyTable
-
 from vrm.model.node import Socket
 from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.hosts import fold as fold_nodes
-from vrm.model.quantities import clock, moment_text
+from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
 from vrm.system.colour import marked
+from vrm.system.moments import moment_text
+from vrm.system.output import boxed
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -241,7 +241,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     made = forecasts.time if isinstance(forecasts, ByJob) else now
     if "Forecast" in names and now - made >= AGED:
         after.append(f"the forecast is {ago(now - made)} old")
-    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
+    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *after])
 
 
 def _short(job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -306,13 +306,13 @@ def state_table(snapshot: Snapshot, now: float | None = None,
                  *[""] * (most - len(socket.slots))]
                 for start, (_, _, socket) in zip(left, sockets)]
         if width is None or width_of(names, rows) <= width:
-            return "\n".join([*head.lines(snapshot, width), table_text(names, rows),
+            return "\n".join([*head.lines(snapshot, width), boxed(names, rows),
                               *_besides(snapshot, apps)])
     names[4:] = ["Cores"]
     room = max(20, width - width_of(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
-    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *_besides(snapshot, apps)])
+    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *_besides(snapshot, apps)])
 
 
 def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
@@ -326,7 +326,7 @@ def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
     for group, row in zip(alike, rows):
         row[0] = shown(group[0]["name"]) + f"-{shown(group[-1]['name'])}" * bool(group[1:])
     line = holdings.licences_line(snapshot)
-    return ["", table_text(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
+    return ["", boxed(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
 def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool, Socket]]:
@@ -408,20 +408,6 @@ def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How many columns of a terminal the table takes."""
     columns = zip(names, *rows)
     return sum(max(map(len, column)) + 3 for column in columns) + 1
-
-
-def table_text(names: Sequence[str], rows: list[list[str]]) -> str:
-    """A table with lines around it. One of plain cells, as most are, is made here: PrettyTable takes
-    five times as long for the same text."""
-    if rows and all(cell.isascii() and "\n" not in cell for row in (names, *rows) for cell in row):
-        widths = [max(map(len, column)) for column in zip(names, *rows)]
-        edge = f"+{'+'.join('-' * (width + 2) for width in widths)}+"
-        form = f"| {' | '.join(f'%-{width}s' for width in widths)} |"
-        return "\n".join([edge, form % tuple(names), edge, *(form % tuple(row) for row in rows), edge])
-    table = PrettyTable(names)
-    table.align = "l"
-    table.add_rows(rows)
-    return table.get_string()
 
 
 # ------------------------------------------------------------------------------------- as JSON

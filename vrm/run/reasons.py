@@ -9,13 +9,13 @@ import time
 from collections.abc import Hashable, Mapping
 
 from vrm.model import Cluster, Job
-from vrm.model.quantities import moment_text
 from vrm.model.reservation import Reservation
 from vrm.run.book import Entry
 from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.shadow import Shadow
+from vrm.system.moments import moment_text
 
 MOST = 24
 """Kinds of requests for which it is asked what they lack."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.kinds import name_sound
-from vrm.model.quantities import moment_text
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
+from vrm.system.moments import moment_text
 
 EPOCH = 1e9
 """Times from here on are of the wall clock and are written as such."""

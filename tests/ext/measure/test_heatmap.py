@@ -444,15 +444,15 @@ def test_colours_are_centred_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_scale_of_ranks_has_whole_numbers(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    from matplotlib.figure import HeatmapLine
+    from matplotlib.figure import Figure
     ticks: list[float] = []
-    real = HeatmapLine.savefig
+    real = Figure.savefig
 
     def savefig(figure, *words, **more):  # type: ignore[no-untyped-def]
         real(figure, *words, **more)
         ticks.extend(figure.axes[1].get_yticks())
 
-    monkeypatch.setattr(HeatmapLine, "savefig", savefig)
+    monkeypatch.setattr(Figure, "savefig", savefig)
     draw(grid_of(Heatmap.parse(["a a b c", "b b c a", "c c a b"]), None), tmp_path / "h.png")
     assert ticks and all(tick == int(tick) for tick in ticks)
 

@@ -18,9 +18,9 @@ from vrm.report.tables import STALE_AFTER, ago, duration, geometry, lend_line, r
 from vrm.ext.top.top_nodes import colour, draw_nodes
 from vrm.ext.top.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
-from vrm.model.quantities import moment_text
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
+from vrm.system.moments import moment_text
 
 _LOW = 20
 """Lines below which a screen has no room for long notices and ended jobs."""

@@ -17,7 +17,8 @@ from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, E
                                  NodeShare, WrapperError, counted, read_text, register,
                                  slots_of_lines, whole)
 from vrm.model.hosts import HOST
-from vrm.model.quantities import clock, moment_of, of_parts, scale
+from vrm.model.quantities import clock, of_parts, scale
+from vrm.system.moments import moment_of
 
 
 @register

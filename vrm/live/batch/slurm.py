@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, indices_of, register, whole)
 from vrm.model.hosts import MOST_HOSTS, expand
-from vrm.model.quantities import STANDARD, clock, moment_of, repeated, scale
+from vrm.model.quantities import clock, repeated, scale
+from vrm.system.moments import STANDARD, moment_of
 
 WARNING = 120
 """Seconds before the end at which Slurm sends its warning, unless told otherwise."""

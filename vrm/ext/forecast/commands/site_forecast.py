@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable
 
 from vrm.commands.shared import CannotRun, count, seconds
+from vrm.system.output import aligned
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.site.forecast import SiteForecast
@@ -183,10 +184,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
                      (at(row["start"] - site.time), said(row["start"] - site.time))),
                    row["nodes"] or row["reason"]) for row in rows]
         from vrm.system.text import printable
-        cells = [[printable(cell, 60) for cell in row] for row in table]
-        widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]) - 1)]
-        for row in cells:
-            print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip())
+        print(aligned([[printable(cell, 60) for cell in row] for row in table]))
     if site.unknown:
         print("\nThis is what follows from the queue as it is. Not known are:")
         for what in site.unknown:
