@@ -249,16 +249,8 @@ def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
             raise OPTIONS.error(f"Invalid time specification: {given[key]}") from error
     since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
     until = moment("endtime", math.inf)
-    if "name" in given:
-        names = set(given["name"].split(","))
-        jobs = [job for job in jobs if job.name in names]
-    if "partition" in given:
-        wanted = set(given["partition"].split(","))
-        jobs = [job for job in jobs if words.partition(job, site) in wanted]
-    if "qos" in given:
-        jobs = [job for job in jobs if "normal" in given["qos"].split(",")]
     # Times of sacct are whole seconds.
-    jobs = [job for job in jobs if int(job.job.submit) <= until and job.end >= since
+    jobs = [job for job in words.selected(jobs, given, site) if int(job.job.submit) <= until and job.end >= since
             and (states is None or words.state(job) in states)]
     if "allocations" in given:
         return [SacctRow(job, counter) for job in jobs]

@@ -51,18 +51,15 @@ def scontrol(call: Call, counter: Counter) -> Reply:
     if not rest:
         raise OPTIONS.error("vrm has no prompt of its own here; name what is to be done, as scontrol show job")
     act, what = rest[0].lower(), rest[1:]
-    if act == "show":
-        return _show(what, given, call, counter)
-    if act == "ping":
-        return Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n")
     if act in _ACTS:
         return _each(_ACTS[act], what, counter, call.token)
-    if act == "update":
-        return update(what, counter, OPTIONS)
-    if act in ("wait_job", "top"):
-        return _wait(what, counter) if act == "wait_job" else _top(what, counter)
-    if act == "listpids":
-        return _pids(what, counter)
+    acts: dict[str, Callable[[], Reply]] = {
+        "show": lambda: _show(what, given, call, counter), "update": lambda: update(what, counter, OPTIONS),
+        "ping": lambda: Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n"),
+        "wait_job": lambda: _wait(what, counter), "top": lambda: _top(what, counter),
+        "listpids": lambda: _pids(what, counter)}
+    if act in acts:
+        return acts[act]()
     if act in ("suspend", "resume"):
         raise OPTIONS.error(f"vrm cannot {act} jobs: a job that runs keeps its cores until it ends. `scontrol hold` "
                             "keeps one from starting, `scontrol requeue` runs it again later")
@@ -70,6 +67,13 @@ def scontrol(call: Call, counter: Counter) -> Reply:
         return _script(what[1:], counter)
     raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write, "
                         "wait_job, top, listpids and ping")
+
+
+_NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "aliases", "assoc_mgr", "frontend"), ""),
+         **dict.fromkeys(("reservation", "reservations"), "No reservations in the system\n"),
+         **dict.fromkeys(("step", "steps"), "No steps in the system\n"),
+         "licenses": "No licenses configured in Slurm.\n"}
+"""What is said of that of which vrm has nothing."""
 
 
 def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
@@ -96,11 +100,8 @@ def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Co
         return _blocks([partition_text(name, counter) for name in parts], given)
     if kind == "config":
         return Answer(_config(counter))
-    if kind in ("step", "steps", "reservation", "reservations", "licenses", "lic", "burstbuffer", "federation",
-                "topology", "aliases", "assoc_mgr", "frontend"):
-        plain = {"reservation": "No reservations in the system\n", "licenses": "No licenses configured in Slurm.\n",
-                 "step": "No steps in the system\n"}
-        return Answer(plain.get(kind.removesuffix("s") if kind != "licenses" else kind, ""))
+    if kind in _NONE:
+        return Answer(_NONE[kind])
     raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
 
 

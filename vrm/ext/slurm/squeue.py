@@ -119,12 +119,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
     users = set(words.split(given["user"])) if "user" in given else None
     if users is not None and not users & {site.user, str(site.uid)}:
         return [], False
-    for key, value in (("name", lambda job: job.name), ("partition", lambda job: words.partition(job, site)),
-                       ("reservation", lambda job: job.details.more.get("reservation", "")),
-                       ("qos", lambda job: "normal"), ("account", lambda job: "(null)")):
-        if key in given:
-            wanted = set(given[key].split(","))
-            jobs = [job for job in jobs if value(job) in wanted]
+    jobs = words.selected(jobs, given, site)
     if "licences" in given:
         named = set(words.split(given["licences"]))
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
