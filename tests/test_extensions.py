@@ -47,7 +47,7 @@ def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_name_in_the_file_is_one_of_vrms_own(declared: Path) -> None:
-    declared.write_text("# a comment\n[vrm.orderings]\nTwice = vrm.model.times:seconds_of\n")
+    declared.write_text("# a comment\n[vrm.orderings]\nTwice = vrm.model.quantities:seconds_of\n")
     things = Registry("thing", "vrm.orderings")
     things.register("once")(str)
     assert things.names == ["once", "Twice"] and things.added == [] and things.knows(" twice ")
@@ -58,15 +58,15 @@ def test_a_name_in_the_file_is_one_of_vrms_own(declared: Path) -> None:
 
 
 def test_no_package_takes_the_place_of_such_a_name(declared: Path) -> None:
-    declared.write_text("[vrm.orderings]\ntwice = vrm.model.times:seconds_of\n")
+    declared.write_text("[vrm.orderings]\ntwice = vrm.model.quantities:seconds_of\n")
     mine, = plugins.own("vrm.orderings")
-    assert (mine.package, mine.path) == ("vrm", "vrm.model.times:seconds_of")
+    assert (mine.package, mine.path) == ("vrm", "vrm.model.quantities:seconds_of")
     assert plugins.find("vrm.orderings", "Twice") == mine and not plugins.clash(mine, ())
     assert "vrm has one of that name" in plugins.clash(mine._replace(package="other", path="other:twice"), ())
 
 
 def test_what_cannot_be_loaded_is_said(declared: Path) -> None:
-    declared.write_text("[vrm.orderings]\ngone = vrm.model.times:gone\n")
+    declared.write_text("[vrm.orderings]\ngone = vrm.model.quantities:gone\n")
     with pytest.raises(PolicyError, match="has no attribute 'gone'"):
         Registry("thing", "vrm.orderings").get("gone")
 

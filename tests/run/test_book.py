@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, START, Details
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.run.book import JobBook, LifeError
 from vrm.scheduling import make_ordering
 from vrm.scheduling.queue import JobQueue

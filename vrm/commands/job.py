@@ -153,7 +153,7 @@ def each(arguments: argparse.Namespace) -> int:
 
 def requeue(arguments: argparse.Namespace) -> int:
     """Let jobs wait again: by the manager, or where none runs, by the next one."""
-    from vrm.model.ranges import fold
+    from vrm.model.quantities import fold
 
     wanted: dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
     run = run_of(arguments)
@@ -206,7 +206,7 @@ def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, s
     if reply is None and stops and not directory.manager_runs():
         reply = {"ok": True, "text": "the manager has ended"}
     if reply is None:
-        from vrm.model.ranges import fold
+        from vrm.model.quantities import fold
         from vrm.run.journal import made_by
         ids = made_by(directory.journal, name)
         if not ids:

@@ -32,7 +32,7 @@ def names_of(run: Any) -> dict[str, list[int]]:
 def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
     """The words with ids instead of names; a name of several jobs is all of them. Ids, ranges, `all` and
     `failed` are kept. CannotRun for a word that is none of these."""
-    from vrm.model.ranges import fold, numbers
+    from vrm.model.quantities import fold, numbers
 
     found: list[str] = []
     names: dict[str, list[int]] = {}
@@ -54,7 +54,7 @@ def id_for(arguments: argparse.Namespace, word: str, where: str = "") -> int:
     """The id of the one job that a word names. CannotRun for none and for several."""
     if word.isascii() and word.isdigit() and len(word) < 10:
         return int(word)
-    from vrm.model.ranges import fold
+    from vrm.model.quantities import fold
 
     ids = names_of(run_of(arguments)).get(word, [])
     if not ids:

@@ -76,7 +76,7 @@ def _ahead(arguments: argparse.Namespace) -> float:
 
 def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
     """The command for the manager; CannotRun for words that are none."""
-    from vrm.model.ranges import numbers
+    from vrm.model.quantities import numbers
     from vrm.model.hosts import expand
 
     jobs: list[int] = []
@@ -99,26 +99,15 @@ def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
 
 def moment(text: str, now: float, option: str = "") -> float:
     """A time (epoch seconds) as people write it; a time of day is that of today."""
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
+    from vrm.system.moments import moment_of
 
     if text == "now":
         return now
-    if text.startswith("+"):
-        try:
-            return now + seconds_of(text[1:])
-        except ValueError:
-            pass
-    for form in _FORMS:
-        try:
-            parsed = time.strptime(text, form)
-        except ValueError:
-            continue
-        day = time.localtime(now)[:3] if "%d" not in form else parsed[:3]
-        try:
-            return time.mktime((*day, *parsed[3:6], 0, 0, -1))
-        except (OverflowError, ValueError):
-            break
-    raise CannotRun(f"{option}: `{text}` is not a time; write {TIMES}".lstrip(": "))
+    try:
+        return now + seconds_of(text[1:]) if text.startswith("+") else moment_of(text, *_FORMS, now=now)
+    except ValueError:
+        raise CannotRun(f"{option}: `{text}` is not a time; write {TIMES}".lstrip(": ")) from None
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, tell
 
-_MEMORY = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -178,7 +177,7 @@ def modules(wanted: Sequence[str], loaded: str) -> tuple[str, ...]:
 
 def duration(text: str) -> int:
     """`2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     try:
         seconds = int(seconds_of(text))
         if text.replace(".", "").isdigit():
@@ -194,10 +193,11 @@ def duration(text: str) -> int:
 
 def memory(text: str) -> int:
     """`1400`, `1400M` or `2G` in MiB."""
+    from vrm.model.quantities import scale
     found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)B?", text.upper())
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` is not a size such as 1400M or 2G")
-    return int(found[1]) * _MEMORY[found[2]]
+    return int(found[1]) * scale(found[2] or "M") // scale("M")
 
 
 def name(text: str) -> str:

@@ -111,7 +111,7 @@ def count(text: str) -> int:
 
 def ids_of(words: Sequence[str]) -> list[int]:
     """The ids that these words name: each an id, or a list or range as 3,5-7. CannotRun."""
-    from vrm.model.ranges import numbers
+    from vrm.model.quantities import numbers
     found: list[int] = []
     for text in words:
         try:
@@ -123,7 +123,7 @@ def ids_of(words: Sequence[str]) -> list[int]:
 
 def seconds(text: str) -> float:
     """A time above 0 in seconds."""
-    from vrm.model.times import FORMS, seconds_of
+    from vrm.model.quantities import FORMS, seconds_of
     try:
         found = seconds_of(text)
     except ValueError:
@@ -135,7 +135,7 @@ def seconds(text: str) -> float:
 
 def moment(text: str) -> float:
     """A time from 0 on in seconds."""
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     try:
         return seconds_of(text)
     except ValueError:

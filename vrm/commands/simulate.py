@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
+from vrm.system.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.model.reservation import ReservationRequest
@@ -158,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         print(said if isinstance(error, ConfigError) else f"vrm simulate: {said}", file=sys.stderr)
         return 2
     report["jobs_per_second"] = report["jobs"] / report["seconds"]
-    print(json.dumps(report) if args.json else _table(report))
+    show(args.json, lambda: report, lambda: _table(report), indent=None)
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -230,9 +231,9 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
 
 def reservation(text: str) -> ReservationRequest:
     """What `nodes=2,from=1h,to=3h,name=demo,jobs=3-5` asks for; ValueError for what is none."""
-    from vrm.model.ranges import numbers
+    from vrm.model.quantities import numbers
     from vrm.model.reservation import ReservationRequest
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     from vrm.model.hosts import expand
 
     here = f"--reservation {text}"
@@ -408,8 +409,7 @@ def _table(report: dict[str, Any]) -> str:
         over_time = report["allocation_efficiency_over_time"]
         lines += [("load", _by_resource(report["load"])),
                   ("allocation efficiency", _by_resource(over_time))]
-    width = max(len(name) for name, _ in lines)
-    text = [f"{name:<{width}}  {value}" for name, value in lines]
+    text = [aligned(lines)]
     text.append(f"\n{'':<32}{'mean':>14}{'median':>14}{'95 %':>14}{'max':>14}")
     for name in ("wait", "running", "turnaround", "slowdown", "bounded_slowdown",
                  "per_processor_bounded_slowdown", "queue_length", "allocation_efficiency"):

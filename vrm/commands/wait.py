@@ -55,7 +55,7 @@ def wait(arguments: argparse.Namespace) -> int:
 
 def until_ended(run: RunDirectory, ends: EndWatch, wanted: Iterable[int]) -> int:
     """Wait until these jobs have ended, say how, and give the exit status: 0 when all completed."""
-    from vrm.model.ranges import fold
+    from vrm.model.quantities import fold
     from vrm.run.control import NEXT
     wanted, gone = sorted(wanted), math.inf
     while True:

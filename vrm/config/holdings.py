@@ -11,7 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from vrm.config.energy import Energy
 from vrm.config.kinds import OURS, STRICT, kind
-from vrm.model.amounts import MEMORY, base, memory_bytes, memory_text, people
+from vrm.model.amounts import MEMORY, base, people
+from vrm.model.quantities import memory_bytes, memory_text
 from vrm.model.node import Node
 from vrm.model.power import MARK
 from vrm.model.hosts import expand

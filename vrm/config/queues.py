@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.queues import EXPECTED_WAIT, Queues
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.model.hosts import expand
 
 

@@ -27,7 +27,7 @@ from vrm.config.problems import ConfigError, Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, section
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.scheduling import added_keys
 from vrm.system import plugins
 from vrm.system.ways import WAYS

@@ -8,9 +8,10 @@ memory, and pieces of everything else.
 from __future__ import annotations
 
 import math
-import re
 from functools import cache
 from collections.abc import Iterable, Mapping
+
+from vrm.model.quantities import memory_text
 
 GPU, MEMORY = "gpu", "memory"
 """The resources that vrm knows by itself; any other name is the user's."""
@@ -19,8 +20,6 @@ Amounts = tuple[tuple[str, int], ...]
 """Amounts by name, in base units, sorted; none of them is 0."""
 
 _UNITS: Mapping[str, int] = {MEMORY: 1 << 30}
-
-_BYTES: dict[str, int] = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def unit(name: str) -> int:
@@ -60,27 +59,3 @@ def total(*parts: Iterable[tuple[str, int]]) -> Amounts:
 def said(name: str, amount: int) -> str:
     """An amount of base units for people: `4G` of memory, `2` of something else."""
     return memory_text(amount) if name == MEMORY else f"{people(name, amount):g}"
-
-
-def memory_text(size: int) -> str:
-    """Bytes in the largest unit of which they are a whole number, as `4G`, `1536M`."""
-    for letter in "tgmk":
-        if size and size % _BYTES[letter] == 0:
-            return f"{size // _BYTES[letter]}{letter.upper()}"
-    return f"{size}B"
-
-
-_MEMORY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?(?:([kmgt])(?:i?b)?|b)", re.IGNORECASE)
-
-
-def memory_bytes(text: str) -> int:
-    """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T; every unit is a power of 1024, as Slurm and
-    PBS count. ValueError for another text, one without a unit, and less than a byte."""
-    found = _MEMORY.fullmatch(text)
-    if not found:
-        raise ValueError(text)
-    each = _BYTES.get((found[3] or "").lower(), 1)
-    size = int(found[1]) * each + round(float(found[2] or 0) * each)
-    if size < 1:
-        raise ValueError(text)
-    return size

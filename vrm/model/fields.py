@@ -30,7 +30,7 @@ from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
 from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
-from vrm.model.ranges import MOST_JOBS
+from vrm.model.quantities import MOST_JOBS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
-from vrm.model.ranges import fold_range, to_ranges
+from vrm.model.quantities import fold_range, to_ranges
 
 
 class JobState(str, enum.Enum):

@@ -10,10 +10,9 @@ from typing import Any
 from collections.abc import Callable, Sequence
 
 from vrm.model import hosts, shapes
-from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
+from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, said
 from vrm.model.job import ANY, OK, START, Dependency
-from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
-from vrm.model.times import seconds_of
+from vrm.model.quantities import MOST_JOBS, fold, member_range, memory_bytes, memory_text, numbers, seconds_of
 
 EXAMPLE = "ft.B.x 8 60 0"
 

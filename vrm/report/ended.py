@@ -6,9 +6,11 @@ from dataclasses import asdict
 from typing import Any
 from collections.abc import Sequence
 
-from vrm.report.tables import clock, drop_empty, duration, narrow, shown, table_text
+from vrm.report.tables import drop_empty, duration, narrow, shown
 from vrm.results.jobs import JobRow
 from vrm.results.state import label
+from vrm.system.moments import moment_text
+from vrm.system.output import boxed
 
 LAST = 20
 """How many are shown unless all are asked for."""
@@ -27,7 +29,7 @@ def ended_table(rows: Sequence[JobRow], width: int | None = None, all_of_them: b
     drop_empty(names, cells, ("Why", "Args", "Name"))
     if width is not None:
         narrow(names, cells, width)
-    text = table_text(names, cells)
+    text = boxed(names, cells)
     if len(last) < len(rows):
         text += f"\n... and {len(rows) - len(last)} that ended before; `vrm queue --all` shows them"
     return text
@@ -36,7 +38,7 @@ def ended_table(rows: Sequence[JobRow], width: int | None = None, all_of_them: b
 def _cells(row: JobRow) -> list[str]:
     ran = row.start is not None and row.end is not None
     return [str(row.id), shown(row.app), shown(label(asdict(row))), shown(row.args),
-            str(row.procs), row.status, clock(row.start) if row.start is not None else "-",
+            str(row.procs), row.status, moment_text(row.start) if row.start is not None else "-",
             duration(row.end - row.start) if ran else "-",  # type: ignore[operator]
             "" if row.status == "completed" else shown(row.reason)]
 

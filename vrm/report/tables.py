@@ -21,16 +21,17 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prettytable import PrettyTable
-
 from vrm.model.node import Socket
 from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.hosts import fold as fold_nodes
+from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
 from vrm.system.colour import marked
+from vrm.system.moments import moment_text
+from vrm.system.output import boxed
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -102,8 +103,7 @@ def _count(jobs: Sequence[Mapping[str, Any]]) -> int:
 def reservation_line(reservation: Mapping[str, Any]) -> str:
     """A reservation of a snapshot in a line."""
     jobs = f", jobs {reservation['jobs']}" if reservation["jobs"] else ", no jobs yet"
-    begin, end = (time.strftime("%d %b %H:%M:%S", time.localtime(reservation[key]))
-                  for key in ("begin", "end"))
+    begin, end = (moment_text(reservation[key], "%d %b %H:%M:%S") for key in ("begin", "end"))
     return (f"reservation {reservation['name']}: {fold_nodes(reservation['nodes'])} from {begin} to "
             f"{end}{jobs}")
 
@@ -142,18 +142,12 @@ def shown(text: str) -> str:
     return printable(text)
 
 
-def clock(moment: float) -> str:
-    """A moment (epoch seconds) as the local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
-
-
 def duration(seconds: float) -> str:
     """HH:MM:SS; time that is over is shown as +HH:MM:SS. Parts of a second count as not over."""
     if not math.isfinite(seconds):
         return "-"
     whole = math.ceil(seconds)
-    sign, whole = ("+", -whole) if whole < 0 else ("", whole)
-    return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+    return "+" * (whole < 0) + clock(abs(whole))
 
 
 def first_parts(text: str) -> str:
@@ -222,7 +216,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     rows = [
         [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
          str(job["procs"]), status(job),
-         clock(job["start"]) if job["state"] == "running" else "-",
+         moment_text(job["start"]) if job["state"] == "running" else "-",
          duration(remaining(job, now)), expected_text(job, now),
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
@@ -242,12 +236,12 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]
-        after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
+        after.append(f"job {reserved['id']} has a reservation for {moment_text(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
     made = forecasts.time if isinstance(forecasts, ByJob) else now
     if "Forecast" in names and now - made >= AGED:
         after.append(f"the forecast is {ago(now - made)} old")
-    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
+    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *after])
 
 
 def _short(job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -312,13 +306,13 @@ def state_table(snapshot: Snapshot, now: float | None = None,
                  *[""] * (most - len(socket.slots))]
                 for start, (_, _, socket) in zip(left, sockets)]
         if width is None or width_of(names, rows) <= width:
-            return "\n".join([*head.lines(snapshot, width), table_text(names, rows),
+            return "\n".join([*head.lines(snapshot, width), boxed(names, rows),
                               *_besides(snapshot, apps)])
     names[4:] = ["Cores"]
     room = max(20, width - width_of(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
-    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *_besides(snapshot, apps)])
+    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *_besides(snapshot, apps)])
 
 
 def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
@@ -332,7 +326,7 @@ def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
     for group, row in zip(alike, rows):
         row[0] = shown(group[0]["name"]) + f"-{shown(group[-1]['name'])}" * bool(group[1:])
     line = holdings.licences_line(snapshot)
-    return ["", table_text(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
+    return ["", boxed(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
 def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool, Socket]]:
@@ -414,20 +408,6 @@ def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How many columns of a terminal the table takes."""
     columns = zip(names, *rows)
     return sum(max(map(len, column)) + 3 for column in columns) + 1
-
-
-def table_text(names: Sequence[str], rows: list[list[str]]) -> str:
-    """A table with lines around it. One of plain cells, as most are, is made here: PrettyTable takes
-    five times as long for the same text."""
-    if rows and all(cell.isascii() and "\n" not in cell for row in (names, *rows) for cell in row):
-        widths = [max(map(len, column)) for column in zip(names, *rows)]
-        edge = f"+{'+'.join('-' * (width + 2) for width in widths)}+"
-        form = f"| {' | '.join(f'%-{width}s' for width in widths)} |"
-        return "\n".join([edge, form % tuple(names), edge, *(form % tuple(row) for row in rows), edge])
-    table = PrettyTable(names)
-    table.align = "l"
-    table.add_rows(rows)
-    return table.get_string()
 
 
 # ------------------------------------------------------------------------------------- as JSON
@@ -542,7 +522,7 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
                 try:
                     text = last = render()
                 except (OSError, ValueError) as error:
-                    text = f"{clock(time.time())} {shown(str(error))}\n{last}"
+                    text = f"{moment_text(time.time())} {shown(str(error))}\n{last}"
                 if screen:
                     out.write(marked(_frame(text, _size(out)), out))
                 else:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
 from vrm.model.kinds import FieldError
+from vrm.model.quantities import seconds_text
 from vrm.system.text import printable
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -56,19 +57,6 @@ class TextCells(dict[str, str]):
 def places_cell(text: str) -> str:
     """A text without quotes and characters to escape, quoted where it has commas."""
     return f'"{text}"' if "," in text else text
-
-
-def seconds_text(value: float | None) -> str:
-    """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
-    if value is None:
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    if not value.is_integer():
-        value = round(value, 3)
-        if not value.is_integer():
-            return str(value)
-    return str(int(value))
 
 
 def seconds_texts(seconds: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from vrm.model import Booking, Cluster, bits, core_share
 from vrm.model.core_share import LentCores
 from vrm.model.node import Node
 from vrm.model.placement import RankSlot
-from vrm.results.job_columns import seconds_text
+from vrm.model.quantities import seconds_text
 from vrm.results.places import cores_text
 
 COLUMNS = ("job", "from", "to", "node", "cores")

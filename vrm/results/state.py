@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from vrm.model import shapes
 from vrm.model.fields import TABLE
-from vrm.model.ranges import fold, numbers
+from vrm.model.quantities import fold, numbers
 from vrm.model.rules import checks
 from vrm.model.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
 from vrm.system.files import read_regular

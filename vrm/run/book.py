@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.job import PLAIN, START, Details
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.scheduling.queue import JobQueue
 
 

@@ -11,7 +11,7 @@ from vrm.model.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, mad
 from vrm.model.kinds import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
-from vrm.model.ranges import fold, numbers
+from vrm.model.quantities import fold, numbers
 from vrm.system.plugins import PluginError
 from vrm.workload.added import added
 

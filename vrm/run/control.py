@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator
 from vrm.run.rundir import PRIVATE, RunDirectory, write_json
 from vrm.system.errors import RunError
 from vrm.system.files import open_own, read_own
-from vrm.model.ranges import MOST_JOBS, numbers
+from vrm.model.quantities import MOST_JOBS, numbers
 
 Command = dict[str, Any]
 _LARGEST = 24 << 20

@@ -15,7 +15,7 @@ BLOCK = 1000
 """Ids that are kept at once, so that the file is seldom written."""
 
 LARGEST = 999_999_000
-"""Ids have at most nine digits in ranges of them (`vrm.model.ranges`)."""
+"""Ids have at most nine digits in ranges of them (`vrm.model.quantities`)."""
 
 
 class Ids:

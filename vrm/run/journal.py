@@ -19,7 +19,7 @@ from zlib import crc32
 
 from vrm.model import Job
 from vrm.model.job import Details
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.run import journal_check as check
 from vrm.run.codec import jobs_of, more_fault
 from vrm.run.journal_check import EndRecord, JournalError, Record

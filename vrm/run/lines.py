@@ -25,10 +25,6 @@ class Lines:
         """The ids of the jobs of a line."""
         return range(self._first[line], self._first[line] + self._count[line])
 
-    def line_of(self, job_id: int) -> int | None:
-        """The line of a job; None where it has none."""
-        return next((line for line in range(len(self)) if job_id in self.jobs(line)), None)
-
     def add(self, digest: int, ids: Sequence[int], at: int | None = None) -> None:
         """A line was taken; None: behind all others."""
         if at is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model import Job, JobState, placement_forms
 from vrm.model.job import Details
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import journal_check, lending

@@ -15,6 +15,7 @@ from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.shadow import Shadow
+from vrm.system.moments import moment_text
 
 MOST = 24
 """Kinds of requests for which it is asked what they lack."""
@@ -24,9 +25,8 @@ STOPPING = "the manager starts no more jobs"
 
 def clock(moment: float, now: float) -> str:
     """A moment (epoch seconds) as the local time, with the day where that is another."""
-    there = time.localtime(moment)
-    today = there[:3] == time.localtime(now)[:3]
-    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", there)
+    today = time.localtime(moment)[:3] == time.localtime(now)[:3]
+    return moment_text(moment, "%H:%M:%S" if today else "%d %b %H:%M")
 
 
 def parked(entry: Entry, entries: Mapping[int, Entry], now: float) -> str:

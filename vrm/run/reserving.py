@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.kinds import name_sound
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
+from vrm.system.moments import moment_text
 
 EPOCH = 1e9
 """Times from here on are of the wall clock and are written as such."""
@@ -20,7 +20,7 @@ def when(moment: float) -> str:
     """A time for people: of the wall clock, or seconds of a simulation."""
     if not EPOCH <= moment < 1e11:
         return f"{moment:g} s"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return moment_text(moment, "%Y-%m-%d %H:%M:%S")
 
 
 class Reservations(dict[int, Reservation]):

@@ -22,7 +22,8 @@ from vrm.model.core_share import cores_of
 from vrm.model.node import Node
 from vrm.model.placement import CoreLayout, Placement
 from vrm.model.placement_forms import Values, of_values, width_of
-from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, seconds_text, TextCells
+from vrm.model.quantities import seconds_text
+from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, TextCells
 from vrm.results.places import PlacementText
 from vrm.simulation.placing import Placer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from collections.abc import Callable
 
 from vrm.model import shapes
-from vrm.model.ranges import MOST_JOBS
+from vrm.model.quantities import MOST_JOBS
 from vrm.workload.grammar import LineError, QueueLine, show
 
 LARGEST = 16 * 2**20

@@ -7,12 +7,12 @@ needed, so that a table can be written by hand. `#` begins a comment line.
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from collections.abc import Iterable
 
+from vrm.system.output import comma_separated
 from vrm.workload.heatmap_files import spread
 
 COLUMNS = ("app", "procs", "seconds", "spread", "runs", "app_seconds", "times")
@@ -107,13 +107,7 @@ def _estimate(place: str, words: dict[str, str]) -> Estimate:
 
 def table_text(estimates: Iterable[Estimate], comments: Iterable[str] = ()) -> str:
     """The table as a file's text; the single times as `whole/own` seconds."""
-    out = io.StringIO()
-    out.writelines(f"# {comment}\n" for comment in comments)
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in estimates:
-        writer.writerow([one.app, one.procs, f"{one.seconds:.3f}", f"{spread(one.times):.3f}",
-                         len(one.times), f"{one.app_seconds:.3f}",
-                         " ".join(f"{whole:.3f}/{own:.3f}"
-                                  for whole, own in zip(one.times, one.app_times))])
-    return out.getvalue()
+    return comma_separated([COLUMNS, *(
+        [one.app, one.procs, f"{one.seconds:.3f}", f"{spread(one.times):.3f}", len(one.times), f"{one.app_seconds:.3f}",
+         " ".join(f"{whole:.3f}/{own:.3f}" for whole, own in zip(one.times, one.app_times))]
+        for one in estimates)], comments)

@@ -31,7 +31,7 @@ from vrm.model import shapes
 from vrm.model.fields import ADDED, REQUEST, TABLE, Field
 from vrm.model.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.job import Request
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
 from vrm.system.text import printable
 from vrm.workload.added import added

@@ -13,7 +13,6 @@ Blank lines and `#` comments are passed over. Which form a file has is seen from
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from dataclasses import dataclass, fields, replace
@@ -25,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import application_kind
 from vrm.model.speedups import SpeedError, Speedups, load_name
+from vrm.system.output import comma_separated
 
 COMPACT, SPARE, STRIP = "compact", "spare", "strip"
 
@@ -314,13 +314,8 @@ def _heatmap_of_ranks(figures: Iterable[HeatmapLine]) -> Heatmap:
 
 def csv_text(figures: Iterable[HeatmapLine], comments: Iterable[str] = ()) -> str:
     """The CSV form."""
-    out = io.StringIO()
-    out.writelines(f"# {comment}\n" for comment in (CSV_HEAD, *comments))
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for figure in figures:
-        writer.writerow([_word(getattr(figure, name)) for name in COLUMNS])
-    return out.getvalue()
+    return comma_separated([COLUMNS, *([_word(getattr(figure, name)) for name in COLUMNS] for figure in figures)],
+                           (CSV_HEAD, *comments))
 
 
 def _word(value: Any) -> str:

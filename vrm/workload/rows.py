@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.job import Job, Request
-from vrm.model.times import of_parts
+from vrm.model.quantities import of_parts, scale
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
 from vrm.workload.swf import LARGEST_ID, Selection, TraceError
@@ -264,7 +264,6 @@ def _key(one: Asked) -> Any:
 # ---------------------------------------------------------------------------- words of logs
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b|w)?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 def clock(text: str) -> float:
@@ -283,8 +282,7 @@ def gibibytes(text: str, unit: str = "") -> float:
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise ValueError(text)
-    power = _POWERS[(found[2] or unit).lower()]
-    return float(found[1]) * 1024.0 ** (power - 3)
+    return float(found[1]) * (scale(found[2] or unit) / scale("G"))
 
 
 def moment(text: str) -> float | None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
+from vrm.model.quantities import seconds_text
 from vrm.workload.columns import LONGEST, Block, Names, of_lines, of_submissions
 from vrm.workload.submission import Submission
 
@@ -446,10 +447,10 @@ def write(path: str | Path, submissions: Iterable[Submission], header: dict[str,
         for job, run, *_ in submissions:
             wait = "-1"
             if starts is not None:
-                wait = text_of(starts(job.id)[0] - job.submit)
+                wait = seconds_text(starts(job.id)[0] - job.submit)
             app = _code(_program(job.app), apps)
-            out.write(f"{job.id} {text_of(job.submit)} {wait} {text_of(run)} {job.procs} -1 -1 "
-                      f"{job.procs} {text_of(job.walltime)} -1 {status(job.id)} {_code(job.user, users)} -1 {app} "
+            out.write(f"{job.id} {seconds_text(job.submit)} {wait} {seconds_text(run)} {job.procs} -1 -1 "
+                      f"{job.procs} {seconds_text(job.walltime)} -1 {status(job.id)} {_code(job.user, users)} -1 {app} "
                       "-1 -1 -1 -1\n")
             rows += 1
     return rows
@@ -467,11 +468,3 @@ def _code(name: str, known: dict[str, int]) -> int:
     if name.isdigit():
         return int(name)
     return known.setdefault(name, len(known) + 1)
-
-
-def text_of(seconds: float) -> str:
-    """A time without needless digits: whole numbers bare, others with 3 decimals at most."""
-    if isinstance(seconds, int):
-        return str(seconds)
-    text = f"{seconds:.3f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text

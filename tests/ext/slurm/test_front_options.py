@@ -23,7 +23,7 @@ from vrm.ext.slurm.requests import demand
 from vrm.model import JobState
 from vrm.model.fields import made
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
-from vrm.model.times import of_slurm
+from vrm.model.quantities import of_slurm
 from vrm.ext.steps.records import Step
 
 SCRIPT = b"#!/bin/sh\ntrue\n"

@@ -33,7 +33,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.calls.wire import Call
 from vrm.ext.slurm.calls import door
 from vrm.ext.slurm.calls.door import Door
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.run import control, journal as journals
 from vrm.run.past import replay
 from vrm.workload.grammar import parse_line

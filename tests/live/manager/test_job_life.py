@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.results.job_columns import HEADER, SIMULATED
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.workload.following import QueueFollower
 
 LOG = 'echo "$VRM_JOB_ID $*" >> "$(dirname "$0")/log"\n'

@@ -18,7 +18,7 @@ from vrm.live.launch.script import Scripts
 from vrm.live.launch.stepping import counted, folded_names
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.ext.steps.records import read_steps
 from vrm.system.compiling import COMPILERS
 

@@ -18,8 +18,7 @@ from vrm.ext.forecast.replay import Durations, Planned, limits, replay
 from vrm.model import Job
 from vrm.model.hosts import fold as fold_nodes
 from vrm.model.quantile import quantile
-from vrm.model.ranges import fold
-from vrm.model.times import said
+from vrm.model.quantities import fold, said
 from vrm.results.places import PlacementText
 from vrm.run.book import Entry
 from vrm.run.reasons import clock, parked, why_bound

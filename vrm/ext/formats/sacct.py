@@ -22,7 +22,6 @@ DUMP = ("sacct -a -X -S 2024-01-01 -E 2024-02-01 --parsable2 --format=JobIDRaw,J
 SIZES = ("AllocTRES", "ReqTRES", "NCPUS", "AllocCPUS", "ReqCPUS")
 """At least one of these columns is needed."""
 
-_NOT_OF_NODES = ("billing", "energy", "vmem", "pages", "node", "cpu", "mem")
 _REQMEM = re.compile(r"(.*?)([nc]?)")
 _GRES = re.compile(r"(?:gres[:/])?([A-Za-z_][\w.+-]*)(?::([A-Za-z_][\w.+-]*))?(?:[:=](\d+[kKmM]?))?")
 

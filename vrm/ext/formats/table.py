@@ -14,7 +14,7 @@ from typing import IO, cast
 from collections.abc import Iterator, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, people, said
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program
 from vrm.workload.submission import Submission
 

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
 from vrm.model.quantile import quantile
+from vrm.system.output import aligned
 from vrm.workload.submission import Submission
 
 HOURS = 168
@@ -401,9 +402,7 @@ def compared(original: Sequence[Submission], drawn: Sequence[Submission], unix_s
         for name, each in known.items():
             if kind in each:
                 table.append([kind, name, *each[kind].row(each["all"].jobs)])
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width)
-                       in enumerate(zip(row, widths))).rstrip() for row in table]
+    lines = [aligned(table, right=range(2, len(table[0])))]
     for name, jobs in sides:
         if jobs:
             lines.append(f"{name}: {_rhythm(jobs, unix_start)}")

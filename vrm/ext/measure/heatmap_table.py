@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from vrm.model.heatmap import Heatmap
 from vrm.model.speedups import Speedups
 from vrm.ext.study.report.plotting import PictureError, pyplot
+from vrm.system.output import aligned
 
 FORMATS = (".png", ".svg", ".pdf")
 ALONE = "alone"
@@ -107,11 +108,7 @@ def table(grid: Grid) -> str:
         return "-" if value is None else f"{value:.{grid.digits}f}"
     lines = [["", *grid.columns]]
     lines += [[row, *map(word, values)] for row, values in zip(grid.rows, grid.values)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    text = ["  ".join([line[0].ljust(widths[0]),
-                       *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))])
-            for line in lines]
-    return "\n".join([grid.title, *text, grid.note]) + "\n"
+    return "\n".join([grid.title, aligned(lines, right=range(1, len(lines[0]))), grid.note]) + "\n"
 
 
 def draw(grid: Grid, path: Path, machine: str = "") -> None:

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from typing import Any, NamedTuple
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.pbs import queues as pbs_queues, words
 from vrm.ext.slurm.calls.answers import Answer, Call, Refused
@@ -70,38 +70,40 @@ def qstat(call: Call, counter: Counter) -> Answer:
         return pbs_queues.shown(given, ids, states, counter)
     if given.get("F", "json") not in ("json", "dsv"):
         raise Refused(f"qstat: -F {given['F']}: vrm knows json and dsv", words.USAGE)
-    said: list[str] = []
-    code = 0
     past = bool({"x", "H"} & set(given))
-    if ids:
-        rows: list[QstatRow] = []
-        for text in ids:
-            try:
-                if text[:1].isdigit():
-                    rows += _named(words.find(counter, "qstat", text), counter, past, "t" in given)
-                else:
-                    rows += _of_queue(text, counter, past, "t" in given)
-            except Refused as error:
-                said.append(f"{error}\n")
-                code = error.code
-    else:
-        rows = grouped(counter, counter.jobs(ended=past), "t" in given)
-    site = counter.site
-    if "u" in given and site.user not in [name.partition("@")[0] for name in given["u"].split(",")]:
-        rows = []
-    if "i" in given or "r" in given:
-        rows = [row for row in rows if (row.state in "REB") == ("r" in given)]
-    if "J" in given:
-        rows = [row for row in rows if row.one.array is not None]
-    if "H" in given and "x" not in given:
-        rows = [row for row in rows if row.state in "FX"]
+    rows, wrong, code = _asked(ids, counter, past, "t" in given)
+    rows = _kept(rows, given, counter.site.user)
     if "f" in given:
         text = full(rows, counter, given)
     elif {"a", "i", "r", "n", "s", "1", "u", "H"} & set(given):
         text = other(rows, counter, given)
     else:
         text = table(rows, counter, "w" in given)
-    return Answer(text, "".join(said), code)
+    return Answer(text, wrong, code)
+
+
+def _asked(ids: Sequence[str], counter: Counter, past: bool, each: bool) -> tuple[list[QstatRow], str, int]:
+    """The rows of these ids and queues, or of all jobs, what is wrong with some, and the exit status."""
+    if not ids:
+        return grouped(counter, counter.jobs(ended=past), each), "", 0
+    rows: list[QstatRow] = []
+    wrong, code = "", 0
+    for text in ids:
+        try:
+            rows += (_named(words.find(counter, "qstat", text), counter, past, each) if text[:1].isdigit() else
+                     _of_queue(text, counter, past, each))
+        except Refused as error:
+            wrong, code = f"{wrong}{error}\n", error.code
+    return rows, wrong, code
+
+
+def _kept(rows: Sequence[QstatRow], given: Mapping[str, str], user: str) -> list[QstatRow]:
+    """Those rows that these options leave."""
+    left: dict[str, Callable[[QstatRow], bool]] = {
+        "u": lambda row: user in [name.partition("@")[0] for name in given["u"].split(",")],
+        "i": lambda row: (row.state in "REB") == ("r" in given), "r": lambda row: row.state in "REB",
+        "J": lambda row: row.one.array is not None, "H": lambda row: "x" in given or row.state in "FX"}
+    return [row for row in rows if all(keep(row) for letter, keep in left.items() if letter in given)]
 
 
 def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
@@ -152,7 +154,7 @@ def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str
     lines = []
     first, width, last = (30, 15, 15) if wide else (17, 16, 16)
     for row in rows:
-        used = 0.0 if row.whole else words.used(row.one, now)
+        used = 0.0 if row.whole else row.one.ran(now)
         lines.append(f"{_cut(row.id, first):<{first}} {_cut(row.one.name, width, 1):<{width}} "
                      f"{site.user[:width]:<{width}}  {words.clock(used) if used else '0':>8} {row.state:>1} "
                      f"{words.queue(row.one, site)[:last]:<{last}}\n")
@@ -173,7 +175,7 @@ def other(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> 
     lines = [OTHER_HEAD.format(server=site.host, space="")]
     for row in rows:
         job = row.one
-        used = words.used(job, now)
+        used = job.ran(now)
         memory = sum(amount for name, amount in job.job.request.per_task if name == "mem") * job.job.procs
         more = []
         if {"n", "1"} & set(given):
@@ -277,89 +279,119 @@ def depend(job: JobView) -> str:
 Fact = tuple[str, Any]
 
 
+class FullRow:
+    """A row as `-f` shows it."""
+
+    def __init__(self, row: QstatRow, counter: Counter) -> None:
+        self.row, self.job, self.submitted = row, row.one, row.one.job
+        self.site, self.now = counter.site, counter.now
+        self.used = self.job.ran(self.now)
+        self.began = math.isfinite(self.job.start) and not self.job.why
+        self.ended = row.state in "FX"
+        self.single = not row.whole
+        self.ran = self.single and bool(self.used or (self.job.state.ended and self.began))
+        steps = counter.steps(self.job) if self.ran else ()
+        self.script = next((step for step in steps if step.step == "batch"), None)
+        asked = self.submitted.payload.output, self.submitted.payload.errors
+        self.output, self.errors = (
+            known if self.single or "%a" not in path else
+            path.replace("%A", str(self.job.array)).replace("%a", "^array_index^").replace("%%", "%")
+            for path, known in zip(asked, counter.files(self.job)))
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, of an array whether one of its jobs has failed."""
+        return words.exit_status(self.job) if self.single else int(any(map(words.exit_status, self.row.jobs)))
+
+    @property
+    def changed(self) -> float:
+        """When something became of it last."""
+        return min(self.now, max(self.submitted.submit, 0.0, *filter(math.isfinite, (self.job.start, self.job.end))))
+
+    @property
+    def counts(self) -> str:
+        """How many jobs of an array are in which state."""
+        states = list(map(words.state, self.row.jobs))
+        return " ".join(f"{word}:{sum(state in letters for state in states)}" for word, letters in (
+            ("Queued", "QHW"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X")))
+
+
+def _if(shown: object, value: Any) -> Any:
+    """The value, None where it is not shown."""
+    return value if shown else None
+
+
+FACTS: tuple[tuple[str, Callable[[FullRow], Any]], ...] = (
+    ("Job_Name", lambda row: row.job.name),
+    ("Job_Owner", lambda row: f"{row.site.user}@{row.site.host}"),
+    ("resources_used.cput", lambda row: row.script and words.clock(row.script.user + row.script.system)),
+    ("resources_used.mem", lambda row: row.script and f"{row.script.maxrss >> 10}kb"),
+    ("resources_used.ncpus", lambda row: _if(row.ran, sum(row.job.cores))),
+    ("resources_used.walltime", lambda row: _if(row.ran, words.clock(row.used))),
+    ("job_state", lambda row: row.row.state),
+    ("queue", lambda row: words.queue(row.job, row.site)),
+    ("server", lambda row: words.SERVER),
+    ("Checkpoint", lambda row: "u"),
+    ("ctime", lambda row: Moment(row.submitted.submit)),
+    ("depend", lambda row: depend(row.job) or None),
+    ("Error_Path", lambda row: f"{row.site.host}:{row.errors}"),
+    ("Execution_Time", lambda row: _if(row.row.state == "W", Moment(row.job.eligible))),
+    ("exec_host", lambda row: _if(row.job.nodes and row.single, exec_host(row.job))),
+    ("exec_vnode", lambda row: _if(row.job.nodes and row.single, exec_vnode(row.job))),
+    ("Hold_Types", lambda row: {"held": "u", "dependency": "s"}.get(row.job.why, "n")),
+    ("Join_Path", lambda row: "oe" if row.output == row.errors else "n"),
+    ("Keep_Files", lambda row: "n"),
+    ("Mail_Points", lambda row: "a"),
+    ("mtime", lambda row: Moment(row.changed)),
+    ("Output_Path", lambda row: f"{row.site.host}:{row.output}"),
+    ("Priority", lambda row: row.submitted.priority),
+    ("qtime", lambda row: Moment(row.submitted.submit)),
+    ("Rerunable", lambda row: "True"),
+    ("Resource_List.ncpus", lambda row: row.submitted.request.cores),
+    ("Resource_List.nodect", lambda row: nodes(row.job)),
+    ("Resource_List.place", lambda row: place(row.job)),
+    ("Resource_List.select", lambda row: select(row.job)),
+    ("Resource_List.walltime", lambda row: words.clock(row.submitted.walltime)),
+    ("stime", lambda row: _if(row.began, Moment(row.job.start))),
+    ("obittime", lambda row: _if(row.ended and math.isfinite(row.job.end) and row.began, Moment(row.job.end))),
+    ("jobdir", lambda row: _if(row.began and row.single, row.submitted.payload.directory)),
+    ("substate", lambda row: substate(row.row)),
+    ("Variable_List", lambda row: row.submitted.payload.variables),
+    ("comment", lambda row: comment(row.row) or None),
+    ("etime", lambda row: _if(row.row.state not in "HW", Moment(row.job.eligible))),
+    ("run_count", lambda row: _if(row.began and row.single, 1 + row.job.requeued)),
+    ("Exit_status", lambda row: _if(row.ended, row.status)),
+    ("array", lambda row: _if(row.row.whole, "True")),
+    ("array_state_count", lambda row: _if(row.row.whole, row.counts)),
+    ("array_indices_submitted", lambda row: _if(row.row.whole, indices(row.row.jobs))),
+    ("array_indices_remaining", lambda row: _if(row.row.whole, indices(
+        [each for each in row.row.jobs if words.state(each) in "QHW"]))),
+    ("array_id", lambda row: _if(row.single and row.job.array is not None, words.whole(row.job.array or 0))),
+    ("array_index", lambda row: _if(row.single and row.job.array is not None, row.job.details.index)),
+    ("project", lambda row: "_pbs_project_default"),
+    ("Submit_Host", lambda row: row.submitted.payload.variables.get("PBS_O_HOST", row.site.host)))
+"""What `-f` shows, by PBS's names; a name with a dot is that of a part. None is left out."""
+
+
 def facts(row: QstatRow, counter: Counter) -> list[Fact]:
-    """All that is known of a job, by PBS's names; a name with a dot is that of a part."""
-    job, submitted = row.one, row.one.job
-    site, now = counter.site, counter.now
-    output, errors, _ = counter.files(job)
-    if row.whole:
-        output, errors = (path.replace("%A", str(job.array)).replace("%a", "^array_index^").replace("%%", "%")
-                          if "%a" in path else known for path, known in
-                          ((submitted.payload.output, output), (submitted.payload.errors, errors)))
-    began = math.isfinite(job.start) and not job.why
-    found: list[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
-    used = words.used(job, now)
-    if (used or (job.state.ended and began)) and not row.whole:
-        for step in counter.steps(job):
-            if step.step == "batch":
-                found += [("resources_used.cput", words.clock(step.user + step.system)),
-                          ("resources_used.mem", f"{step.maxrss >> 10}kb")]
-        found += [("resources_used.ncpus", sum(job.cores)), ("resources_used.walltime", words.clock(used))]
-    found += [("job_state", row.state), ("queue", words.queue(job, site)), ("server", words.SERVER),
-              ("Checkpoint", "u"), ("ctime", _time(submitted.submit))]
-    if depend(job):
-        found.append(("depend", depend(job)))
-    found.append(("Error_Path", f"{site.host}:{errors}"))
-    if row.state == "W":
-        found.append(("Execution_Time", _time(job.eligible)))
-    if job.nodes and not row.whole:
-        found += [("exec_host", exec_host(job)), ("exec_vnode", exec_vnode(job))]
-    found += [("Hold_Types", "u" if job.why == "held" else "s" if job.why == "dependency" else "n"),
-              ("Join_Path", "oe" if output == errors else "n"),
-              ("Keep_Files", "n"), ("Mail_Points", "a"),
-              ("mtime", _time(min(now, max(submitted.submit, *(each for each in (job.start, job.end)
-                                                               if math.isfinite(each)), 0.0)))),
-              ("Output_Path", f"{site.host}:{output}"), ("Priority", submitted.priority),
-              ("qtime", _time(submitted.submit)), ("Rerunable", "True"),
-              *asked_for(job)]
-    if began:
-        found.append(("stime", _time(job.start)))
-    if row.state in "FX" and math.isfinite(job.end) and began:
-        found.append(("obittime", _time(job.end)))
-    if began and not row.whole:
-        found.append(("jobdir", submitted.payload.directory))
-    found.append(("substate", substate(row)))
-    found += [(f"Variable_List.{name}", value) for name, value in submitted.payload.variables.items()]
-    if comment(row):
-        found.append(("comment", comment(row)))
-    if row.state not in "HW":
-        found.append(("etime", _time(job.eligible)))
-    if began and not row.whole:
-        found.append(("run_count", 1 + job.requeued))
-    status = int(any(map(words.exit_status, row.jobs))) if row.whole else words.exit_status(job)
-    if row.state in "FX" and status is not None:
-        found.append(("Exit_status", status))
-    if row.whole:
-        counts = {word: sum(words.state(each) in letters for each in row.jobs)
-                  for word, letters in (("Queued", "QHW"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X"))}
-        found += [("array", "True"),
-                  ("array_state_count", " ".join(f"{word}:{count}" for word, count in counts.items())),
-                  ("array_indices_submitted", indices(row.jobs)),
-                  ("array_indices_remaining", indices([each for each in row.jobs if words.state(each) in "QHW"]))]
-    elif row.one.array is not None:
-        found += [("array_id", words.whole(row.one.array)), ("array_index", row.one.details.index)]
-    return [*found, ("project", "_pbs_project_default"),
-            ("Submit_Host", submitted.payload.variables.get("PBS_O_HOST", site.host))]
+    """All that is known of a job; each of its variables is a part of its own."""
+    whole = FullRow(row, counter)
+    found = ((name, read(whole)) for name, read in FACTS)
+    return [part for name, value in found if value is not None for part in (
+        [(f"{name}.{key}", each) for key, each in value.items()] if isinstance(value, dict) else [(name, value)])]
 
 
-def asked_for(job: JobView) -> list[Fact]:
-    """What a job asks of the machine."""
-    request, walltime = job.job.request, words.clock(job.job.walltime)
-    packed = request.nodes == (1, 1) and not request.tasks_per_node
-    place = "scatter" if request.tasks_per_node else "pack" if packed else "free"
-    return [("Resource_List.ncpus", request.cores), ("Resource_List.nodect", nodes(job)),
-            ("Resource_List.place", place), ("Resource_List.select", select(job)), ("Resource_List.walltime", walltime)]
+def place(job: JobView) -> str:
+    """How it is to be placed."""
+    request = job.job.request
+    return "scatter" if request.tasks_per_node else "pack" if request.nodes == (1, 1) else "free"
 
 
 class Moment(float):
     """A time, which PBS prints as ctime does."""
 
     def __str__(self) -> str:
-        return words.date(self)
-
-
-def _time(moment: float) -> Moment:
-    return Moment(moment)
+        return time.ctime(self)
 
 
 def select(job: JobView) -> str:

@@ -16,7 +16,7 @@ from vrm.ext.slurm.calls import jobs as front
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, RunFacts
-from vrm.model import JobState
+from vrm.model import JobState, quantities
 from vrm.model.hosts import HOST
 
 SERVER = "vrm"
@@ -154,13 +154,6 @@ def exit_status(job: JobView) -> int | None:
     return job.code
 
 
-def used(job: JobView, now: float) -> float:
-    """Seconds that a job has run."""
-    if not math.isfinite(job.start) or job.state is JobState.QUEUED:
-        return 0.0
-    return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
-
-
 def queue(job: JobView, site: RunFacts) -> str:
     """The queue of a job."""
     return job.job.queue or next(iter(site.queues), "vrm")
@@ -168,22 +161,12 @@ def queue(job: JobView, site: RunFacts) -> str:
 
 def clock(seconds: float) -> str:
     """A duration as HH:MM:SS."""
-    left = int(min(seconds, 10 ** 9))
-    return f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
-
-
-def date(moment: float) -> str:
-    """A moment as ctime has it."""
-    return time.ctime(moment)
+    return quantities.clock(min(seconds, 10 ** 9))
 
 
 def walltime(text: str) -> float:
     """`3600`, `10:00`, `1:00:00` in seconds; ValueError."""
-    if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text):
-        raise ValueError(text)
-    found = 0.0
-    for part in text.split(":"):
-        found = found * 60 + float(part)
+    found = quantities.of_parts(text) if re.fullmatch(r"[0-9]+(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text) else 0.0
     if not found:
         raise ValueError(text)
     return found
@@ -194,7 +177,7 @@ def size(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15})(?:([kmgtp]?)([bw]))?", text.lower())
     if not found:
         raise ValueError(text)
-    return int(found[1]) << 10 * ("kmgtp".find(found[2]) + 1 if found[2] else 0) << 3 * (found[3] == "w")
+    return int(found[1]) * quantities.scale(found[2] or "") * (8 if found[3] == "w" else 1)
 
 
 MOST = 1_000_000

@@ -10,7 +10,7 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
-from vrm.model.ranges import to_ranges
+from vrm.model.quantities import to_ranges
 
 _KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afternotok": FAIL}
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 
 from vrm.ext.slurm.forms import nodelists
 from vrm.ext.slurm.forms.options import Options
-from vrm.model.amounts import Amounts, amounts, memory_bytes
+from vrm.model.amounts import Amounts, amounts
 from vrm.model.kinds import FieldError, name_sound
 from vrm.model.job import Request
+from vrm.model.quantities import scale
 
 Demand = dict[str, Any]
 """Values by the names of `vrm.model.fields`."""
@@ -97,8 +98,6 @@ def _positive(text: str) -> int:
     return found
 
 
-_SUFFIX = {"": 1, "k": 1024, "m": 1024 * 1024}
-
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,7}", text):
@@ -111,8 +110,8 @@ def nodes(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,7})([km]?)(?:-([0-9]{1,7})([km]?))?", text.lower())
     if not match:
         raise ValueError(text)
-    least = int(match[1]) * _SUFFIX[match[2]]
-    most = int(match[3]) * _SUFFIX[match[4]] if match[3] else least
+    least = int(match[1]) * scale(match[2])
+    most = int(match[3]) * scale(match[4]) if match[3] else least
     if not 0 < least <= most:
         raise ValueError(text)
     return least, most
@@ -123,7 +122,7 @@ def _memory(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,15})([kmgtKMGT]?)[bB]?", text)
     if not match:
         raise ValueError(text)
-    return 0 if not int(match[1]) else memory_bytes(f"{match[1]}{match[2].upper() or 'M'}iB")
+    return int(match[1]) * scale(match[2] or "M")
 
 
 def _gpus(text: str) -> tuple[int, str]:

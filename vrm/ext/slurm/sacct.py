@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,7 +13,7 @@ from vrm.ext.slurm.forms.formats import SacctField
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
+from vrm.model.quantities import memory_text
 from vrm.ext.steps.records import BATCH, Step
 
 OPTIONS = Options("sacct", """
@@ -79,17 +78,123 @@ LONG = ("jobid,jobidraw,jobname,partition,maxvmsize,maxrss,averss,ntasks,alloccp
         "reqmem,nodelist")
 
 
-@dataclass(frozen=True)
-class SacctRow:
-    """A job, or a step of it."""
+class Used(NamedTuple):
+    """CPU seconds, and bytes of the largest process (0: not known)."""
 
-    job: JobView
-    step: Step | None = None
+    user: float
+    system: float
+    memory: int
+
+
+def used_by(steps: Sequence[Step], script: bool) -> Used:
+    """What a job has used, as far as it is recorded; `script`: the script alone, whose line counts its steps, too."""
+    of_steps = [step for step in steps if step.step != BATCH]
+    user, system = sum(step.user for step in of_steps), sum(step.system for step in of_steps)
+    memory = max((step.maxrss for step in of_steps), default=0)
+    whole = next((step for step in steps if step.step == BATCH), None)
+    if whole is None:
+        return Used(0.0, 0.0, 0) if script else Used(user, system, memory)
+    if not script:
+        return Used(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
+    return Used(max(0.0, whole.user - user), max(0.0, whole.system - system),
+                whole.maxrss if whole.maxrss > memory else 0)
+
+
+class SacctRow:
+    """A job as accounts see it, or a step of it; `program` is that if it is not the script."""
+
+    def __init__(self, job: JobView, counter: Counter, step: Step | None = None) -> None:
+        self.job, self.counter, self.step = job, counter, step
+        self.suffix = "" if step is None else f".{step.step}"
+        self.program = step if step is not None and step.step != BATCH else None
 
     @property
-    def suffix(self) -> str:
-        """What stands behind the job's id."""
-        return "" if self.step is None else f".{self.step.step}"
+    def state(self) -> str:
+        """Its state, in Slurm's words."""
+        if self.step is None:
+            word = words.state(self.job)
+            cancelled = word == "CANCELLED" and words.reason(self.job) != "DependencyNeverSatisfied"
+            return f"{word} by {self.counter.site.uid}" if cancelled else word
+        if self.step.step == BATCH and self.job.cause in _OF_BATCH:
+            return _OF_BATCH[self.job.cause]
+        return _STEP_STATES.get(self.step.state, self.step.state.upper())
+
+    @property
+    def start(self) -> float:
+        """When it started; infinity for what waits."""
+        if self.step is not None:
+            return self.step.start
+        return math.inf if self.job.state is JobState.QUEUED else self.job.start
+
+    @property
+    def end(self) -> float:
+        """When it ended; infinity for what runs."""
+        if self.step is not None and math.isfinite(self.step.end):
+            return self.step.end if self.job.state.ended or self.step.state != "running" else math.inf
+        return self.job.end if self.job.state.ended else math.inf
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        if not math.isfinite(self.start):
+            return 0.0
+        return max(0.0, (self.end if math.isfinite(self.end) else self.counter.now) - self.start)
+
+    @property
+    def waited(self) -> float:
+        """How long the job has waited."""
+        return max(0.0, min(self.job.start, self.counter.now) - self.job.job.submit)
+
+    @property
+    def code(self) -> str:
+        """Its exit status as `code:signal`."""
+        if self.step is None and words.state(self.job) in _NOT_ITS_OWN:
+            return "0:0"
+        if self.program is None or self.program.exit_code is None:
+            return words.exit_code(self.job)
+        value = self.program.exit_code
+        return f"0:{value - 128}" if value > 128 and self.program.state != "failed" else f"{value}:0"
+
+    @property
+    def cores(self) -> int:
+        """How many cores it has or had."""
+        if self.program is not None:
+            return self.program.cores
+        return self.job.cpus if self.job.cores or self.job.state is JobState.QUEUED else 0
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Where it runs or ran."""
+        return self.job.nodes if self.step is None else self.step.nodes.split()
+
+    @property
+    def count(self) -> int:
+        """On how many nodes."""
+        return len(self.nodes) or int(self.step is None)
+
+    @property
+    def tres(self) -> str:
+        """What it has, as a list."""
+        return f"billing={self.cores},cpu={self.cores},node={self.count}" if self.cores else ""
+
+    @property
+    def memory(self) -> str:
+        """The memory that the job asks for."""
+        request = self.job.job.request
+        size = request.mem_per_node or request.mem_per_task * request.tasks
+        return memory_text(size) if size else "0"
+
+    @property
+    def used(self) -> Used:
+        """What it has used."""
+        if self.program is not None:
+            return Used(self.program.user, self.program.system, self.program.maxrss)
+        return used_by(self.counter.steps(self.job), self.step is not None)
+
+    @property
+    def peak(self) -> str:
+        """The memory of its largest process; of a job this is not known."""
+        return f"{self.used.memory // 1024}K" if self.step is not None and self.used.memory else ""
 
 
 def sacct(call: Call, counter: Counter) -> Answer:
@@ -144,27 +249,20 @@ def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
             raise OPTIONS.error(f"Invalid time specification: {given[key]}") from error
     since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
     until = moment("endtime", math.inf)
-    if "name" in given:
-        names = set(given["name"].split(","))
-        jobs = [job for job in jobs if job.name in names]
-    if "partition" in given:
-        wanted = set(given["partition"].split(","))
-        jobs = [job for job in jobs if words.partition(job, site) in wanted]
-    if "qos" in given:
-        jobs = [job for job in jobs if "normal" in given["qos"].split(",")]
     # Times of sacct are whole seconds.
-    jobs = [job for job in jobs if int(job.job.submit) <= until and job.end >= since
+    jobs = [job for job in words.selected(jobs, given, site) if int(job.job.submit) <= until and job.end >= since
             and (states is None or words.state(job) in states)]
     if "allocations" in given:
-        return [SacctRow(job) for job in jobs]
+        return [SacctRow(job, counter) for job in jobs]
     found = []
     for job in jobs:
-        found.append(SacctRow(job))
+        found.append(SacctRow(job, counter))
         steps = counter.steps(job)
         if job.job.payload.script and job.state is not JobState.QUEUED and math.isfinite(job.start) and not any(
                 step.step == "batch" for step in steps):
             steps = [_batch(job), *steps]
-        found += [SacctRow(job, step) for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
+        found += [SacctRow(job, counter, step)
+                  for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
     return found
 
 
@@ -176,28 +274,6 @@ def _batch(job: JobView) -> Step:
     """The step of a script that nobody has recorded (yet)."""
     return Step(job.id, "batch", "batch", job.start, job.end, job.state.value, job.code, 1,
                 job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
-
-
-class Used(NamedTuple):
-    """CPU seconds, and bytes of the largest process (0: not known)."""
-
-    user: float
-    system: float
-    memory: int
-
-
-def used_by(steps: Sequence[Step], script: bool) -> Used:
-    """What a job has used, as far as it is recorded; `script`: the script alone, whose line counts its steps, too."""
-    of_steps = [step for step in steps if step.step != BATCH]
-    user, system = sum(step.user for step in of_steps), sum(step.system for step in of_steps)
-    memory = max((step.maxrss for step in of_steps), default=0)
-    whole = next((step for step in steps if step.step == BATCH), None)
-    if whole is None:
-        return Used(0.0, 0.0, 0) if script else Used(user, system, memory)
-    if not script:
-        return Used(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
-    return Used(max(0.0, whole.user - user), max(0.0, whole.system - system),
-                whole.maxrss if whole.maxrss > memory else 0)
 
 
 _OF_BATCH = {"timeout": "CANCELLED", "node": "CANCELLED", "memory": "OUT_OF_MEMORY"}
@@ -225,95 +301,41 @@ EMPTY = (
 
 def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
     """What each name stands for, by its small letters."""
-    site, now = counter.site, counter.now
+    site = counter.site
 
-    def state(row: SacctRow) -> str:
-        if row.step is not None and row.step.step == BATCH and row.job.cause in _OF_BATCH:
-            return _OF_BATCH[row.job.cause]
-        if row.step is not None:
-            return _STEP_STATES.get(row.step.state, row.step.state.upper())
-        word = words.state(row.job)
-        cancelled = word == "CANCELLED" and words.reason(row.job) != "DependencyNeverSatisfied"
-        return f"{word} by {site.uid}" if cancelled else word
-
-    def start(row: SacctRow) -> float:
-        return row.step.start if row.step is not None else (
-            math.inf if row.job.state is JobState.QUEUED else row.job.start)
-
-    def end(row: SacctRow) -> float:
-        if row.step is not None and math.isfinite(row.step.end):
-            return row.step.end if row.job.state.ended or row.step.state != "running" else math.inf
-        return row.job.end if row.job.state.ended else math.inf
-
-    def seconds(row: SacctRow) -> float:
-        begin = start(row)
-        return max(0.0, (end(row) if math.isfinite(end(row)) else now) - begin) if math.isfinite(begin) else 0.0
-
-    def code(row: SacctRow) -> str:
-        if row.step is None and words.state(row.job) in _NOT_ITS_OWN:
-            return "0:0"
-        if row.step is None or row.step.exit_code is None or row.step.step == BATCH:
-            return words.exit_code(row.job)
-        value = row.step.exit_code
-        return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
-
-    def cores(row: SacctRow) -> int:
-        if row.step is not None and row.step.step != BATCH:
-            return row.step.cores
-        return row.job.cpus if row.job.cores or row.job.state is JobState.QUEUED else 0
-
-    def nodes(row: SacctRow) -> str:
-        names = row.step.nodes.split() if row.step is not None else list(row.job.nodes)
-        return words.node_list(names) if names else "None assigned"
-
-    def count(row: SacctRow) -> int:
-        return len(row.step.nodes.split()) if row.step is not None else len(row.job.nodes) or 1
-
-    def memory(row: SacctRow) -> str:
-        request = row.job.job.request
-        size = request.mem_per_node or request.mem_per_task * request.tasks
-        return memory_text(size) if size else "0"
-
-    def tres(row: SacctRow) -> str:
-        return f"billing={cores(row)},cpu={cores(row)},node={count(row)}" if cores(row) else ""
+    def at(moment: float) -> str:
+        return times.moment(moment, env, "Unknown")
 
     def only_job(read: Callable[[JobView], str]) -> Callable[[SacctRow], str]:
         return lambda row: read(row.job) if row.step is None else ""
-
-    def used(row: SacctRow) -> Used:
-        if row.step is not None and row.step.step != BATCH:
-            return Used(row.step.user, row.step.system, row.step.maxrss)
-        return used_by(counter.steps(row.job), row.step is not None)
-
-    def peak(row: SacctRow) -> str:
-        return f"{used(row).memory // 1024}K" if row.step is not None and used(row).memory else ""
 
     rows = [
         SacctField("JobID", -12, lambda row: row.job.shown_id + row.suffix),
         SacctField("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
         SacctField("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
-        SacctField("State", 10, state), SacctField("ExitCode", 8, code),
+        SacctField("State", 10, lambda row: row.state), SacctField("ExitCode", 8, lambda row: row.code),
         SacctField("DerivedExitCode", 15, only_job(words.exit_code)),
-        SacctField("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
-        SacctField("Eligible", 19, lambda row: times.moment(row.job.eligible, env, "Unknown")),
-        SacctField("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
-        SacctField("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
-        SacctField("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
-        SacctField("ElapsedRaw", 10, lambda row: str(int(seconds(row)))),
-        SacctField("NodeList", 15, nodes), SacctField("NNodes", 8, lambda row: str(count(row))),
-        SacctField("AllocNodes", 10, lambda row: str(count(row) if row.job.nodes else 0)),
-        SacctField("NCPUS", 10, lambda row: str(cores(row))), SacctField("AllocCPUS", 10, lambda row: str(cores(row))),
+        SacctField("Submit", 19, lambda row: at(row.job.job.submit)),
+        SacctField("Eligible", 19, lambda row: at(row.job.eligible)),
+        SacctField("Start", 19, lambda row: at(row.start)),
+        SacctField("End", 19, lambda row: at(row.end)),
+        SacctField("Elapsed", 10, lambda row: times.elapsed(row.seconds)),
+        SacctField("ElapsedRaw", 10, lambda row: str(int(row.seconds))),
+        SacctField("NodeList", 15, lambda row: words.node_list(row.nodes) or "None assigned"),
+        SacctField("NNodes", 8, lambda row: str(row.count)),
+        SacctField("AllocNodes", 10, lambda row: str(row.count if row.job.nodes else 0)),
+        SacctField("NCPUS", 10, lambda row: str(row.cores)), SacctField("AllocCPUS", 10, lambda row: str(row.cores)),
         SacctField("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
         SacctField("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
         SacctField("Account", 10, lambda row: ""),
         SacctField("Partition", 10, only_job(lambda job: words.partition(job, site))),
-        SacctField("MaxRSS", 10, peak),
-        SacctField("AveRSS", 10, lambda row: peak(row) if row.step is not None and row.step.tasks == 1 else ""),
+        SacctField("MaxRSS", 10, lambda row: row.peak),
+        SacctField("AveRSS", 10, lambda row: row.peak if row.step is not None and row.step.tasks == 1 else ""),
         SacctField("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
-            (used(row).user + used(row).system) / row.step.tasks)),
-        SacctField("UserCPU", 10, lambda row: times.cpu(used(row).user)),
-        SacctField("SystemCPU", 10, lambda row: times.cpu(used(row).system)),
-        SacctField("TotalCPU", 10, lambda row: times.cpu(used(row).user + used(row).system)),
+            (row.used.user + row.used.system) / row.step.tasks)),
+        SacctField("UserCPU", 10, lambda row: times.cpu(row.used.user)),
+        SacctField("SystemCPU", 10, lambda row: times.cpu(row.used.system)),
+        SacctField("TotalCPU", 10, lambda row: times.cpu(row.used.user + row.used.system)),
         SacctField("Reason", 22, only_job(words.reason)),
         SacctField("User", 9, only_job(lambda job: site.user)),
         SacctField("UID", 6, only_job(lambda job: str(site.uid))),
@@ -322,21 +344,22 @@ def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
         SacctField("Cluster", 10, lambda row: "vrm"),
         SacctField("WorkDir", 20, only_job(lambda job: job.job.payload.directory)),
         SacctField("Timelimit", 10, only_job(lambda job: times.elapsed(job.job.walltime))),
-        SacctField("TimelimitRaw", 12, only_job(lambda job: str(max(1, round(job.job.walltime / 60))))),
+        SacctField("TimelimitRaw", 12, only_job(lambda job: str(job.minutes))),
         SacctField("Comment", 14, only_job(lambda job: job.details.more.get("comment", ""))),
-        SacctField("Priority", 10, only_job(lambda job: str(max(1, 1000 + job.job.priority)))),
+        SacctField("Priority", 10, only_job(lambda job: str(job.priority))),
         SacctField("QOS", 10, only_job(lambda job: "normal")), SacctField("QOSREQ", 10, only_job(lambda job: "")),
         SacctField("QOSRAW", 10, only_job(lambda job: "")),
-        SacctField("ReqMem", 10, memory), SacctField("AllocTRES", 10, tres), SacctField("ReqTRES", 10, tres),
-        SacctField("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
-        SacctField("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
-        SacctField("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
+        SacctField("ReqMem", 10, lambda row: row.memory), SacctField("AllocTRES", 10, lambda row: row.tres),
+        SacctField("ReqTRES", 10, lambda row: row.tres),
+        SacctField("CPUTime", 10, lambda row: times.elapsed(row.seconds * row.cores)),
+        SacctField("CPUTimeRAW", 10, lambda row: str(int(row.seconds) * row.cores)),
+        SacctField("Constraints", 10, only_job(lambda job: job.features)),
         SacctField("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
         SacctField("ReqNodes", 8, lambda row: str(row.job.job.request.least_nodes)),
         SacctField("Restarts", 8, only_job(lambda job: str(job.requeued))),
-        SacctField("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("Planned", 10, lambda row: "" if row.step else times.elapsed(row.waited)),
         SacctField("PlannedCPU", 10, lambda row: ""), SacctField("PlannedCPURAW", 10, lambda row: ""),
-        SacctField("Reserved", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        SacctField("Reserved", 10, lambda row: "" if row.step else times.elapsed(row.waited)),
         SacctField("ResvCPU", 10, lambda row: ""), SacctField("ResvCPURAW", 10, lambda row: ""),
         SacctField("Suspended", 10, lambda row: times.elapsed(0)),
         SacctField("SubmitLine", 20, lambda row: ""),

@@ -145,15 +145,7 @@ def _matching(jobs: list[JobView], given: dict[str, str], counter: Counter) -> l
     site = counter.site
     if ("user" in given and given["user"] not in (site.user, str(site.uid))) or "account" in given or "wckey" in given:
         return []
-    if "name" in given:
-        names = given["name"].split(",")
-        jobs = [job for job in jobs if job.name in names]
-    if "partition" in given:
-        jobs = [job for job in jobs if words.partition(job, site) in given["partition"].split(",")]
-    if "qos" in given:
-        jobs = [job for job in jobs if given["qos"] == "normal"]
-    if "reservation" in given:
-        jobs = [job for job in jobs if job.details.more.get("reservation") == given["reservation"]]
+    jobs = words.selected(jobs, given, site)
     if "state" in given:
         try:
             states = words.states_of(given["state"])

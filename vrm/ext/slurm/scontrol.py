@@ -11,7 +11,6 @@ from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.forms import data, times, words
-from vrm.ext.slurm import squeue
 from vrm.ext.slurm.calls.answers import Answer, Call, Refused, Reply, LaterAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView
@@ -19,7 +18,6 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sstat import Later
 from vrm.ext.slurm.updating import update
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
 from vrm.model.hosts import expand
 
 OPTIONS = Options("scontrol", """
@@ -53,18 +51,15 @@ def scontrol(call: Call, counter: Counter) -> Reply:
     if not rest:
         raise OPTIONS.error("vrm has no prompt of its own here; name what is to be done, as scontrol show job")
     act, what = rest[0].lower(), rest[1:]
-    if act == "show":
-        return _show(what, given, call, counter)
-    if act == "ping":
-        return Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n")
     if act in _ACTS:
         return _each(_ACTS[act], what, counter, call.token)
-    if act == "update":
-        return update(what, counter, OPTIONS)
-    if act in ("wait_job", "top"):
-        return _wait(what, counter) if act == "wait_job" else _top(what, counter)
-    if act == "listpids":
-        return _pids(what, counter)
+    acts: dict[str, Callable[[], Reply]] = {
+        "show": lambda: _show(what, given, call, counter), "update": lambda: update(what, counter, OPTIONS),
+        "ping": lambda: Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n"),
+        "wait_job": lambda: _wait(what, counter), "top": lambda: _top(what, counter),
+        "listpids": lambda: _pids(what, counter)}
+    if act in acts:
+        return acts[act]()
     if act in ("suspend", "resume"):
         raise OPTIONS.error(f"vrm cannot {act} jobs: a job that runs keeps its cores until it ends. `scontrol hold` "
                             "keeps one from starting, `scontrol requeue` runs it again later")
@@ -72,6 +67,13 @@ def scontrol(call: Call, counter: Counter) -> Reply:
         return _script(what[1:], counter)
     raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write, "
                         "wait_job, top, listpids and ping")
+
+
+_NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "aliases", "assoc_mgr", "frontend"), ""),
+         **dict.fromkeys(("reservation", "reservations"), "No reservations in the system\n"),
+         **dict.fromkeys(("step", "steps"), "No steps in the system\n"),
+         "licenses": "No licenses configured in Slurm.\n"}
+"""What is said of that of which vrm has nothing."""
 
 
 def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
@@ -98,11 +100,8 @@ def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Co
         return _blocks([partition_text(name, counter) for name in parts], given)
     if kind == "config":
         return Answer(_config(counter))
-    if kind in ("step", "steps", "reservation", "reservations", "licenses", "lic", "burstbuffer", "federation",
-                "topology", "aliases", "assoc_mgr", "frontend"):
-        plain = {"reservation": "No reservations in the system\n", "licenses": "No licenses configured in Slurm.\n",
-                 "step": "No steps in the system\n"}
-        return Answer(plain.get(kind.removesuffix("s") if kind != "licenses" else kind, ""))
+    if kind in _NONE:
+        return Answer(_NONE[kind])
     raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
 
 
@@ -265,21 +264,19 @@ def job_text(job: JobView, counter: Counter) -> str:
     """All that is known of a job."""
     site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
     waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
-    used = squeue.used(job, counter)
+    used = job.ran(counter.now)
     cores = job.cpus
-    count = squeue.node_count(job)
-    memory = request.mem_per_node or request.mem_per_task
+    count = job.node_count
     output, errors, given = counter.files(job)
 
     def at(seconds: float) -> str:
         return times.moment(seconds, env, "Unknown")
     array = [] if job.array is None else [("ArrayJobId", str(job.array)), ("ArrayTaskId", str(job.details.index)),
                                          *([("ArrayTaskThrottle", str(job.limit))] if job.limit else [])]
-    end = job.end if job.end < math.inf else job.start + job.job.walltime
     return _lines(
         [("JobId", str(job.id)), *array, ("JobName", job.name)],
         [("UserId", f"{site.user}({site.uid})"), ("GroupId", f"{site.group}({site.gid})"), ("MCS_label", "N/A")],
-        [("Priority", "0" if job.why == "held" else str(max(1, 1000 + job.job.priority))),
+        [("Priority", "0" if job.why == "held" else str(job.priority)),
          ("Nice", str(-job.job.priority)), ("Account", "(null)"), ("QOS", "normal")],
         [("JobState", words.state(job)), ("Reason", words.reason(job)),
          ("Dependency", words.dependency(job))],
@@ -289,7 +286,8 @@ def job_text(job: JobView, counter: Counter) -> str:
         [("RunTime", times.elapsed(used)), ("TimeLimit", times.elapsed(job.job.walltime)), ("TimeMin", "N/A")],
         [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.eligible))],
         [("AccrueTime", at(job.job.submit))],
-        [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", times.moment(job.deadline, env, "N/A"))],
+        [("StartTime", at(job.start)), ("EndTime", at(job.known_end)),
+         ("Deadline", times.moment(job.deadline, env, "N/A"))],
         [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
         [("Partition", words.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
         [("ReqNodeList", words.node_list(request.nodelist) or "(null)"),
@@ -299,13 +297,13 @@ def job_text(job: JobView, counter: Counter) -> str:
         [("NumNodes", str(count)), ("NumCPUs", str(cores)), ("NumTasks", str(job.job.procs)),
          ("CPUs/Task", str(job.job.cores)), ("ReqB:S:C:T", "0:0:*:*")],
         [("TRES", f"cpu={cores},node={count},billing={cores}"
-          + (f",mem={memory_text(memory)}" if memory else ""))],
+          + f",mem={job.memory_text}" * (job.memory_text != "0"))],
         [("Socks/Node", "*"), ("NtasksPerN:B:S:C", f"{request.tasks_per_node or 0}:0:*:*"), ("CoreSpec", "*")],
-        [("MinCPUsNode", str(job.job.cores)), ("MinMemoryNode", memory_text(memory) if memory else "0"),
+        [("MinCPUsNode", str(job.job.cores)), ("MinMemoryNode", job.memory_text),
          ("MinTmpDiskNode", "0")],
-        [("Features", ",".join(sorted(job.job.features)) or "(null)"), ("DelayBoot", "00:00:00")],
-        [("OverSubscribe", "NO" if job.job.exclusive else "OK"), ("Contiguous", "0"), ("Licenses", ",".join(
-            f"{name}:{amount // 1000}" for name, amount in request.licences) or "(null)"), ("Network", "(null)")],
+        [("Features", job.features or "(null)"), ("DelayBoot", "00:00:00")],
+        [("OverSubscribe", "NO" if job.job.exclusive else "OK"), ("Contiguous", "0"),
+         ("Licenses", job.licences or "(null)"), ("Network", "(null)")],
         [("Command", payload.file or "(null)")],
         [("WorkDir", payload.directory)],
         *([[("Comment", job.details.more["comment"])]] if job.details.more.get("comment") else []),

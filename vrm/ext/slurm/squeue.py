@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 from collections.abc import Callable, Mapping
 
@@ -13,7 +12,6 @@ from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
-from vrm.model.amounts import memory_text
 
 OPTIONS = Options("squeue", """
 A account v
@@ -121,12 +119,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
     users = set(words.split(given["user"])) if "user" in given else None
     if users is not None and not users & {site.user, str(site.uid)}:
         return [], False
-    for key, value in (("name", lambda job: job.name), ("partition", lambda job: words.partition(job, site)),
-                       ("reservation", lambda job: job.details.more.get("reservation", "")),
-                       ("qos", lambda job: "normal"), ("account", lambda job: "(null)")):
-        if key in given:
-            wanted = set(given[key].split(","))
-            jobs = [job for job in jobs if value(job) in wanted]
+    jobs = words.selected(jobs, given, site)
     if "licences" in given:
         named = set(words.split(given["licences"]))
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
@@ -148,8 +141,8 @@ _SORTS: dict[str, Callable[[JobView, Counter], Any]] = {
     "P": lambda job, counter: words.partition(job, counter.site), "j": lambda job, counter: job.name,
     "p": lambda job, counter: job.job.priority, "Q": lambda job, counter: job.job.priority,
     "S": lambda job, counter: job.start, "e": lambda job, counter: job.end, "V": lambda job, counter: job.job.submit,
-    "M": lambda job, counter: used(job, counter), "l": lambda job, counter: job.job.walltime,
-    "u": lambda job, counter: counter.site.user, "D": lambda job, counter: node_count(job), "C":
+    "M": lambda job, counter: job.ran(counter.now), "l": lambda job, counter: job.job.walltime,
+    "u": lambda job, counter: counter.site.user, "D": lambda job, counter: job.node_count, "C":
     lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
 
 
@@ -164,28 +157,6 @@ def _sorted(jobs: list[JobView], keys: str, counter: Counter) -> list[JobView]:
     return jobs
 
 
-def used(job: JobView, counter: Counter) -> float:
-    """Seconds that a job has run."""
-    if job.state is JobState.QUEUED or not math.isfinite(job.start):
-        return 0.0
-    return max(0.0, (job.end if job.state.ended else counter.now) - job.start)
-
-
-def node_count(job: JobView) -> int:
-    """On how many nodes it runs, or at least will run."""
-    request = job.job.request
-    if job.nodes:
-        return len(job.nodes)
-    per_node = request.tasks_per_node or request.tasks
-    return max(request.least_nodes, -(-request.tasks // per_node))
-
-
-def _amount(job: JobView) -> str:
-    request = job.job.request
-    memory = request.mem_per_node or request.mem_per_task
-    return memory_text(memory) if memory else "0"
-
-
 def _gpus(job: JobView) -> str:
     request = job.job.request
     count = request.gpus_per_node or request.gpus_per_task
@@ -197,13 +168,6 @@ class Columns:
 
     def __init__(self, counter: Counter, env: Mapping[str, str]) -> None:
         site = counter.site
-
-        def left(job: JobView) -> str:
-            return times.used(max(0.0, job.job.walltime - used(job, counter)))
-
-        def end(job: JobView) -> str:
-            known = job.end if job.end < math.inf else job.start + job.job.walltime
-            return times.moment(known, env)
 
         def where(job: JobView) -> str:
             if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
@@ -234,17 +198,17 @@ class Columns:
             ("R", "reasonlist", "NODELIST(REASON)", value(where)),
             ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
             ("B", "batchhost", "EXEC_HOST", value(first)),
-            ("D", "numnodes", "NODES", lambda job: str(node_count(job))),
+            ("D", "numnodes", "NODES", lambda job: str(job.node_count)),
             ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
             ("c", "mincpus", "MIN_CPUS", lambda job: str(job.job.cores)),
-            ("m", "minmemory", "MIN_MEMORY", value(_amount)),
+            ("m", "minmemory", "MIN_MEMORY", lambda job: job.memory_text),
             ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
             ("b", "tres-per-node", "TRES_PER_NODE", value(_gpus)),
             ("l", "timelimit", "TIME_LIMIT", lambda job: times.used(job.job.walltime)),
-            ("M", "timeused", "TIME", lambda job: times.used(used(job, counter))),
-            ("L", "timeleft", "TIME_LEFT", value(left)),
+            ("M", "timeused", "TIME", lambda job: times.used(job.ran(counter.now))),
+            ("L", "timeleft", "TIME_LEFT", lambda job: times.used(max(0.0, job.job.walltime - job.ran(counter.now)))),
             ("S", "starttime", "START_TIME", lambda job: times.moment(job.start, env)),
-            ("e", "endtime", "END_TIME", value(end)),
+            ("e", "endtime", "END_TIME", lambda job: times.moment(job.known_end, env)),
             ("V", "submittime", "SUBMIT_TIME", lambda job: times.moment(job.job.submit, env)),
             ("Z", "workdir", "WORK_DIR", lambda job: job.job.payload.directory),
             ("z", "reqb:s:c:t", "S:C:T", lambda job: "*:*:*"),
@@ -253,17 +217,16 @@ class Columns:
             ("q", "qos", "QOS", lambda job: "normal"),
             ("E", "dependency", "DEPENDENCY",
              words.dependency),
-            ("f", "feature", "FEATURES", lambda job: ",".join(sorted(job.job.features)) or "(null)"),
+            ("f", "feature", "FEATURES", lambda job: job.features or "(null)"),
             ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
             ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
             ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
             ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
             ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
             ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
-            ("Q", "prioritylong", "PRIORITY", lambda job: str(max(1, 1000 + job.job.priority))),
+            ("Q", "prioritylong", "PRIORITY", lambda job: str(job.priority)),
             ("v", "reservation", "RESERVATION", lambda job: job.details.more.get("reservation") or "(null)"),
-            ("W", "licenses", "LICENSES", lambda job: ",".join(
-                f"{name}:{amount // 1000}" for name, amount in job.job.request.licences) or "(null)"),
+            ("W", "licenses", "LICENSES", lambda job: job.licences or "(null)"),
             ("w", "wckey", "WCKEY", lambda job: "(null)"),
             ("y", "nice", "NICE", lambda job: str(-job.job.priority)),
             ("s", "selectjobinfo", "SELECT_JOBINFO", lambda job: ""),
@@ -285,7 +248,7 @@ class Columns:
             ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
             ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
             ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
-            ("", "nodes", "NODES", lambda job: str(node_count(job))),
+            ("", "nodes", "NODES", lambda job: str(job.node_count)),
             ("", "gres", "TRES_PER_NODE", value(_gpus)),
         ]
         self.letters: dict[str, tuple[str, Value]] = {

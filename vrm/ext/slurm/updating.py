@@ -17,8 +17,7 @@ from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
 from vrm.model.job import ANY, Dependency
-from vrm.model.ranges import to_ranges
-from vrm.model.times import of_slurm
+from vrm.model.quantities import of_slurm, to_ranges
 
 NOTHING = ("account", "qos", "wckey", "admincomment", "mailtype", "mailuser", "reboot")
 """What may be set without any effect: vrm has no such things."""

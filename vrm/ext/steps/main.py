@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+from itertools import groupby
 
 from vrm.ext.steps.records import Step, append
 from vrm.ext.steps import jobfile
@@ -474,16 +475,9 @@ class _NotRun(Wrong):
 
 
 def _folded(counts: list[int]) -> str:
-    """As Slurm writes tasks on nodes: `4(x2),2`."""
-    out: list[str] = []
-    at = 0
-    while at < len(counts):
-        end = at
-        while end < len(counts) and counts[end] == counts[at]:
-            end += 1
-        out.append(str(counts[at]) + f"(x{end - at})" * (end - at > 1))
-        at = end
-    return ",".join(out)
+    """As Slurm writes tasks on nodes: `4(x2),2`. Not of the core's quantities, which each start of srun would load."""
+    runs = ((count, len(list(same))) for count, same in groupby(counts))
+    return ",".join(str(count) + f"(x{nodes})" * (nodes > 1) for count, nodes in runs)
 
 
 def _umask() -> int:

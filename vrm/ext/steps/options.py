@@ -104,7 +104,7 @@ class Options:
         text = self.given.get("time")
         if text is None or text.lower() in ("infinite", "unlimited", "0", "-1"):
             return None
-        from vrm.model.times import of_slurm
+        from vrm.model.quantities import of_slurm
         try:
             return of_slurm(text)
         except ValueError:

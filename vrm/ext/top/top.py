@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from vrm.report import holdings
 from vrm.ext.top.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
 from vrm.ext.top.gantt import gantt
-from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, lend_line, reservation_line, shown
+from vrm.report.tables import STALE_AFTER, ago, duration, geometry, lend_line, reservation_line, shown
 from vrm.ext.top.top_nodes import colour, draw_nodes
 from vrm.ext.top.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
+from vrm.system.moments import moment_text
 
 _LOW = 20
 """Lines below which a screen has no room for long notices and ended jobs."""
@@ -89,7 +90,7 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool |
     rules, ended, nodes = snapshot["scheduling"], snapshot["ended"], snapshot["nodes"]
     policies = f"{policy_name(rules['algorithm'], rules['backfilling'])}, {rules['policy']}"
     left = shown(f"vrm top  {policies}  {geometry(nodes)}")
-    title = f"{pad(left, max(8, width - 9), glyphs)} {clock(now)}"
+    title = f"{pad(left, max(8, width - 9), glyphs)} {moment_text(now)}"
     states = [job["state"] for job in snapshot["jobs"]]
     running = states.count("running")
     held = sum(1 for job in snapshot["jobs"] if job.get("held"))
@@ -118,7 +119,7 @@ def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:
     end = (snapshot.get("allocation") or {}).get("end")
     if end is not None and math.isfinite(end):
         left = max(0.0, end - now)
-        rest.append((f"  ends {clock(end)}, in {duration(left)}",
+        rest.append((f"  ends {moment_text(end)}, in {duration(left)}",
                      "plain" if left > 600 else "warn"))
     if down:
         rest.append((f"  {down} node{'s' * (down > 1)} down", "bad"))

@@ -8,11 +8,12 @@ from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.moments import brief
-from vrm.report.tables import (clock, duration, remaining,
+from vrm.report.tables import (duration, remaining,
                                shown)
 from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
 from vrm.ext.top.top_nodes import colour, fold, mark
 from vrm.ext.top.top_view import JobEnd, Job
+from vrm.system.moments import moment_text
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def waiting_columns(now: float, exclusive: bool = False) -> list[Column]:
         moment = job.get("expected_start")
         if moment is None:
             return [(shown(job["why"]), "dim")]
-        return [(_whole(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
+        return [(_whole(f"{moment_text(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
 
     return [
         Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
@@ -115,7 +116,7 @@ def ended_columns() -> list[Column]:
 
     return [
         Column("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
-        Column("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else clock(end.end))),
+        Column("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else moment_text(end.end))),
         Column("After", 9, 9, 5,
                 text_of(lambda end: "" if end.took is None else f"{_took(end.took):>9}"),
                 right=True),

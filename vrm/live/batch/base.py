@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,19 +279,6 @@ def indices_of(text: str, between: str = ",") -> tuple[int, ...] | None:
             return None
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(numbers)
-
-
-def epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    """Seconds since the epoch of a local time."""
-    try:
-        return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
-    except (OverflowError, ValueError):
-        return None
-
-
-def clock(seconds: int) -> str:
-    """HH:MM:SS with as many hours as it takes, which Slurm and PBS both read."""
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def slots_of_lines(env: Environment, variable: str) -> Counter[str]:

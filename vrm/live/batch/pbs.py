@@ -14,10 +14,11 @@ from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, Wrapper,
-                                 NodeShare, WrapperError, clock, counted, epoch, read_text, register,
+                                 NodeShare, WrapperError, counted, read_text, register,
                                  slots_of_lines, whole)
 from vrm.model.hosts import HOST
-from vrm.model.times import of_parts
+from vrm.model.quantities import clock, of_parts, scale
+from vrm.system.moments import moment_of
 
 
 @register
@@ -183,7 +184,7 @@ def parse_qstat(text: str) -> BatchJob:
 
 def _bytes(number: str, unit: str, of: str) -> int:
     """PBS counts in bytes, or words of eight."""
-    return (int(number) << 10 * " kmgt".index(unit or " ")) * (8 if of == "w" else 1)
+    return int(number) * scale(unit) * (8 if of == "w" else 1)
 
 
 def _named(name: str, hosts: Iterable[str]) -> str | None:
@@ -249,15 +250,12 @@ def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> dict[str, NodeSh
     return {host: found.get(host, NodeShare(gpus=0)) for host in hosts} if found else {}
 
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
 def parse_pbs_time(text: str) -> float | None:
     """Seconds since the epoch of a local time such as `Sat Nov 21 15:33:13 2026`, else None."""
-    match = re.fullmatch(r"\w{3} (\w{3}) +(\d+) (\d\d):(\d\d):(\d\d) (\d{4})", text.strip())
-    if not match or match[1] not in _MONTHS:
+    try:
+        return moment_of(text.strip(), "%a %b %d %H:%M:%S %Y")
+    except ValueError:
         return None
-    return epoch(int(match[6]), _MONTHS.index(match[1]) + 1, *map(int, match.group(2, 3, 4, 5)))
 
 
 def duration(text: str) -> float | None:

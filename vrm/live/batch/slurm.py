@@ -9,12 +9,13 @@ Inside a step (srun), the nodes of the step count.
 from __future__ import annotations
 
 import re
-from itertools import groupby
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
-                                 Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
+                                 Wrapper, WrapperError, indices_of, register, whole)
 from vrm.model.hosts import MOST_HOSTS, expand
+from vrm.model.quantities import clock, repeated, scale
+from vrm.system.moments import STANDARD, moment_of
 
 WARNING = 120
 """Seconds before the end at which Slurm sends its warning, unless told otherwise."""
@@ -212,7 +213,7 @@ def _memory(env: Environment, hosts: Mapping[str, int]) -> dict[str, int]:
 def _mebibytes(text: str) -> int:
     """A size in MiB, as Slurm has it, or with a unit behind; 0 if it is none."""
     match = re.fullmatch(r"(\d{1,9})([MGT]?)", text.strip())
-    return int(match[1]) * 1024 ** ["", "G", "T"].index(match[2].strip("M")) if match else 0
+    return int(match[1]) * scale(match[2] or "M") // scale("M") if match else 0
 
 
 def parse_shares(text: str) -> dict[str, NodeShare]:
@@ -250,8 +251,10 @@ def parse_gres(text: str) -> dict[str, bool]:
 def parse_slurm_time(text: str) -> float | None:
     """Seconds since the epoch of a local time as Slurm prints it (2026-11-21T16:00:00); None
     for `N/A`, `Unknown` and the like."""
-    match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text.strip())
-    return epoch(*map(int, match.groups())) if match else None
+    try:
+        return moment_of(text.strip(), STANDARD)
+    except ValueError:
+        return None
 
 
 def parse_squeue(text: str, job: str) -> float | None:
@@ -279,5 +282,4 @@ def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
     allocated = int(given) if given.isdigit() else len(slots)
     if allocated != len(slots):  # only some nodes of the allocation are in use
         slots = [max(slots)] * allocated
-    runs = ((cores, len(list(same))) for cores, same in groupby(slots))
-    return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
+    return repeated(slots)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import shlex
 
-from vrm.live.batch.base import Wrapper, WrapperError, clock, systems
+from vrm.live.batch.base import Wrapper, WrapperError, systems
+from vrm.model.quantities import clock
 
 
 def submit_commands(system: str, wrapper: Wrapper) -> list[str]:

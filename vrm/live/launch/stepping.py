@@ -22,6 +22,7 @@ from vrm.live.launch.base import synthetic
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
+from vrm.model.quantities import repeated
 from vrm.system import marks
 from vrm.system.files import user_name
 from vrm.system.ways import WAYS
@@ -101,7 +102,7 @@ def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], idle: Map
             "SLURM_JOB_NODELIST": names, "SLURM_NODELIST": names, "SLURM_JOB_NUM_NODES": nodes,
             "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_CPUS_PER_TASK": cpus,
             "SRUN_CPUS_PER_TASK": cpus, "SLURM_CPUS_ON_NODE": str(cores[0]),
-            "SLURM_JOB_CPUS_PER_NODE": counted(cores), "SLURM_TASKS_PER_NODE": counted(counts),
+            "SLURM_JOB_CPUS_PER_NODE": repeated(cores), "SLURM_TASKS_PER_NODE": repeated(counts),
             "SLURMD_NODENAME": next(iter(on)), "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
             "SLURM_GTIDS": "0", "SLURM_CLUSTER_NAME": "vrm", "SLURM_JOB_PARTITION": "vrm",
             "SLURM_JOB_USER": user_name(os.getuid()), "SLURM_JOB_UID": str(os.getuid()),
@@ -138,17 +139,6 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> d
         if "array_id" in details.more:
             found["SLURM_ARRAY_JOB_ID"] = str(details.more["array_id"])
     return found
-
-
-def counted(numbers: Sequence[int]) -> str:
-    """As Slurm writes a number for each node: `4(x2),2`."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][0] == number:
-            found[-1][1] += 1
-        else:
-            found.append([number, 1])
-    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in found)
 
 
 def folded_names(names: Sequence[str]) -> str:

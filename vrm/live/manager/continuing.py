@@ -21,7 +21,7 @@ from vrm.live.manager.verdict import verdict
 from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.run import codec
 from vrm.run.again import stopped, unsuccessful, with_dependents
 from vrm.run.book import REMOVED, Dropped, LifeError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from vrm.live.manager.ends import Ends
 from vrm.model import JobState
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.run.book import DEPENDENCY, REMOVED, Entry
 from vrm.run.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare

@@ -17,7 +17,7 @@ from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
 from vrm.model.amounts import MEMORY
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.results import shares
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped

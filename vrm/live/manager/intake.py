@@ -19,7 +19,7 @@ from vrm.live.manager.records import EndedJob
 from vrm.live.site.programs import WantedProgram, program_fault, read_script
 from vrm.model import Job, JobState
 from vrm.model.job import Dependency, Details, resolved
-from vrm.model.ranges import fold, to_ranges
+from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run.book import LINE, Entry, LifeError
 from vrm.run.codec import Own

@@ -11,7 +11,7 @@ from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Obey, Part
 from vrm.model import Job, JobState
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.run import control
 from vrm.run.again import unsuccessful
 from vrm.run.book import CANCEL, Dropped, Entry, LifeError

@@ -17,7 +17,7 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Obey, Part, Question
 from vrm.live.manager.stopping import Stopping
 from vrm.run import control
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.hosts import fold as fold_nodes
 from vrm.run.past import Past

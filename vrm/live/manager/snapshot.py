@@ -14,7 +14,7 @@ from vrm.model.fields import ADDED, OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model import bits
 from vrm.model.core_share import NOBODY
-from vrm.model.ranges import MOST_JOBS, fold
+from vrm.model.quantities import MOST_JOBS, fold
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook

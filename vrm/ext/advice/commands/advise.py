@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, counts, default_config, run_of, seconds, settings_of, tell, words
+from vrm.system.output import boxed, show
 
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
@@ -112,10 +112,7 @@ def advise(arguments: argparse.Namespace) -> int:
         raise CannotRun(str(error)) from error
     if arguments.objective is not None:
         found = _of_objective(found, arguments.objective)
-    if arguments.json:
-        print(json.dumps(found.record()))
-    else:
-        print(text(found, arguments.all))
+    show(arguments.json, found.record, lambda: text(found, arguments.all), indent=None)
     return 0 if arguments.apply is None else apply(arguments, found)
 
 
@@ -295,27 +292,21 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
 
 def text(found: Advice, every: bool) -> str:
     """Advice for people."""
-    from prettytable import PrettyTable
-
     from vrm.ext.advice.advice import OBJECTIVES
 
-    table = PrettyTable(["for", "no.", "best rules", "P50 (P10 to P90)", "sure", "today's rules"],
-                        align="l")
+    rows = []
     for choice in found.choices:
         best = found.combinations[choice.best]
-        table.add_row([OBJECTIVES[choice.objective].words, choice.best,
-                       best.name if choice.clear else f"no clear winner ({best.name})",
-                       spread_text(choice.objective, best.gives[choice.objective]),
-                       f"{100 * choice.confidence:.0f} %", _today(choice)])
-    lines = [_head(found), "", str(table)]
+        rows.append([OBJECTIVES[choice.objective].words, choice.best,
+                     best.name if choice.clear else f"no clear winner ({best.name})",
+                     spread_text(choice.objective, best.gives[choice.objective]),
+                     f"{100 * choice.confidence:.0f} %", _today(choice)])
+    lines = [_head(found), "", boxed(["for", "no.", "best rules", "P50 (P10 to P90)", "sure", "today's rules"], rows)]
     lines += [line for line in (_price(found, choice) for choice in found.choices) if line]
     if every:
-        wide = PrettyTable(["no.", "rules", *(OBJECTIVES[each.objective].words
-                                              for each in found.choices)], align="l")
-        for number, each in enumerate(found.combinations):
-            wide.add_row([number, each.name, *(spread_text(choice.objective, each.gives[choice.objective])
-                                               for choice in found.choices)])
-        lines += ["", str(wide)]
+        lines += ["", boxed(["no.", "rules", *(OBJECTIVES[each.objective].words for each in found.choices)], [
+            [number, each.name, *(spread_text(choice.objective, each.gives[choice.objective])
+                                  for choice in found.choices)] for number, each in enumerate(found.combinations)])]
     lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
     lines.append(found.ranges)
     return "\n".join(lines)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, counts, default_config, seconds, settings_of
+from vrm.system.output import boxed, show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.frozen import Frozen
@@ -60,7 +60,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         raise CannotRun("no job waits: there is nothing to ask for")
     found = what_if(planned, arguments.walltime, members,
                     processes_for(2 * len(planned) * members * jobs))
-    print(json.dumps(found.record()) if arguments.json else text(found))
+    show(arguments.json, found.record, lambda: text(found), indent=None)
     return 0
 
 
@@ -123,8 +123,6 @@ def _waiting(arguments: argparse.Namespace) -> list[Frozen]:
 
 def text(found: WhatIf) -> str:
     """The sizes for people."""
-    from prettytable import PrettyTable
-
     from vrm.ext.advice.commands.advise import spread_text
     from vrm.results.names import digits, time_text
 
@@ -132,13 +130,11 @@ def text(found: WhatIf) -> str:
     heads = ["nodes", "cores", "all done after: P50 (P10 to P90)",
              f"done in {time_text(found.walltime)}" if found.walltime is not None else "ask for",
              "chance that all are", "core hours asked", "used"]
-    table = PrettyTable(heads, align="r")
-    for size in found.sizes:
-        table.add_row([size.nodes, size.cores, spread_text("makespan", size.makespan),
-                       f"{100 * size.done:.0f} %" if limited else time_text(size.walltime),
-                       f"{100 * size.chance:.0f} %", digits(size.asked),
-                       f"{digits(size.used)} ({100 * size.used / size.asked:.0f} %)"])
-    lines: list[str] = [f"{found.jobs} jobs; {found.members} draws {found.drawn}", "", str(table)]
+    rows = [[size.nodes, size.cores, spread_text("makespan", size.makespan),
+             f"{100 * size.done:.0f} %" if limited else time_text(size.walltime),
+             f"{100 * size.chance:.0f} %", digits(size.asked),
+             f"{digits(size.used)} ({100 * size.used / size.asked:.0f} %)"] for size in found.sizes]
+    lines: list[str] = [f"{found.jobs} jobs; {found.members} draws {found.drawn}", "", boxed(heads, rows, left=())]
     lines += [f"on {size.nodes} nodes {size.never} job(s) can never run" for size in found.sizes
               if size.never]
     if found.recommended is not None:

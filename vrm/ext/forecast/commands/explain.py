@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, ids_of, job_ids, settings_of
+from vrm.system.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.explain import Explainer, Explanation, Reason
@@ -94,10 +95,8 @@ def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str]
     """Print it; 0. CannotRun where nothing waits of what was asked for."""
     if not found:
         raise CannotRun("\n".join(others))
-    if as_json:
-        print(json.dumps([each.record() for each in found], indent=2))
-    else:
-        print("\n\n".join([*others, *(_text(each, names[each.job.id], now) for each in found)]))
+    show(as_json, lambda: [each.record() for each in found],
+         lambda: "\n\n".join([*others, *(_text(each, names[each.job.id], now) for each in found)]))
     return 0
 
 
@@ -120,10 +119,7 @@ def _all(explainer: Explainer, as_json: bool) -> None:
         start = _start(explainer, job.id)
         rows.append((str(job.id), shown(called(explainer.frozen, job)), clock(start, now) if start < math.inf else "-",
                      brief[job.id]))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        print("  ".join([row[0].rjust(widths[0]), row[1].ljust(widths[1]), row[2].ljust(widths[2]),
-                         row[3]]))
+    print(aligned(rows, right=(0,)))
 
 
 def called(frozen: Frozen, job: Job) -> str:
@@ -164,7 +160,7 @@ def _text(found: Explanation, name: str, now: float) -> str:
 
 def _sentences(reason: Reason, now: float) -> str:
     """A reason, and what came of trying without it."""
-    from vrm.model.times import said
+    from vrm.model.quantities import said
     from vrm.report.tables import shown
     from vrm.run.reasons import clock
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from vrm.ext.forecast.commands import site_forecast
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, ids_of, job_ids, seconds, settings_of
+from vrm.system.output import show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.files import RunFiles
@@ -52,7 +53,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def estimate(text: str) -> tuple[int, float]:
     """`7=20m` as (7, 1200.0)."""
-    from vrm.model.times import seconds_of
+    from vrm.model.quantities import seconds_of
     job_id, equals, length = text.partition("=")
     try:
         found = seconds_of(length)
@@ -131,11 +132,8 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
         raise CannotRun(f"no forecast job has started yet: {len({each.id for each in made})} job(s) wait that "
                         "have one. Jobs that start at once are not forecast")
     found = scores.Score.of(known)
-    if arguments.json:
-        print(json.dumps(found.record(), indent=2))
-    else:
-        print("\n".join(found.lines()))
-        print("Not included in forecasts: later submissions, failures, lost nodes.")
+    show(arguments.json, found.record, lambda: "\n".join(
+        [*found.lines(), "Not included in forecasts: later submissions, failures, lost nodes."]))
     if arguments.plot:
         draw([Compared(each.made.start - each.made.time, each.wait,
                        each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)

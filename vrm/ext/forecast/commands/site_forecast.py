@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable
 
 from vrm.commands.shared import CannotRun, count, seconds
+from vrm.system.output import aligned
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.site.forecast import SiteForecast
@@ -181,7 +182,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
     if not rows:
         print(f"no job{f' of {user}' * bool(user)} waits" + " (--user all: everybody's)" * bool(user))
     else:
-        from vrm.model.times import said
+        from vrm.model.quantities import said
         table = [("Id", "Name", "Queue", "Nodes", "Cores", "Start", "In", "Where, or why not")]
         table += [(row["id"], row["name"], row["queue"], str(row["nodes_wanted"] or ""),
                    str(row["cores"]),
@@ -189,10 +190,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
                      (at(row["start"] - site.time), said(row["start"] - site.time))),
                    row["nodes"] or row["reason"]) for row in rows]
         from vrm.system.text import printable
-        cells = [[printable(cell, 60) for cell in row] for row in table]
-        widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]) - 1)]
-        for row in cells:
-            print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip())
+        print(aligned([[printable(cell, 60) for cell in row] for row in table]))
     if site.unknown:
         print("\nThis is what follows from the queue as it is. Not known are:")
         for what in site.unknown:

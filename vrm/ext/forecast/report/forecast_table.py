@@ -9,8 +9,9 @@ from typing import Any
 from collections.abc import Collection, Mapping, Sequence
 
 from vrm.report.moments import FORECAST, all_near, span, when
-from vrm.report.tables import ago, drop_empty, narrow, shown, table_text
+from vrm.report.tables import ago, drop_empty, narrow, shown
 from vrm.results.forecast import Record, moment
+from vrm.system.output import boxed
 
 UNKNOWN = ("not included: later submissions, failures, lost nodes; a later job of higher priority "
            "delays the others")
@@ -63,7 +64,7 @@ def table(made: Record, ids: Collection[int] = (), now: float | None = None,
     drop_empty(names, rows, ("Why", "Chance", "Nodes", "Latest", "Range"))
     if width is not None:
         narrow(names, rows, width, _SHRINK, _SPARED)
-    return "\n".join([*head(made, now), table_text(names, rows), UNKNOWN] if jobs
+    return "\n".join([*head(made, now), boxed(names, rows), UNKNOWN] if jobs
                      else [*head(made, now), "no job runs or waits"])
 
 

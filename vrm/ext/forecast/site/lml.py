@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.system.files import read_regular
 from vrm.system.text import printable
 from vrm.ext.forecast.site.snapshot import (ALGORITHMS, MANAGERS, Formula, Place, SiteJob, SiteNode, SiteQueue,

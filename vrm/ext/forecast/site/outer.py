@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 
 from vrm.system.text import printable
@@ -48,16 +47,6 @@ def output_of(argv: Sequence[str], seconds: float = SECONDS) -> str:
         raise SnapshotError(f"{name} has failed (status {program.returncode})"
                             + (f": {printable(said[-1], 200)}" if said else ""))
     return found.decode(errors="replace")
-
-
-def local_epoch(text: str, *forms: str) -> float:
-    """The epoch seconds of a local date; ValueError for what is none."""
-    for form in forms:
-        try:
-            return time.mktime(time.strptime(text, form))
-        except (ValueError, OverflowError):
-            continue
-    raise ValueError(text)
 
 
 class NodeNames:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from vrm.model.times import seconds_of
+from vrm.model.quantities import seconds_of
 from vrm.system.text import printable
-from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, local_epoch, output_of
+from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
+from vrm.system.moments import moment_of
 
 QSTAT = ("qstat", "-f")
 PBSNODES = ("pbsnodes", "-a")
@@ -142,4 +143,4 @@ def _job(key: str, values: Mapping[str, str], known: NodeNames, all_nodes: list[
 
 
 def _date(text: str | None) -> float | None:
-    return None if not text else local_epoch(text, _DATE)
+    return None if not text else moment_of(text, _DATE)

@@ -13,10 +13,11 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 from vrm.model.hosts import expand
-from vrm.model.times import of_slurm
+from vrm.model.quantities import of_slurm, scale
 from vrm.system.text import printable
-from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, local_epoch, output_of
+from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
+from vrm.system.moments import moment_of
 
 FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
           "%j")
@@ -138,7 +139,7 @@ def _seconds(text: str) -> float:
 def _epoch(text: str) -> float | None:
     if text in ("", "N/A", "NONE", "Unknown", "(null)", "@", "@0"):
         return None
-    return float(text[1:]) if text.startswith("@") else local_epoch(text, _DATE)
+    return float(text[1:]) if text.startswith("@") else moment_of(text, _DATE)
 
 
 def _job(row: Mapping[str, str], known: NodeNames, limits: Mapping[str, float],
@@ -178,7 +179,7 @@ def _count(text: str) -> int:
     found = re.fullmatch(r"(\d{1,9})([KM]?)", text)
     if not found:
         raise ValueError(text)
-    return int(found[1]) * {"": 1, "K": 1024, "M": 1 << 20}[found[2]]
+    return int(found[1]) * scale(found[2])
 
 
 def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float]]:

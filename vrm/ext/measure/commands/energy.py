@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, factor, seconds, settings_of, words
+from vrm.system.output import aligned
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -300,7 +301,7 @@ def predict(arguments: argparse.Namespace) -> int:
                 rows.append([name, _ghz(one.frequency), f"{one.watts:.1f}", f"{one.cpi:.3f}",
                              f"{one.seconds:.2f}", f"{one.joules:.0f}",
                              ", ".join(word for goal, word in marks.items() if picked[goal] is one)])
-    _print(rows)
+    print(aligned(rows))
     return 0
 
 
@@ -321,8 +322,8 @@ def show(arguments: argparse.Namespace) -> int:
     if not found:
         print(f"{path}: the power of its jobs is not known")
         return 0
-    _print([[name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value), unit]
-            for (name, value), unit in zip(found.items(), _units(found))])
+    print(aligned([[name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value), unit]
+            for (name, value), unit in zip(found.items(), _units(found))]))
     if arguments.out:
         draw_power(Path(arguments.out), [(str(path), power_over_time(drawn))])
         print(f"{arguments.out} written")
@@ -332,10 +333,3 @@ def show(arguments: argparse.Namespace) -> int:
 def _units(found: dict[str, Any]) -> list[str]:
     units = {"energy": "J", "mean_power": "W", "highest_power": "W", "average_frequency": "GHz"}
     return [units.get(name, "") for name in found]
-
-
-def _print(rows: list[list[str]]) -> None:
-    """A table of texts."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from vrm.model import JobState
 from vrm.model.job import ANY, Dependency, Details, Job as Submitted
+from vrm.model.quantities import memory_text
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,50 @@ class JobView:
     def deadline(self) -> float:
         """When it must have ended; infinity for any time."""
         return self.job.submit + float(self.details.more.get("deadline", math.inf))
+
+    @property
+    def known_end(self) -> float:
+        """When it ended or is to end at the latest."""
+        return self.end if self.end < math.inf else self.start + self.job.walltime
+
+    def ran(self, now: float) -> float:
+        """Seconds that it has run."""
+        if self.state is JobState.QUEUED or not math.isfinite(self.start):
+            return 0.0
+        return max(0.0, (self.end if self.state.ended and math.isfinite(self.end) else now) - self.start)
+
+    @property
+    def node_count(self) -> int:
+        """On how many nodes it runs, or at least will run."""
+        request = self.job.request
+        per_node = request.tasks_per_node or request.tasks
+        return len(self.nodes) or max(request.least_nodes, -(-request.tasks // per_node))
+
+    @property
+    def memory_text(self) -> str:
+        """The memory of each node or task that it asks for."""
+        size = self.job.request.mem_per_node or self.job.request.mem_per_task
+        return memory_text(size) if size else "0"
+
+    @property
+    def minutes(self) -> int:
+        """Its time limit as Slurm counts."""
+        return max(1, round(self.job.walltime / 60))
+
+    @property
+    def priority(self) -> int:
+        """Its priority as Slurm counts, above 0."""
+        return max(1, 1000 + self.job.priority)
+
+    @property
+    def features(self) -> str:
+        """What its nodes must have, as a list."""
+        return ",".join(sorted(self.job.features))
+
+    @property
+    def licences(self) -> str:
+        """The licences that it takes, each with its number."""
+        return ",".join(f"{name}:{amount // 1000}" for name, amount in self.job.request.licences)
 
     @property
     def shown_id(self) -> str:

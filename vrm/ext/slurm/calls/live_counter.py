@@ -27,7 +27,7 @@ from vrm.model import Booking, Infeasible, Job, JobState
 from vrm.model.amounts import GPU, MEMORY, base
 from vrm.model.job import ANY, Dependency
 from vrm.model.node import HALF, Node
-from vrm.model.ranges import fold, to_ranges
+from vrm.model.quantities import fold, to_ranges
 from vrm.results.places import unfold_nodes
 from vrm.ext.steps.records import Step, read_steps
 from vrm.run.book import FLEXIBLE, Entry, LifeError

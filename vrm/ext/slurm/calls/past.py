@@ -16,7 +16,7 @@ from vrm.ext.slurm.calls.client import directory
 from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.sacct import sacct as answer
 from vrm.model import JobState
-from vrm.model.ranges import fold
+from vrm.model.quantities import fold
 from vrm.ext.steps.records import Step, read_steps
 from vrm.run import journal as journals
 from vrm.run.past import replay

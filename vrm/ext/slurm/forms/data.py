@@ -50,10 +50,8 @@ def ended(text: str) -> Json:
 
 def queued(job: JobView, counter: Counter) -> Json:
     """A job as squeue and scontrol have it."""
-    from vrm.ext.slurm.squeue import node_count
     site, request, payload = counter.site, job.job.request, job.job.payload
-    count, limit = node_count(job), max(1, round(job.job.walltime / 60))
-    end = job.end if job.end < math.inf else job.start + job.job.walltime
+    count = job.node_count
     return {
         "account": "", "array_job_id": number(job.array or 0),
         "array_task_id": number(job.details.index if job.array is not None else None), "batch_flag": payload.script,
@@ -61,16 +59,16 @@ def queued(job: JobView, counter: Counter) -> Json:
         "comment": job.details.more.get("comment", ""), "cpus": number(job.cpus),
         "cpus_per_task": number(job.job.cores), "current_working_directory": payload.directory,
         "dependency": words.dependency(job).replace("(null)", ""), "eligible_time": moment(job.eligible),
-        "end_time": moment(end), "excluded_nodes": words.node_list(request.exclude),
-        "exit_code": ended(words.exit_code(job)), "features": ",".join(sorted(job.job.features)),
+        "end_time": moment(job.known_end), "excluded_nodes": words.node_list(request.exclude),
+        "exit_code": ended(words.exit_code(job)), "features": job.features,
         "group_id": site.gid, "group_name": site.group, "hold": job.why == "held", "job_id": job.id,
         "job_state": [words.state(job)], "name": job.name, "nice": -job.job.priority, "node_count": number(count),
         "nodes": words.node_list(job.nodes), "partition": words.partition(job, site),
-        "priority": number(max(1, 1000 + job.job.priority)), "qos": "normal", "requeue": True,
+        "priority": number(job.priority), "qos": "normal", "requeue": True,
         "required_nodes": words.node_list(request.nodelist), "restart_cnt": job.requeued,
         **dict(zip(("standard_output", "standard_error", "standard_input"), counter.files(job))),
         "start_time": moment(job.start), "state_description": "", "state_reason": words.reason(job),
-        "submit_time": moment(job.job.submit), "tasks": number(job.job.procs), "time_limit": number(limit),
+        "submit_time": moment(job.job.submit), "tasks": number(job.job.procs), "time_limit": number(job.minutes),
         "tres_alloc_str": f"cpu={job.cpus},node={count}" if job.nodes else "",
         "tres_req_str": f"cpu={job.cpus},node={count}", "user_id": site.uid, "user_name": site.user}
 
@@ -85,8 +83,7 @@ def _seconds(value: float) -> Json:
 
 def recorded(job: JobView, steps: Sequence[tuple[Step, str]], counter: Counter) -> Json:
     """A job as sacct has it; each of its steps with its state."""
-    from vrm.ext.slurm.squeue import node_count, used
-    site, count = counter.site, node_count(job)
+    site, count = counter.site, job.node_count
     memory = job.job.request
     user, system = (sum(each) for each in zip((0.0, 0.0), *((step.user, step.system) for step, _ in steps
                                                             if step.step == "batch")))
@@ -98,19 +95,19 @@ def recorded(job: JobView, steps: Sequence[tuple[Step, str]], counter: Counter) 
                   "task_id": number(job.details.index if job.array is not None else None)},
         "association": {"account": "", "cluster": "vrm", "partition": "", "user": site.user, "id": 0},
         "cluster": "vrm", "comment": {"administrator": "", "job": job.details.more.get("comment", ""), "system": ""},
-        "constraints": ",".join(sorted(job.job.features)), "container": "",
+        "constraints": job.features, "container": "",
         "derived_exit_code": ended(words.exit_code(job)), "exit_code": ended(words.exit_code(job)), "flags": [],
         "group": site.group, "job_id": job.id, "kill_request_user": "", "licenses": "", "name": job.name,
         "nodes": words.node_list(job.nodes) or "None assigned", "partition": words.partition(job, site),
-        "priority": number(max(1, 1000 + job.job.priority)), "qos": "normal",
+        "priority": number(job.priority), "qos": "normal",
         "required": {"CPUs": job.job.request.cores, "memory_per_cpu": number(None),
                      "memory_per_node": number(memory.mem_per_node >> 20 if memory.mem_per_node else None)},
         "reservation": {"id": 0, "name": job.details.more.get("reservation", 0)}, "script": "",
         "state": {"current": [words.state(job)], "reason": words.reason(job)},
         "steps": [_step(job, step, state, counter.now) for step, state in steps], "submit_line": job.job.payload.file,
-        "time": {**stamps, "elapsed": int(used(job, counter)), "suspended": 0, "user": _seconds(user),
+        "time": {**stamps, "elapsed": int(job.ran(counter.now)), "suspended": 0, "user": _seconds(user),
                  "system": _seconds(system), "total": _seconds(user + system),
-                 "limit": number(max(1, round(job.job.walltime / 60)))},
+                 "limit": number(job.minutes)},
         "tres": {"allocated": _tres(job.cpus, count) if job.nodes else [], "requested": _tres(job.cpus, count)},
         "used_gres": "", "user": site.user, "wckey": {"wckey": "", "flags": []},
         "working_directory": job.job.payload.directory}

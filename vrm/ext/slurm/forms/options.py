@@ -4,7 +4,7 @@ names, several short ones in a word."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
 
@@ -161,8 +161,3 @@ class Options:
         refused = [option.shown for option in self.all if option.key == NOT_HERE]
         lines += ["", "It takes and ignores: " + " ".join(ignored), "It refuses: " + " ".join(refused), ""]
         return "\n".join(lines)
-
-
-def switch(values: Mapping[str, str], key: str) -> bool:
-    """Whether an option without a value was given."""
-    return key in values

@@ -8,29 +8,17 @@ import time
 from calendar import monthrange
 from collections.abc import Mapping
 
-STANDARD = "%Y-%m-%dT%H:%M:%S"
+from vrm.model.quantities import clock
 
 
 def used(seconds: float) -> str:
     """A duration as squeue has it: `0:07`, `1:00:07`, `2-01:00:07`."""
-    if not math.isfinite(seconds):
-        return "UNLIMITED"
-    left = max(0, int(seconds))
-    days, left = divmod(left, 86400)
-    hours, left = divmod(left, 3600)
-    minutes, left = divmod(left, 60)
-    if days:
-        return f"{days}-{hours:02}:{minutes:02}:{left:02}"
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+    return elapsed(seconds).removeprefix("00:").removeprefix("0")
 
 
 def elapsed(seconds: float) -> str:
     """A duration as sacct has it: `00:00:07`, `2-01:00:07`."""
-    if not math.isfinite(seconds):
-        return "UNLIMITED"
-    left = max(0, int(seconds))
-    days, left = divmod(left, 86400)
-    return (f"{days}-" if days else "") + time.strftime("%H:%M:%S", time.gmtime(left))
+    return clock(max(0, int(seconds)), days=True) if math.isfinite(seconds) else "UNLIMITED"
 
 
 def cpu(seconds: float) -> str:
@@ -40,113 +28,104 @@ def cpu(seconds: float) -> str:
 
 def moment(seconds: float, env: Mapping[str, str], unknown: str = "N/A") -> str:
     """A moment (epoch seconds) in local time, in the form that SLURM_TIME_FORMAT says."""
+    from vrm.system.moments import STANDARD, moment_text
     if not math.isfinite(seconds) or seconds <= 0:
         return unknown
     form = env.get("SLURM_TIME_FORMAT", "")
     if form in ("", "standard", "relative"):
         form = STANDARD
     try:
-        return time.strftime(form, time.localtime(int(seconds)))
+        return moment_text(int(seconds), form)
     except ValueError:
-        return time.strftime(STANDARD, time.localtime(int(seconds)))
-
-
-_DAY = re.compile(r"(?:(\d{4})-)?(\d{2})-(\d{2})|(\d{2})[/.](\d{2})(?:[/.](\d{2}|\d{4}))?|(\d{2})(\d{2})(\d{2})?|"
-                  r"(today|tomorrow)")
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?|(midnight|noon|elevenses|fika|teatime)")
-_NAMED = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
-_NOW = re.compile(r"now(?:\+(\d{1,9})([a-z]*))?")
-
-
-def begin(text: str, now: float) -> float:
-    """The moment that --begin names, in epoch seconds: `16:00` (today, or tomorrow if that is past), `5:30PM`,
-    `noon`, `tomorrow`, `now+2hours`, `2030-01-20T12:34:00`, `01/20/30-12:00`, `0120`. ValueError for others."""
-    said = text.strip().lower()
-    relative = _NOW.fullmatch(said)
-    if relative:
-        unit = (relative[2] or "second").rstrip("s") or "second"
-        unit = next((each for each in _UNITS if each.startswith(unit)), "")
-        if not unit:
-            raise ValueError(text)
-        return now + int(relative[1] or 0) * _UNITS[unit]
-    day, _, clock = re.sub(r"(?<=\d)[t-](?=\d{1,2}:)| ", "@", said, count=1).rpartition("@")
-    if not day and not _CLOCK.fullmatch(clock):
-        day, clock = clock, ""
-    today = time.localtime(now)
-    year, month, number = today[:3]
-    hour = minute = second = 0
-    if clock:
-        found = _CLOCK.fullmatch(clock)
-        if not found:
-            raise ValueError(text)
-        hour, minute, second = ((_NAMED[found[5]], 0, 0) if found[5] else
-                                (int(found[1]), int(found[2]), int(found[3] or 0)))
-        if found[4]:
-            if not 1 <= hour <= 12:
-                raise ValueError(text)
-            hour = hour % 12 + 12 * (found[4] == "pm")
-    of_day = _DAY.fullmatch(day) if day else None
-    if day and not of_day:
-        raise ValueError(text)
-    dated = of_day and next((each for each in (of_day.groups()[:3], (of_day[6], *of_day.groups()[3:5]),
-                                               (of_day[9], *of_day.groups()[6:8])) if each[1]), None)
-    if dated:
-        month, number = int(dated[1] or 0), int(dated[2] or 0)
-        year = year if not dated[0] else int(dated[0]) + 2000 * (len(dated[0]) == 2)
-
-    def moment(year: int, number: int) -> float:
-        if hour > 23 or minute > 59 or second > 59:
-            raise ValueError(text)
-        try:
-            return time.mktime((year, month, number, hour, minute, second, 0, 0, -1))
-        except OverflowError:
-            raise ValueError(text) from None
-    if not (0 < month < 13 and 0 < number <= monthrange(year, month)[1]):
-        raise ValueError(text)
-    tomorrow = of_day is not None and of_day[10] == "tomorrow"
-    at = moment(year, number + tomorrow)
-    if at <= now and not day:
-        return moment(year, number + 1)
-    if at < now and dated and not dated[0]:
-        return moment(year + 1, number)
-    return at
+        return moment_text(int(seconds), STANDARD)
 
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
-_RELATIVE = re.compile(r"(?:now)?([+-])([0-9]{1,9})([a-z]*)")
-_FORMS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%m/%d/%y-%H:%M:%S",
-          "%m/%d/%y-%H:%M", "%m/%d/%y", "%m/%d/%Y", "%Y-%m-%dT%H:%M:%S.%f")
-_TODAY = ("%H:%M:%S", "%H:%M", "%I:%M%p")
+_NAMED = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
+_NOW = re.compile(r"now(?:([+-][0-9]{1,9})([a-z]*))?")
+_EPOCH = re.compile(r"[0-9]{9,11}(\.[0-9]+)?")
+_SEPARATOR = re.compile(r"(?<=[0-9])[t-](?=[0-9]{1,2}:)| ")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.[0-9]+)?)?\s*([ap]m)?")
+_DAYS = (re.compile(r"(?:(?P<year>[0-9]{4})-)?(?P<month>[0-9]{1,2})-(?P<day>[0-9]{1,2})"),
+         re.compile(r"(?P<month>[0-9]{1,2})[/.](?P<day>[0-9]{1,2})(?:[/.](?P<year>[0-9]{4}|[0-9]{2}))?"),
+         re.compile(r"(?P<month>[0-9]{2})(?P<day>[0-9]{2})(?P<year>[0-9]{2})?"))
 
 
 def when(text: str, now: float) -> float:
-    """The moment that sacct's -S and -E name, in epoch seconds. ValueError for what it cannot be."""
+    """The moment (epoch seconds) that sacct's -S and -E name: as `begin` has it but of today, or epoch seconds, or
+    `-2hours` from now. ValueError for what is not a moment."""
     said = text.strip()
-    if said in ("now", ""):
-        return now
-    today = time.localtime(now)
-    midnight = time.mktime((*today[:3], 0, 0, 0, 0, 0, -1))
-    named = {"today": midnight, "midnight": midnight, "noon": midnight + 43200, "fika": midnight + 54000,
-             "teatime": midnight + 57600, "tomorrow": midnight + 86400}
-    if said.lower() in named:
-        return named[said.lower()]
-    relative = _RELATIVE.fullmatch(said.lower())
-    if relative:
-        unit = relative[3].rstrip("s") or "second"
-        if unit not in _UNITS:
-            raise ValueError(text)
-        return now + int(relative[1] + relative[2]) * _UNITS[unit]
-    if re.fullmatch(r"[0-9]{9,11}(\.[0-9]+)?", said):
+    if _EPOCH.fullmatch(said):
         return float(said)
-    for form in _FORMS:
-        try:
-            return time.mktime(time.strptime(said, form)[:8] + (-1,))
-        except (ValueError, OverflowError):
-            continue
-    for form in _TODAY:
-        try:
-            found = time.strptime(said.upper(), form)
-        except ValueError:
-            continue
-        return midnight + found.tm_hour * 3600 + found.tm_min * 60 + found.tm_sec
-    raise ValueError(text)
+    return _named(f"now{said}" if said[:1] in ("", "+", "-") else said, now)
+
+
+def begin(text: str, now: float) -> float:
+    """The moment (epoch seconds) that --begin names: `16:00` (today, or tomorrow if that is past), `5:30PM`, `noon`,
+    `tomorrow`, `now+2hours`, `2030-01-20T12:34:00`, `01/20/30-12:00`, `0120`. ValueError for others."""
+    return _named(text, now, coming=True)
+
+
+def _named(text: str, now: float, coming: bool = False) -> float:
+    """A moment; `coming`: what leaves out its day or its year means the next of those."""
+    said = text.strip().lower()
+    relative = _NOW.fullmatch(said)
+    if relative and coming and (relative[1] or "").startswith("-"):
+        raise ValueError(text)
+    if relative:
+        return now + int(relative[1] or 0) * _unit(relative[2] or "")
+    day, _, clock = _SEPARATOR.sub("@", said, count=1).rpartition("@")
+    if not day and clock not in _NAMED and not _CLOCK.fullmatch(clock):
+        day, clock = clock, ""
+    time_of_day = _time_of_day(clock)
+    year, month, number = _date(day, now)
+    this_year = time.localtime(now)[0]
+    at = _moment(year or this_year, month, number, time_of_day)
+    if coming and not day and at <= now:
+        return _moment(this_year, month, number + 1, time_of_day)
+    return _moment(this_year + 1, month, number, time_of_day) if coming and not year and at < now else at
+
+
+def _unit(name: str) -> int:
+    """The seconds of a unit, which may be shortened: `2h`, `2hours`."""
+    found = next((size for unit, size in _UNITS.items() if unit.startswith(name.rstrip("s"))), None)
+    if found is None:
+        raise ValueError(name)
+    return found
+
+
+def _time_of_day(text: str) -> tuple[int, int, int]:
+    """Hour, minute and second; midnight for ""."""
+    if not text or text in _NAMED:
+        return _NAMED.get(text, 0), 0, 0
+    found = _CLOCK.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    hour, minute, second = (int(each or 0) for each in found.group(1, 2, 3))
+    if found[4]:
+        hour = hour % 12 + 12 * (found[4] == "pm") if 1 <= hour <= 12 else 24
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(text)
+    return hour, minute, second
+
+
+def _date(text: str, now: float) -> tuple[int | None, int, int]:
+    """Year (None: not said), month and day; those of today for ""."""
+    today = time.localtime(now)[:3]
+    if text in ("", "today", "tomorrow"):
+        return today[0], today[1], today[2] + (text == "tomorrow")
+    found = next(filter(None, (form.fullmatch(text) for form in _DAYS)), None)
+    if not found:
+        raise ValueError(text)
+    year = int(found["year"]) + 2000 * (len(found["year"]) == 2) if found["year"] else None
+    month, day = int(found["month"]), int(found["day"])
+    if not (0 < month < 13 and 0 < day <= monthrange(year or today[0], month)[1]):
+        raise ValueError(text)
+    return year, month, day
+
+
+def _moment(year: int, month: int, day: int, time_of_day: tuple[int, int, int]) -> float:
+    try:
+        return time.mktime((year, month, day, *time_of_day, 0, 0, -1))
+    except OverflowError:
+        raise ValueError(f"{year}-{month}-{day}") from None

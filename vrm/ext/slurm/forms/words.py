@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.ext.slurm.calls import jobs as front
 from vrm.ext.slurm.calls.counter import Counter
@@ -13,7 +13,7 @@ from vrm.ext.slurm.forms.options import VERSION as VERSION
 from vrm.model import JobState
 from vrm.model.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
-from vrm.model.ranges import numbers
+from vrm.model.quantities import numbers
 from vrm.run.book import DEPENDED
 
 STATES: dict[str, str] = {
@@ -105,6 +105,19 @@ _ID = re.compile(r"([0-9]{1,9})(?:_(\*|[0-9]{1,9}|\[([0-9,:%-]+)\]))?")
 def split(text: str) -> list[str]:
     """The parts of a list with commas that are not within brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+_SELECTED: dict[str, Callable[[JobView, RunFacts], str | None]] = {
+    "name": lambda job, site: job.name, "partition": partition, "qos": lambda job, site: "normal",
+    "account": lambda job, site: "(null)",
+    "reservation": lambda job, site: job.details.more.get("reservation")}
+"""What a job has by which options select jobs."""
+
+
+def selected(jobs: Iterable[JobView], given: Mapping[str, str], site: RunFacts) -> list[JobView]:
+    """Those of the jobs that have what these options say, each a list with commas."""
+    wanted = [(_SELECTED[key], set(value.split(","))) for key, value in given.items() if key in _SELECTED]
+    return [job for job in jobs if all(value(job, site) in words for value, words in wanted)]
 
 
 def find(counter: Counter, text: str) -> tuple[list[JobView], list[str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun
+from vrm.system.output import show
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def compare(arguments: argparse.Namespace) -> int:
             draw(runs, arguments.out)
     except CompareError as error:
         raise CannotRun(str(error)) from error
-    print(json.dumps(data(runs), indent=2) if arguments.json else printable_lines(table(runs)))
+    show(arguments.json, lambda: data(runs), lambda: printable_lines(table(runs)))
     if arguments.out is not None and not arguments.json:
         print(f"drawn: {arguments.out}")
     return 0

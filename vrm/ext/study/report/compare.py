@@ -24,6 +24,7 @@ from vrm.results.metrics import THRESHOLD
 from vrm.results.names import digits, policy_name, time_text, unit_of
 from vrm.results.summary import Distribution, distribution, mean
 from vrm.system.files import read_regular
+from vrm.system.output import boxed
 
 # Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
@@ -132,27 +133,22 @@ def circumstances(directory: Path) -> tuple[Rules | None, int | None]:
 
 def table(runs: Sequence[ComparedRun]) -> str:
     """The runs as a table, a row each, and below it what holds for all."""
-    from prettytable import PrettyTable
-
     # A placement that all have is printed once.
     placements = {run.rules.policy if run.rules else None for run in runs}
     common = next(iter(placements)) if len(placements) == 1 else None
-    left = ["run", "policy"]
     means = sorted(run.mean_wait for run in runs)
     unit = unit_of([means[len(means) // 2]])  # a unit for most of them
     whole = unit_of(run.makespan for run in runs)
-    out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
-                       "used", f"makespan [{whole.name}]", "ratio",
-                       *(["energy [MJ]", "highest [W]"] if any(run.energy for run in runs) else [])])
+    heads = ["run", "policy", "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
+             "used", f"makespan [{whole.name}]", "ratio",
+             *(["energy [MJ]", "highest [W]"] if any(run.energy for run in runs) else [])]
+    rows = []
     others = [name for name, key in KEYS.items() if not key.always
               and len({getattr(run.rules, name) for run in runs if run.rules is not None}) > 1]
-    out.align = "r"
-    for name in left:
-        out.align[name] = "l"
     for run in runs:
         parts = _parts(run.rules, others, bool(common))
         ratio = run.ratio(runs[0])
-        out.add_row([run.name, ", ".join(filter(None, parts)) or "-", run.wait.count,
+        rows.append([run.name, ", ".join(filter(None, parts)) or "-", run.wait.count,
                      *map(unit.text, (run.wait.mean, run.wait.median, run.wait.p95,
                                       run.wait.maximum)),
                      figure(run.slowdown),
@@ -164,7 +160,7 @@ def table(runs: Sequence[ComparedRun]) -> str:
     if common:
         notes.append(f"placement: {common} in all")
     different = [run.name for run in runs if run.work != runs[0].work]
-    text = "\n".join([out.get_string(), *notes])
+    text = "\n".join([boxed(heads, rows, left=(0, 1)), *notes])
     if different:
         text += f"\nnot the same jobs as in {runs[0].name} ran in: {', '.join(different)}"
     return text

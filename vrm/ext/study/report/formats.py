@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from vrm.results.names import Unit, unit_of
 from vrm.ext.study.report.statistics import Interval
+from vrm.system import output
 
 PAGE = 40  # rows of a LaTeX table
 
@@ -122,35 +121,19 @@ def _word(value: Value, digits: int, signed: bool, plus_minus: str) -> str:
 
 def text(table: Table) -> str:
     """For a terminal."""
-    from prettytable import PrettyTable
-    heads = _unique(table.heads)
-    shown = PrettyTable(heads)
-    for index, head in enumerate(heads):
-        shown.align[head] = "r" if table.is_number(index) else "l"
-    shown.add_rows(table.words("+-"))
-    return "\n".join(filter(None, [table.title, shown.get_string(),
+    left = [index for index in range(len(table.columns)) if not table.is_number(index)]
+    return "\n".join(filter(None, [table.title, output.boxed(table.heads, table.words("+-"), left),
                                    table.note.replace("±", "+-")])) + "\n"
-
-
-def _unique(heads: Any) -> list[str]:
-    found: list[str] = []
-    for head in heads:
-        while head in found:
-            head += " "
-        found.append(head)
-    return found
 
 
 def comma_separated(table: Table) -> str:
     """CSV with all digits; an interval has columns of its own for its half and its count."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     wide = [any(isinstance(row[index], Interval) for row in table.rows)
             for index in range(len(table.columns))]
     heads: list[str] = []
     for column, is_wide in zip(table.columns, wide):
         heads += [column.head, *([f"{column.head} +-", f"{column.head} n"] if is_wide else [])]
-    writer.writerow(heads)
+    lines = [heads]
     for row in table.rows:
         cells: list[Any] = []
         for value, is_wide in zip(row, wide):
@@ -160,8 +143,8 @@ def comma_separated(table: Table) -> str:
                 cells += [_plain(value), "", ""]
             else:
                 cells.append(_plain(value))
-        writer.writerow(cells)
-    return out.getvalue()
+        lines.append(cells)
+    return output.comma_separated(lines)
 
 
 def _plain(value: Any) -> Any:

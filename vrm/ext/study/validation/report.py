@@ -9,6 +9,7 @@ from typing import Any
 from vrm.ext.study.report.compare import COLOURS, CompareError, figure
 from vrm.ext.study.report.plotting import picture
 from vrm.ext.study.validation.result import Error, Pair, Validation
+from vrm.system.output import boxed
 
 MARKERS = "os^DvPX<>*"
 SOURCES = {"calibrated": "as calibrated",
@@ -25,25 +26,22 @@ def by_application(validation: Validation) -> dict[str, list[Pair]]:
 
 def table(validation: Validation) -> str:
     """The errors as a table, a row per application and one for all, and the makespan below."""
-    from prettytable import PrettyTable
-
-    out = PrettyTable(["application", "jobs", "live run", "simulated", "error",
-                       "live turnaround", "simulated ", "MAPE", "bias"])
-    out.align = "r"
-    out.align["application"] = "l"
+    heads = ["application", "jobs", "live run", "simulated", "error", "live turnaround", "simulated", "MAPE", "bias"]
+    rows = []
     groups = {**by_application(validation), "all": list(validation.jobs)}
     for name, pairs in groups.items():
         count = len(pairs)
         runs = Error.of([pair.run_error for pair in pairs])
         whole = Error.of([pair.error for pair in pairs])
-        out.add_row([name, count, figure(sum(pair.live_run for pair in pairs) / count),
+        rows.append([name, count, figure(sum(pair.live_run for pair in pairs) / count),
                      figure(sum(pair.simulated_run for pair in pairs) / count),
                      f"{runs.mape:.1%}", figure(sum(pair.live for pair in pairs) / count),
                      figure(sum(pair.simulated for pair in pairs) / count),
-                     f"{whole.mape:.1%}", f"{whole.bias:+.1%}"], divider=name == list(groups)[-2])
+                     f"{whole.mape:.1%}", f"{whole.bias:+.1%}"])
     whole = validation.turnaround
-    text = (f"{out.get_string()}\nmean times in s; error, MAPE: mean size of the relative error of "
-            "the single jobs; bias: its mean with sign\n"
+    text = (f"{boxed(heads, rows, left=(0,), last_apart=True)}\n"
+            "mean times in s; error, MAPE: mean size of the relative error of the single jobs; bias: its mean with "
+            "sign\n"
             f"makespan: live {validation.live_makespan:.2f} s, simulated "
             f"{validation.simulated_makespan:.2f} s: error {validation.makespan_error:+.1%}\n"
             f"turnaround per job: MAPE {whole.mape:.1%}, median {whole.median:.1%}, bias "

@@ -1,4 +1,4 @@
-"""Times as batch systems write them are read back."""
+"""Times, moments and sizes as people and batch systems write them are read back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 
 from vrm.ext.pbs.words import clock as of_qstat
 from vrm.ext.slurm.forms.times import elapsed, used
-from vrm.live.batch.base import clock
-from vrm.model.times import of_parts, of_slurm, said, seconds_of
+from vrm.model.quantities import clock, memory_bytes, memory_text, of_parts, of_slurm, repeated, said, scale, seconds_of
+from vrm.system.moments import STANDARD, moment_of, moment_text
 
 SECONDS = st.integers(0, 40_000_000)
 
@@ -42,3 +42,27 @@ def test_slurm_has_neither_four_parts_nor_fractions(text: str) -> None:
     assert of_parts(text) > 0
     with pytest.raises(ValueError):
         of_slurm(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_sizes_are_printed_whole_and_read_back(size: int) -> None:
+    assert memory_bytes(memory_text(size)) == size
+    assert [scale(letter) for letter in ("", "k", "M", "g", "T", "p")] == [1024 ** power for power in range(6)]
+
+
+@given(st.integers(1_000_000_000, 2_000_000_000))
+def test_moments_are_printed_and_read_back_by_the_first_form_that_fits(moment: int) -> None:
+    for form in (STANDARD, "%a %b %d %H:%M:%S %Y", "%Y-%m-%d %H:%M:%S"):
+        assert moment_text(moment_of(moment_text(moment, form), "%H:%M", form), form) == moment_text(moment, form)
+    at = moment_of("14:30", "%H:%M:%S", "%H:%M", now=moment)
+    assert moment_text(at, "%F %T") == f"{moment_text(moment, '%F')} 14:30:00"
+
+
+@pytest.mark.parametrize("text", ["", "24:00", "2026-02-30T00:00:00", "99999999999-01-01T00:00:00"])
+def test_what_is_in_no_form_is_not_a_moment(text: str) -> None:
+    with pytest.raises(ValueError):
+        moment_of(text, "%H:%M", STANDARD)
+
+
+def test_equal_numbers_of_nodes_are_counted() -> None:
+    assert (repeated([4, 4, 2]), repeated([1]), repeated([])) == ("4(x2),2", "1", "")

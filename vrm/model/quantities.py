@@ -1,0 +1,205 @@
+"""Quantities as texts: times (`90`, `1.5`, `90m`, `1h30m`, `1:30:00`, `1-12:00:00`), sizes of memory (`4G`), and lists
+of numbers (`0-8:2,20`). Here are the forms of people, and the parts of which those of batch systems are made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import groupby
+from collections.abc import Iterable, Sequence
+
+# ---------------------------------------------------------------------------------------------- times
+
+FORMS = "seconds, or as 90m, 2h, 1:30:00 or 1-12:00:00"
+"""What `seconds_of` reads, for messages."""
+
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_SIZES = tuple(reversed(_UNITS.values()))
+_NUMBER = re.compile(r"([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+_WITH_UNITS = re.compile("".join(rf"(?:([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?){unit})?" for unit in _UNITS))
+_CLOCK = re.compile(r"(?:[0-9]{1,6}-)?[0-9]{1,6}:[0-5][0-9]:[0-5][0-9]")
+_PARTS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,3}(?:\.[0-9]{1,9})?)")
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of a time; a bare number is seconds. ValueError for anything else."""
+    units = _WITH_UNITS.fullmatch(text)
+    if _NUMBER.fullmatch(text):
+        found = float(text)
+    elif units and text:
+        found = sum(float(number) * size for number, size in zip(units.groups(), _UNITS.values()) if number)
+    elif _CLOCK.fullmatch(text):
+        found = of_parts(text)
+    else:
+        raise ValueError(text)
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
+
+
+def of_parts(text: str, alone: float = 1.0) -> float:
+    """The seconds of `[[[D:]H:]M:]S`, as PBS and logs write it, or of `D-H[:M[:S]]`; a number alone counts `alone`
+    seconds. ValueError for anything else."""
+    found = _PARTS.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    numbers = [float(part) for part in found[2].split(":")]
+    if found[1] is not None:
+        numbers = [float(found[1]), *numbers, 0.0, 0.0][:max(4, 1 + len(numbers))]
+    elif len(numbers) == 1:
+        return numbers[0] * alone
+    if len(numbers) > 4:
+        raise ValueError(text)
+    return sum(number * size for number, size in zip(reversed(numbers), _SIZES))
+
+
+UNLIMITED = ("UNLIMITED", "INFINITE", "-1")
+"""What Slurm calls no limit."""
+
+
+def of_slurm(text: str) -> float:
+    """The seconds of a time limit of Slurm: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; infinity for none.
+    ValueError for anything else."""
+    if text.upper() in UNLIMITED:
+        return math.inf
+    if text.count(":") > 2 or "." in text:
+        raise ValueError(text)
+    return of_parts(text, 60.0)
+
+
+def said(seconds: float) -> str:
+    """A time for people, as `seconds_of` reads it: `45s`, `22m`, `1h30m`, `2d3h`; whole seconds, and no
+    more than the two largest units."""
+    left = round(max(0.0, seconds))
+    parts = []
+    for unit, size in _UNITS.items():
+        count, left = divmod(left, int(size))
+        parts.append((count, unit))
+    first = next((place for place, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return "".join(f"{count}{unit}" for count, unit in parts[first:first + 2] if count) or "0s"
+
+
+def seconds_text(value: float | None) -> str:
+    """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    if not value.is_integer():
+        value = round(value, 3)
+        if not value.is_integer():
+            return str(value)
+    return str(int(value))
+
+
+def clock(seconds: float, days: bool = False) -> str:
+    """Whole seconds as HH:MM:SS with as many hours as it takes, or, with `days`, as D-HH:MM:SS from a day on."""
+    day, left = divmod(int(seconds), 86400) if days else (0, int(seconds))
+    return f"{day}-" * (day > 0) + f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+_MEMORY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?(?:([kmgt])(?:i?b)?|b)", re.IGNORECASE)
+
+
+def scale(letter: str) -> int:
+    """The power of 1024 that k, m, g, t or p means, small or large; 1 for no letter."""
+    return 1 << 10 * (" kmgtp".index(letter.lower()) if letter else 0)
+
+
+def memory_text(size: int) -> str:
+    """Bytes in the largest unit of which they are a whole number, as `4G`, `1536M`."""
+    for letter in "TGMK":
+        if size and size % scale(letter) == 0:
+            return f"{size // scale(letter)}{letter}"
+    return f"{size}B"
+
+
+def memory_bytes(text: str) -> int:
+    """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T; every unit is a power of 1024, as Slurm and
+    PBS count. ValueError for another text, one without a unit, and less than a byte."""
+    found = _MEMORY.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    each = scale(found[3] or "")
+    size = int(found[1]) * each + round(float(found[2] or 0) * each)
+    if size < 1:
+        raise ValueError(text)
+    return size
+
+
+# ---------------------------------------------------------------------------------------------- lists of numbers
+
+MOST_JOBS = 100_000
+"""Jobs that one line may make, or name to wait for."""
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
+
+
+def member_range(text: str) -> range:
+    """The numbers of one part of a list, `7` or `0-8:2`; ValueError for anything else."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    first, last, step = (int(group) if group else None for group in match.groups())
+    assert first is not None
+    members = range(first, first + 1 if last is None else last + 1, step or 1)
+    if not members or len(members) > MOST_JOBS:
+        raise ValueError(text)
+    return members
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers that a list names, each once; ValueError for anything else, and for a list whose
+    parts have more than MOST_JOBS together, however often they name the same."""
+    parts = []
+    total = 0
+    for part in text.split(","):
+        parts.append(member_range(part))
+        total += len(parts[-1])
+        if total > MOST_JOBS:
+            raise ValueError(text)
+    found: dict[int, None] = {}
+    for part_numbers in parts:
+        found.update(dict.fromkeys(part_numbers))
+    return tuple(found)
+
+
+def fold_range(members: range) -> str:
+    """The text that `member_range` reads as these; two numbers that are not neighbours are
+    written one by one."""
+    if len(members) == 1:
+        return str(members[0])
+    if len(members) == 2 and members.step > 1:
+        return f"{members[0]},{members[1]}"
+    return f"{members[0]}-{members[-1]}" + (f":{members.step}" if members.step > 1 else "")
+
+
+def to_ranges(values: Sequence[int]) -> list[range]:
+    """The numbers, in their order, as few plain ranges."""
+    found, at = [], 0
+    while at < len(values):
+        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
+        stop = at + 1
+        while stop < len(values) and step > 0 and values[stop] - values[stop - 1] == step:
+            stop += 1
+        if stop - at > 2 or (stop - at == 2 and step == 1):
+            found.append(range(values[at], values[stop - 1] + 1, step))
+            at = stop
+        else:
+            found.append(range(values[at], values[at] + 1))
+            at += 1
+    return found
+
+
+def repeated(values: Iterable[int]) -> str:
+    """A number for each node as Slurm writes it: `4(x2),2`."""
+    runs = ((value, len(list(same))) for value, same in groupby(values))
+    return ",".join(f"{value}(x{times})" if times > 1 else str(value) for value, times in runs)
+
+
+def fold(values: Sequence[int]) -> str:
+    """The shortest plain list that `numbers` reads as these, in their order."""
+    return ",".join(map(fold_range, to_ranges(values)))
