@@ -109,3 +109,13 @@ def test_every_module_lives_in_a_room() -> None:
 def test_who_decides_has_no_clock_and_no_files(room: str) -> None:
     names = set().union(*(names for path, names in imported(room).items() if path not in BESIDE))
     assert not {name.split(".")[0] for name in names} & OUTSIDE
+
+
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    where: dict[str, list[str]] = {}
+    for path in sorted(HOUSE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(HOUSE)))
+    assert len(where) > 500
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}

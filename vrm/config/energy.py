@@ -115,9 +115,8 @@ def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float],
                         "frequencies are above 0.05 and at most 100 GHz")
         if (begin, end) in found:
             raise wrong(number, f"{begin:g} to {end:g} GHz is there twice", "remove one of the lines")
-        if any(entry):  # a line of zeros: the frequency cannot be had
-            found[begin, end] = entry
-    return found
+        found[begin, end] = entry
+    return {between: entry for between, entry in found.items() if any(entry)}  # zeros: it cannot be had
 
 
 def _coefficients(line: str) -> tuple[float, float, Coefficients]:

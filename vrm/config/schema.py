@@ -349,7 +349,7 @@ class Memory(BaseModel):
     over: Over = "warn"  # off = nobody looks
 
 
-class Slurm(BaseModel):
+class SlurmSettings(BaseModel):
     """Jobs that come by the commands of other batch systems."""
 
     model_config = _STRICT
@@ -407,7 +407,7 @@ class Settings(BaseModel):
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
     launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
     trust: Trust = "own"  # whose files are obeyed
-    slurm: Annotated[Slurm, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
+    slurm: Annotated[SlurmSettings, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)
 
     extensions: Extensions = Field(default_factory=dict)  # keys of installed packages, by package

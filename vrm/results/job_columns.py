@@ -137,7 +137,7 @@ def _or(default: Any, read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: read(text) if text else default
 
 
-class Column(NamedTuple):
+class CsvColumn(NamedTuple):
     """A column of the file: `read` gives the value of a cell, and raises ValueError for one that is wrong.
     `read_many` does so quickly for cells of many jobs, or raises ValueError where they must be read one by one."""
 
@@ -159,11 +159,11 @@ class Column(NamedTuple):
         return list(map(known.__getitem__, texts))
 
 
-def _text_column(name: str) -> Column:
-    return Column(name, read_text, _texts)
+def _text_column(name: str) -> CsvColumn:
+    return CsvColumn(name, read_text, _texts)
 
 
-def _number_column(name: str, least: int, what: str) -> Column:
+def _number_column(name: str, least: int, what: str) -> CsvColumn:
     def read(text: str) -> int:
         value = _whole(text)
         if value < least:
@@ -175,18 +175,18 @@ def _number_column(name: str, least: int, what: str) -> Column:
         if not least <= min(values) <= max(values) <= MOST:
             raise ValueError(what)
         return values
-    return Column(name, read, read_many)
+    return CsvColumn(name, read, read_many)
 
 
-def _maybe_time(name: str) -> Column:
-    return Column(name, _or(None, _seconds), _times)
+def _maybe_time(name: str) -> CsvColumn:
+    return CsvColumn(name, _or(None, _seconds), _times)
 
 
 REQUIRED = (_number_column("id", 0, "job's id"), _text_column("app"), _number_column("procs", 1, "number of ranks"),
-            Column("submit", _seconds, _times), _maybe_time("start"), _maybe_time("end"),
-            Column("walltime", _seconds, _times), Column("status", _status))
-FIRST = (*REQUIRED, Column("exit_code", _or(None, _whole)), _maybe_time("app_time"), Column("exclusive", _flag),
-         Column("backfilled", _flag), *map(_text_column, ("nodes", "cores", "binding", "reason")))
+            CsvColumn("submit", _seconds, _times), _maybe_time("start"), _maybe_time("end"),
+            CsvColumn("walltime", _seconds, _times), CsvColumn("status", _status))
+FIRST = (*REQUIRED, CsvColumn("exit_code", _or(None, _whole)), _maybe_time("app_time"), CsvColumn("exclusive", _flag),
+         CsvColumn("backfilled", _flag), *map(_text_column, ("nodes", "cores", "binding", "reason")))
 """The columns of vrm 0.1, and of a simulation of jobs of which nothing more is known."""
 
 MORE: tuple[Field, ...] = tuple(sorted(
@@ -194,7 +194,7 @@ MORE: tuple[Field, ...] = tuple(sorted(
 """The fields of a job that have columns behind `reason`."""
 
 COLUMNS = (*FIRST, *(_text_column(each.column) if isinstance(each.plain_default, str) else
-                     Column(each.column, _or(each.plain_default, each.kind.cell)) for each in MORE))
+                     CsvColumn(each.column, _or(each.plain_default, each.kind.cell)) for each in MORE))
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES) + "\n"
 SIMULATED = ",".join(NAMES[:len(FIRST)]) + "\n"
@@ -253,9 +253,9 @@ Values = dict[str, Sequence[Any]]
 """The values of some jobs by column, without the columns in which all cells are empty: they have their default."""
 
 
-def _added_column(name: str) -> Column:
+def _added_column(name: str) -> CsvColumn:
     """A column of an extension."""
-    return Column(name, _or(None, ADDED[name].kind.cell)) if name in ADDED else _text_column(name)
+    return CsvColumn(name, _or(None, ADDED[name].kind.cell)) if name in ADDED else _text_column(name)
 
 
 class Layout:

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.cli import main
-from vrm.ext.study.report.formats import Column, Table, latex
+from vrm.ext.study.report.formats import ReportColumn, Table, latex
 from vrm.ext.study.report.job_table import JobTable
 from vrm.ext.study.report.study import StudyRun, StudyError
 from vrm.ext.study.report.study_files import read_study
@@ -190,7 +190,7 @@ def test_runs_of_one_origin_are_told_once(study: Path) -> None:
 
 
 def test_a_long_table_goes_on_in_latex() -> None:
-    table = Table("t", "Many", (Column("n"),), tuple((number,) for number in range(90)), "a note")
+    table = Table("t", "Many", (ReportColumn("n"),), tuple((number,) for number in range(90)), "a note")
     parts = latex(table).split(r"\end{table}")[:-1]
     assert [part.count("\\\\\n") for part in parts] == [41, 41, 11]
     assert [r"\caption{Many (%d of 3). A note.}" % number in part

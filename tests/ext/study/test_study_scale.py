@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from vrm.cli import main
 from vrm.ext.study.report.density import COLUMNS, ROWS, Places, density
-from vrm.ext.study.report.formats import Column, Table, comma_separated, text as as_text
+from vrm.ext.study.report.formats import ReportColumn, Table, comma_separated, text as as_text
 from vrm.ext.study.report.study import Study
 from vrm.ext.study.report.study_files import read_study
 from vrm.ext.study.report.study_findings import findings
@@ -133,8 +133,8 @@ def test_a_policy_has_one_name(algorithm: str, backfilling: Any, name: str) -> N
 def test_times_have_units_that_can_be_read() -> None:
     assert [time_text(value) for value in (0.5, 59.94, 1200, 18933, 1029965)] == [
         "0.50 s", "59.9 s", "20.0 min", "5.26 h", "11.9 days"]
-    table = Table("t", "T", (Column("scenario"), Column("waiting [s] compact"),
-                             Column("waiting [s] strip"), Column("jobs")),
+    table = Table("t", "T", (ReportColumn("scenario"), ReportColumn("waiting [s] compact"),
+                             ReportColumn("waiting [s] strip"), ReportColumn("jobs")),
                   (("a", Interval(36000.0, 3600.0, 3), 7200.0, 5), ("b", None, 90.0, 6)))
     shown = as_text(table)
     assert "waiting [h] compact" in shown and "waiting [h] strip" in shown

@@ -15,7 +15,7 @@ import sys
 from vrm.ext.steps import main
 from vrm.ext.steps.cores import StepCores, Task
 from vrm.ext.steps.guard import Guard
-from vrm.ext.steps.options import Options, each_task
+from vrm.ext.steps.options import SrunOptions, each_task
 from vrm.ext.steps.programs import quoted
 from vrm.ext.steps.tasks import Process, RunningStep
 from vrm.system import marks
@@ -56,10 +56,10 @@ def run() -> None:
     os.umask(mask)
     os.chdir(cwd)
     claim = StepCores("", int(number), [Task(*each) for each in tasks], nowhere)
-    main.run(lambda: main.carry_out(_here(Options(given, words)), lambda srun: _part(srun, claim, control)))
+    main.run(lambda: main.carry_out(_here(SrunOptions(given, words)), lambda srun: _part(srun, claim, control)))
 
 
-def _here(options: Options) -> Options:
+def _here(options: SrunOptions) -> SrunOptions:
     """The options for this node: what has no file for each task goes where srun's own output does."""
     out, both = each_task(options.get("output")), "error" not in options
     if not (out if both else each_task(options.get("error"))):

@@ -14,8 +14,8 @@ from vrm.ext.steps import jobfile
 from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (FLAGS, Options, Wrong, binding, each_task, exported, gpus_of, hosts, parse, pattern,
-                               refuse, wide)
+from vrm.ext.steps.options import (FLAGS, SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
+                                   pattern, refuse, wide)
 from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.ext.steps.tasks import Process, RunningStep, feed
 from vrm.ext.steps.used import of_step, together
@@ -64,7 +64,7 @@ def _ask_the_manager(arguments: list[str]) -> None:
     os.execve(program, [program, *arguments], env)
 
 
-def carry_out(options: Options, work: Callable[[StepRunner], int]) -> int:
+def carry_out(options: SrunOptions, work: Callable[[StepRunner], int]) -> int:
     """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
     try:
         return work(StepRunner(jobfile.read(os.environ[marks.FOLDER]), options))
@@ -81,7 +81,7 @@ def carry_out(options: Options, work: Callable[[StepRunner], int]) -> int:
     return 1
 
 
-def _of_environment(options: Options, env: os._Environ[str]) -> None:
+def _of_environment(options: SrunOptions, env: os._Environ[str]) -> None:
     """What variables say instead of options."""
     for name, variables in (("label", "SLURM_LABELIO"), ("overlap", "SLURM_OVERLAP"),
                             ("kill-on-bad-exit", "SLURM_KILL_BAD_EXIT"), ("mpi", "SLURM_MPI_TYPE"),
@@ -99,7 +99,7 @@ class StepRunner:
 
     part = False
 
-    def __init__(self, job: StepJob, options: Options) -> None:
+    def __init__(self, job: StepJob, options: SrunOptions) -> None:
         self.job, self.options = job, options
         self.quiet = "quiet" in options
         if not options.words:

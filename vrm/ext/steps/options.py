@@ -62,7 +62,7 @@ class Wrong(Exception):
     """The command line asks for what cannot be; the text is for standard error."""
 
 
-class Options:
+class SrunOptions:
     """What was asked for: `words` the program with its arguments, the rest by the options' long names
     (texts; "" for one without a value)."""
 
@@ -115,7 +115,7 @@ GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
 """The options that ask for GPUs."""
 
 
-def gpus_of(options: Options) -> dict[str, int]:
+def gpus_of(options: SrunOptions) -> dict[str, int]:
     """How many GPUs were asked for, by those of these options that were given. The kind of a GPU (`a100:2`) is
     that of the job. Wrong for other resources."""
     found = {}
@@ -141,7 +141,7 @@ def gpus_of(options: Options) -> dict[str, int]:
     return found
 
 
-def parse(arguments: list[str]) -> Options:
+def parse(arguments: list[str]) -> SrunOptions:
     """What these arguments ask for. Options end at the first word that is none. Raises Wrong."""
     given: dict[str, str] = {}
     at = 0
@@ -183,7 +183,7 @@ def parse(arguments: list[str]) -> Options:
                     letters = arguments[at]
                     at += 1
                 given[found], letters = letters, ""
-    return Options(given, arguments[at:])
+    return SrunOptions(given, arguments[at:])
 
 
 def _whole(name: str) -> str:
@@ -197,7 +197,7 @@ def _whole(name: str) -> str:
     return fits[0]
 
 
-def refuse(options: Options) -> None:
+def refuse(options: SrunOptions) -> None:
     """Raise Wrong for what was asked and would change the outcome, but is not done here."""
     given = options.given
     if ":" in options.words or "het-group" in given or "pack-group" in given:

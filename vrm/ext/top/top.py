@@ -16,7 +16,7 @@ from vrm.ext.top.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, c
 from vrm.ext.top.gantt import gantt
 from vrm.report.tables import STALE_AFTER, ago, duration, geometry, lend_line, reservation_line, shown
 from vrm.ext.top.top_nodes import colour, draw_nodes
-from vrm.ext.top.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
+from vrm.ext.top.top_tables import ListColumn, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
@@ -183,12 +183,12 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
     app = max(16 if width >= 60 else 14, min(max(map(columns, names), default=0), width // 4))
     calls = [*(name_of(job) for job in (*running, *waiting)), *(end.called for end in ends)]
 
-    def called(part: Sequence[Any]) -> list[Column]:
+    def called(part: Sequence[Any]) -> list[ListColumn]:
         """The column of names, where any of these jobs has one."""
         def name(row: Any) -> str:
             return shown(row.called if isinstance(row, JobEnd) else name_of(row))
 
-        return [Column("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
+        return [ListColumn("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
                        text_of(name))] if any(map(name, part)) else []
 
     partners = _partners(snapshot["nodes"])

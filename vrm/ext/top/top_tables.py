@@ -17,7 +17,7 @@ from vrm.system.moments import moment_text
 
 
 @dataclass(frozen=True)
-class Column:
+class ListColumn:
     """A column of a list: `cell` draws a row in so many columns, of which it needs `least` and can
     use `most`. Those of low `rank` are kept longest on a narrow screen."""
 
@@ -36,7 +36,7 @@ def text_of(value: Callable[[Any], str], style: str | Callable[[Any], str] = "pl
 
 
 def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Mapping[int, str],
-                     glyphs: Glyphs) -> list[Column]:
+                     glyphs: Glyphs) -> list[ListColumn]:
     """The columns of the list of running jobs; `partners` are the jobs on the same sockets, by id."""
     def late(job: Job) -> bool:
         return remaining(job, now) < 0
@@ -58,12 +58,12 @@ def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Map
         return line
 
     return [
-        Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
-        Column("Nodes", 9, 16, 6, text_of(lambda job: fold(tuple(job.get("nodes", ()))))),
-        Column("Progress", 12, 28, 4, progress),
-        Column("Left", 9, 9, 3, text_of(lambda job: f"{duration(remaining(job, now)):>9}",
+        ListColumn("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
+        ListColumn("Nodes", 9, 16, 6, text_of(lambda job: fold(tuple(job.get("nodes", ()))))),
+        ListColumn("Progress", 12, 28, 4, progress),
+        ListColumn("Left", 9, 9, 3, text_of(lambda job: f"{duration(remaining(job, now)):>9}",
                                        lambda job: "bad" if late(job) else "plain"), right=True),
-        Column("With", 8, 200, 7, neighbours)]
+        ListColumn("With", 8, 200, 7, neighbours)]
 
 
 def _progress(job: Job, now: float) -> float:
@@ -73,7 +73,7 @@ def _progress(job: Job, now: float) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def waiting_columns(now: float, exclusive: bool = False) -> list[Column]:
+def waiting_columns(now: float, exclusive: bool = False) -> list[ListColumn]:
     """Of jobs that wait; `exclusive`: some of them share no node."""
     def starts(job: Job, width: int) -> Line:
         if job.get("held"):
@@ -92,13 +92,13 @@ def waiting_columns(now: float, exclusive: bool = False) -> list[Column]:
         return [(_whole(f"{moment_text(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
 
     return [
-        Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
-        Column("Estimate", 9, 9, 4, text_of(lambda job: f"{duration(job['estimate']):>9}"),
+        ListColumn("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
+        ListColumn("Estimate", 9, 9, 4, text_of(lambda job: f"{duration(job['estimate']):>9}"),
                 right=True),
-        Column("Waited", 9, 9, 6, text_of(lambda job: f"{_waited(job, now):>9}"), right=True),
-        *([Column("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
+        ListColumn("Waited", 9, 9, 6, text_of(lambda job: f"{_waited(job, now):>9}"), right=True),
+        *([ListColumn("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
                                       "dim"))] if exclusive else []),
-        Column("Starts", 8, 200, 3, starts)]
+        ListColumn("Starts", 8, 200, 3, starts)]
 
 
 def _whole(moment: str, width: int) -> str:
@@ -106,7 +106,7 @@ def _whole(moment: str, width: int) -> str:
     return moment if len(moment) <= width else moment.partition(" (")[0].partition(", in ")[0]
 
 
-def ended_columns() -> list[Column]:
+def ended_columns() -> list[ListColumn]:
     """The columns of the list of ended jobs."""
     def why(end: JobEnd) -> str:
         return shown(end.reason)
@@ -115,12 +115,12 @@ def ended_columns() -> list[Column]:
         return {"completed": "good", "cancelled": "warn"}.get(end.status, "bad")
 
     return [
-        Column("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
-        Column("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else moment_text(end.end))),
-        Column("After", 9, 9, 5,
+        ListColumn("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
+        ListColumn("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else moment_text(end.end))),
+        ListColumn("After", 9, 9, 5,
                 text_of(lambda end: "" if end.took is None else f"{_took(end.took):>9}"),
                 right=True),
-        Column("Why", 8, 200, 6, text_of(why))]
+        ListColumn("Why", 8, 200, 6, text_of(why))]
 
 
 def _waited(job: Job, now: float) -> str:
@@ -132,13 +132,13 @@ def _took(seconds: float) -> str:
     return f"{seconds:.2f} s" if 0 <= seconds < 100 else duration(seconds)
 
 
-def table(heading: str, rows: Sequence[Any], shape: Sequence[Column], width: int, ids: int,
+def table(heading: str, rows: Sequence[Any], shape: Sequence[ListColumn], width: int, ids: int,
            app: int, selected: int | None, glyphs: Glyphs) -> list[Line]:
     """A heading and its rows: mark, id, application, then what of the columns has room."""
     start = 2 + ids + 1
     app = max(4, min(app, width - start))
     left = width - start - app
-    widths: dict[Column, int] = {}
+    widths: dict[ListColumn, int] = {}
     for column in sorted(shape, key=lambda column: column.rank):
         if left >= column.least + 1:
             widths[column] = column.least

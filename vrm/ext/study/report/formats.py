@@ -22,7 +22,7 @@ which the largest of the figure is easy to read."""
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """A column: its head, the digits behind the point (None: from the values), and whether its
     numbers are changes, shown with a sign."""
 
@@ -46,7 +46,7 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
 

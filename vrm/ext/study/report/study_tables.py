@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 from collections.abc import Iterator, Sequence
 
-from vrm.ext.study.report.formats import Column, Table, Value
+from vrm.ext.study.report.formats import ReportColumn, Table, Value
 from vrm.ext.study.report.study import FIGURES, MAIN, MEASURED, Study, applications
 from vrm.results.energy import energy_of
 from vrm.ext.study.report.statistics import CONFIDENCE
@@ -46,7 +46,7 @@ def averages(study: Study, queue: str | None = None) -> Table:
     where = f" on {queue}" if queue else " over the queues" if len(study.queues) > 1 else ""
     title = f"Average waiting, running and turnaround times{where}"
     return Table("averages" if queue is None else f"averages-{queue}", title,
-                 tuple(map(Column, heads)), tuple(rows), _note(study))
+                 tuple(map(ReportColumn, heads)), tuple(rows), _note(study))
 
 
 def _changes(study: Study) -> Iterator[Table]:
@@ -64,8 +64,8 @@ def _changes(study: Study) -> Iterator[Table]:
                     rows.append((*where, group or series, *changes))
         if not rows:
             continue
-        heads = [Column(head) for head in (["queue"] if len(queues) > 1 else []) + ["scenario"]]
-        heads += [Column(f"{FIGURES[name].title} [%]", 0 if study.repetitions < 2 else 1, True)
+        heads = [ReportColumn(head) for head in (["queue"] if len(queues) > 1 else []) + ["scenario"]]
+        heads += [ReportColumn(f"{FIGURES[name].title} [%]", 0 if study.repetitions < 2 else 1, True)
                   for name in MAIN]
         note = f"negative: shorter under {series}"
         if study.repetitions > 1:
@@ -78,7 +78,7 @@ def _changes(study: Study) -> Iterator[Table]:
 def machine(study: Study, queue: str | None = None) -> Table:
     """Makespan, utilisation and slowdown of each scenario."""
     names = [name for name in FIGURES if name not in MAIN]
-    columns = [Column("scenario"), *(Column(FIGURES[name].head) for name in names)]
+    columns = [ReportColumn("scenario"), *(ReportColumn(FIGURES[name].head) for name in names)]
     rows = tuple((one.label or one.name, *(study.mean(one.name, name, queue) for name in names))
                  for one in study.scenarios)
     return Table("machine" if queue is None else f"machine-{queue}",
@@ -114,8 +114,8 @@ def _applications(study: Study) -> Iterator[Table]:
         company = f"with {one.beside}" if one.beside else "alone"
         rows.append((one.app, one.procs, *([one.policy] if several else []), company,
                      one.seconds.count, one.seconds, one.speedup))
-    heads = [Column("program"), Column("ranks"), *([Column("placement")] if several else []),
-             Column("company"), Column("runs"), Column("running [s]", 2), Column("speed-up", 2)]
+    heads = [ReportColumn("program"), ReportColumn("ranks"), *([ReportColumn("placement")] if several else []),
+             ReportColumn("company"), ReportColumn("runs"), ReportColumn("running [s]", 2), ReportColumn("speed-up", 2)]
     yield Table("applications", "Applications, alone and side by side", tuple(heads), tuple(rows),
                 "with: that program was on its nodes for at least half of its running time; "
                 "jobs between are left out; speed-up: against alone in the first placement, of times "
@@ -154,5 +154,5 @@ def _told(name: str, title: str, heads: Sequence[str], rows: Sequence[tuple[Valu
           note: str) -> Table:
     """A table without the columns of which nothing is known."""
     kept = [index for index in range(len(heads)) if any(row[index] is not None for row in rows)]
-    return Table(name, title, tuple(Column(heads[index]) for index in kept),
+    return Table(name, title, tuple(ReportColumn(heads[index]) for index in kept),
                  tuple(tuple(row[index] for index in kept) for row in rows), note)
