@@ -332,7 +332,7 @@ def test_columns_are_the_fields():
 # ------------------------------------------------------------------------- columns of extensions
 
 
-ROW = JobRow(1, "a", 1, 0.0, 1.0, 2.0, 9.0, "completed", reason='x, "y"')
+QUOTED = JobRow(1, "a", 1, 0.0, 1.0, 2.0, 9.0, "completed", reason='x, "y"')
 
 
 @pytest.fixture
@@ -345,8 +345,8 @@ def colour(monkeypatch):
 def test_columns_of_extensions_are_behind_all_others(tmp_path, colour):
     path = tmp_path / "jobs.csv"
     with JobWriter(path) as out:
-        out.write(dataclasses.replace(ROW, more=(("colour", "deep, blue"),)))
-        out.write(ROW)
+        out.write(dataclasses.replace(QUOTED, more=(("colour", "deep, blue"),)))
+        out.write(QUOTED)
     first, second = read_jobs(path)
     assert path.read_text().splitlines()[0].endswith("exclude,colour,doubled")
     assert (first.added("colour"), first.added("doubled")) == ("deep, blue", "2")
@@ -357,14 +357,14 @@ def test_a_file_is_continued_when_an_extension_has_come_or_gone(tmp_path, monkey
     path = tmp_path / "jobs.csv"
     JobWriter(path).close()
     with JobWriter(path) as out:
-        out.write(ROW)
+        out.write(QUOTED)
     monkeypatch.setitem(COMPUTED, "doubled", lambda row: 2 * (row.end - row.start))
     monkeypatch.setitem(COMPUTED, "start_again", lambda row: row.start)
     with JobWriter(path) as out:  # they have come
-        out.write(dataclasses.replace(ROW, id=2))
+        out.write(dataclasses.replace(QUOTED, id=2))
     monkeypatch.delitem(COMPUTED, "doubled")
     with JobWriter(path) as out:  # one has gone
-        out.write(dataclasses.replace(ROW, id=3))
+        out.write(dataclasses.replace(QUOTED, id=3))
     assert path.read_text().splitlines()[0] == ",".join([*NAMES, "start_again", "doubled"])
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
