@@ -83,6 +83,7 @@ def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> Non
         ("node order", "last", "vrm_example:last"), ("share of a node", "spare-one", "vrm_example:spare_one"),
         ("estimator", "half", "vrm_example:Half"), ("launcher", "marked", "vrm_example:Marked"),
         ("batch system", "example", "vrm_example:ExampleBatch"), ("workload format", "pipes", "vrm_example:Pipes"),
+        ("workload that is drawn", "alike", "vrm_example:Alike"),
         ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet"),
         ("commands of a batch system", "counting", "vrm_example:counting"),
         ("job field", "site_tokens", "vrm_example:site_tokens"),
@@ -146,6 +147,15 @@ def test_its_form_of_workloads_is_read(example: Environment, tmp_path: Path) -> 
     example.vrm("simulate log --nodes 1 --sockets 1 --cores 4 --algorithm FCFS --out out", tmp_path)
     assert [(row["id"], row["procs"], row["start"], row["end"]) for row in rows(tmp_path / "out" / "jobs.csv")] == [
         ("7", "4", "0", "100"), ("8", "2", "100", "150")]
+
+
+def test_its_workload_is_drawn(example: Environment, tmp_path: Path) -> None:
+    example.vrm("simulate alike:6 --out out", tmp_path)
+    assert [(row["id"], row["start"]) for row in rows(tmp_path / "out" / "jobs.csv")] == [
+        ("1", "1"), ("2", "2"), ("3", "3"), ("4", "4"), ("5", "61"), ("6", "62")]
+    assert "vrm simulate: aliek:6: no such file or directory; name a trace" in example.vrm("simulate aliek:6", tmp_path, 2)
+    assert "vrm-example 1.0 (vrm_example:Alike) failed: ValueError: invalid literal" in example.vrm(
+        "simulate alike:many", tmp_path, 2)
 
 
 def test_its_launcher_batch_system_and_part_serve_a_live_run(example: Environment, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from vrm.live.launch.direct import Direct
 from vrm.live.manager.part import Part
 from vrm.model.constraint import CountedConstraint
 from vrm.model.fields import Field, Option
+from vrm.model.job import Job
 from vrm.model.kinds import COUNT
 from vrm.model.shapes import count
 from vrm.scheduling import combine
 from vrm.workload.rows import Asked, Rows
+from vrm.workload.submission import Submission
 
 
 def widest(job, now, nodes):
@@ -112,6 +114,20 @@ class Pipes(Rows):
             if number > 1:
                 job, submit, run, limit, cores = map(float, line.split("|"))
                 yield Asked(int(job), submit, run, limit, cores=int(cores))
+
+
+class Alike:
+    """`alike:JOBS`: jobs of one core and a minute, one each second, for a machine of four cores."""
+
+    header, unix_start, processors = {}, None, 4
+
+    def __init__(self, text, rules):
+        self.jobs, self.taken, self.dirt = int(text.partition(":")[2]), 0, {}
+
+    def __iter__(self):
+        for number in range(1, self.jobs + 1):
+            self.taken = number
+            yield Submission(Job(number, "alike", 1, 60.0, float(number)), 60.0)
 
 
 def add_greet(commands, shared):

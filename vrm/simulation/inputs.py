@@ -308,13 +308,18 @@ def is_drawn(text: str) -> bool:
 def _drawn(text: str, rules: Selection) -> DrawnWorkload | None:
     """The workload that an extension draws; None where none has this name."""
     try:
-        if not is_drawn(text):
-            return None
-        found = plugins.find("vrm.workloads", text.partition(":")[0])
-        assert found is not None  # as `is_drawn` says
-        made: DrawnWorkload = plugins.load(found)(text, rules)
+        plugin = plugins.find("vrm.workloads", text.partition(":")[0]) if is_drawn(text) else None
+        make = plugin and plugins.load(plugin)
     except plugins.PluginError as error:
         raise WorkloadError(str(error)) from error
+    if plugin is None or make is None:
+        return None
+    try:
+        made: DrawnWorkload = make(text, rules)
+    except WorkloadError:
+        raise
+    except Exception as error:  # it is somebody else's program, which may raise anything
+        raise WorkloadError(str(plugins.failed(plugin, error))) from error
     return made
 
 
