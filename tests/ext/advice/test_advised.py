@@ -87,7 +87,7 @@ def test_an_edited_configuration_counts_more_than_a_change_before(site: Site) ->
     site.started[0].wait()
     prepare(site, "LJF")
     second = site.start()
-    wait_until(lambda: "the configuration says other rules" in site.said(second), "it says so")
+    wait_until(lambda: "the configuration is used" in site.said(second), "it says so")
     (site.root / "gate").touch()
     site.finish(second)
     assert order(site) == [0, 1, 3, 2]

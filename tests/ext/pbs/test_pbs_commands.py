@@ -95,9 +95,9 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
     before = cluster.said("qstat", "-x")
     for words, code, said in (
             (["qsub", "-I", "s"], 2, "is a shell with a job"), (["qsub", "gone"], 1, "No such file"),
-            (["qsub", "-l", "walltime=soon", "job.pbs"], 166, "no time as"), (["qsub", "-l", "select=0", "job.pbs"], 166, "none of the"),
+            (["qsub", "-l", "walltime=soon", "job.pbs"], 166, "no time as"), (["qsub", "-l", "select=0", "job.pbs"], 166, "not of the form"),
             (["qsub", "-l", "select=1:ncpus=1+2:ncpus=2", "job.pbs"], 2, "one kind"), (["qsub", "-l", "foo=3", "job.pbs"], 187, "foo"),
-            (["qsub", "-l", "ncpus=99"], 1, "qsub: "), (["qsub", "-l", "nodes=n0:ppn=1"], 166, "none of the"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
+            (["qsub", "-l", "ncpus=99"], 1, "qsub: "), (["qsub", "-l", "nodes=n0:ppn=1"], 166, "not of the form"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
             (["qsub", "-W", "depend=afterok:99", "job.pbs"], 153, "Unknown Job Id 99.vrm"), (["qsub", "-Y"], 2, "usage"),
             (["qsub", "-W", "depend=before:1", "job.pbs"], 2, "afterok"), (["qsub", "-j", "x", "job.pbs"], 2, "oe, eo"),
             (["qsub", "-a", "2561", "job.pbs"], 2, "a time as"), (["qstat", "99"], 153, "qstat: Unknown Job Id 99.vrm"),

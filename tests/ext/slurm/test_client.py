@@ -170,7 +170,7 @@ def test_a_shell_and_its_jobs(site: Site) -> None:
     there = Path(given(site, "vrm submit one 1 60; command -v srun; exit 3"))
     done = site.run("shell", SHELL=str(there))
     assert done.returncode == 3, done.stdout + done.stderr
-    assert f"{site.log}/bin/srun" in done.stdout.splitlines() and "are vrm's now" in done.stdout
+    assert f"{site.log}/bin/srun" in done.stdout.splitlines() and "are now vrm's" in done.stdout
     assert "completed" not in done.stdout and "1 completed" in (site.log / "vrm.out").read_text()
     assert site.statuses() == {0: "completed"}
 

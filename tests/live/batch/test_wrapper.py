@@ -183,7 +183,7 @@ def test_a_written_script_is_valid_and_names_this_vrm(system: str, config: Path)
 
 @pytest.mark.parametrize("words, said", [
     (["-N", 0, "-t", "2h"], "not a whole number from 1 up"), (["-N", 2, "-t", "120"], "minutes"),
-    (["-N", 2, "-t", "0:00:00"], "not a time at all"), (["-N", 2, "-t", "1:60:00"], "is not a time"),
+    (["-N", 2, "-t", "0:00:00"], "`0:00:00` is not a time"), (["-N", 2, "-t", "1:60:00"], "is not a time"),
     (["-N", 2, "-t", "2h", "--account", "a b"], "is not a name"),
     (["-N", 2, "-t", "2h", "--module", "a;b"], "is not a name"),
     (["-N", 2, "-t", "2h", "--mem-per-cpu", "much"], "is not a size"),

@@ -15,7 +15,8 @@ import pytest
 
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
-from vrm.live.launch.stepping import counted, folded_names
+from vrm.live.launch.stepping import folded_names
+from vrm.model.quantities import repeated
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
 from vrm.model.quantities import numbers
@@ -215,7 +216,7 @@ def test_names_and_numbers_as_slurm_folds_them() -> None:
     assert [folded_names(names.split()) for names in (
         "n1", "n0 n1 n2 n7", "n08 n09 n10", "a b1 b2 c5", "n9 n10")] == [
         "n1", "n[0-2,7]", "n[08-10]", "a,b[1-2],c5", "n9,n10"]
-    assert [counted(numbers) for numbers in ((4,), (4, 4, 2), (1, 2, 2))] == ["4", "4(x2),2", "1,2(x2)"]
+    assert [repeated(numbers) for numbers in ((4,), (4, 4, 2), (1, 2, 2))] == ["4", "4(x2),2", "1,2(x2)"]
 
 
 @pytest.mark.mpi

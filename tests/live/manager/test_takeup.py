@@ -87,7 +87,7 @@ def test_a_copy_leaves_the_jobs_of_the_original_alone(site: Site) -> None:
         marker.unlink()
     copy = site.start()
     wait_until(lambda: starts(site, "a.x") == starts(site, "b.x") == 2, "they run here, too")
-    assert "run of its own" in site.said(copy)
+    assert "it is now a separate run" in site.said(copy)
     assert site.run("cancel", "0", "1").returncode == 0
     site.finish(copy)
     rows = (site.root / "copy" / "jobs.csv").read_text()
@@ -131,7 +131,7 @@ def test_what_waits_in_a_copy_goes_on_as_a_run_of_its_own(site: Site) -> None:
     copied(site)
     config(site, "copy")
     done = site.run()
-    assert done.returncode == 0 and "run of its own" in done.stdout
+    assert done.returncode == 0 and "it is now a separate run" in done.stdout
     assert starts(site, "a.x") == starts(site, "b.x") == 1  # their ends were in the copy
     again = past(site.root / "copy")
     assert len(again.ended) == 3 and again.run != past(site.log).run
