@@ -210,6 +210,8 @@ def test_the_recorded_queues_give_these_figures(recorded: Path) -> None:
     assert next(line[:110] for line in module.ranges(found)).startswith(
         "compact: waiting with the imitated loop is 1.2 to 92.0 times that of event-driven, both in "
         "virtual time")
+    table = (ROOT / "tests" / "data" / "founding" / "compact.md").read_text(encoding="utf-8").splitlines()
+    assert ["| " + " | ".join(module._cells(one)) + " |" for one in found if one.published.policy == "compact"] == table
     rows = (ROOT / "docs" / "research" / "founding.md").read_text(encoding="utf-8")
     for queue, group in module.by_queue(found).items():
         ratios = [one.imitated.waiting / one.event.waiting for one in group if one.published.policy == "compact"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import (Any)
+from typing import TYPE_CHECKING, Any
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
 from vrm.model.booking import Booking as Booking
-from vrm.model.constraint import Constraint
 from vrm.model.core_share import Loan, slots
 from vrm.model.job import Job
 from vrm.model.energy import NO_PROGRAMS
@@ -20,6 +19,9 @@ from vrm.model.placement import CoreLayout, Placement, RankSlot
 from vrm.model.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
+
+if TYPE_CHECKING:
+    from vrm.model.constraint import Constraint
 
 # What a named tuple's own constructor calls; without that detour, a third of the time.
 _new = tuple.__new__

@@ -314,7 +314,7 @@ class Layout:
                 return f"{column.name}: {error.said(printable)}"
             except ValueError as error:
                 return f"{column.name}: {printable(str(error), 200)}"
-        raise AssertionError("the line is not valid")
+        raise AssertionError("no column of the line is wrong")
 
 
 def _cells(line: str) -> list[str]:

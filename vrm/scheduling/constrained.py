@@ -58,7 +58,7 @@ class Constrained(Wrapped):
         self._alone: dict[Hashable, Placement | None] = {}
 
     def nodes(self, job: Job) -> int:
-        """As the policy says; Infeasible where a constraint never allows the job."""
+        """Return the nodes that the policy needs for a job; Infeasible where a constraint never allows it."""
         found = self.inner.nodes(job)
         for each in self._constraints:
             reason = each.never(job, self._where(job, each))
@@ -103,7 +103,7 @@ class Constrained(Wrapped):
         return False
 
     def lacks(self, job: Job, view: Pool) -> str:
-        """As the policy says, or as the first constraint says that is in the way."""
+        """Return what the policy lacks for a job, else what the first constraint that does not allow it lacks."""
         if not self.inner.fits(job, view):
             return self.inner.lacks(job, view)
         begin, end = view.at, view.at + job.walltime

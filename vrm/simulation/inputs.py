@@ -301,19 +301,24 @@ def _check_text(name: str, start: bytes) -> None:
 def is_drawn(text: str) -> bool:
     """Whether a text such as `lublin:256:5000` names a workload that an extension draws, and not a file."""
     name, colon, _ = text.partition(":")
-    return bool(colon) and name.isidentifier() and not os.path.exists(text) and (
-        plugins.find("vrm.workloads", name) is not None)
+    if not colon or not name.isidentifier() or os.path.exists(text):
+        return False
+    try:
+        return plugins.find("vrm.workloads", name) is not None
+    except plugins.PluginError:
+        return True  # two packages draw it: opening it says so
 
 
 def _drawn(text: str, rules: Selection) -> DrawnWorkload | None:
     """The workload that an extension draws; None where none has this name."""
+    if not is_drawn(text):
+        return None
     try:
-        plugin = plugins.find("vrm.workloads", text.partition(":")[0]) if is_drawn(text) else None
-        make = plugin and plugins.load(plugin)
+        plugin = plugins.find("vrm.workloads", text.partition(":")[0])
+        assert plugin is not None  # as `is_drawn` says
+        make = plugins.load(plugin)
     except plugins.PluginError as error:
         raise WorkloadError(str(error)) from error
-    if plugin is None or make is None:
-        return None
     try:
         made: DrawnWorkload = make(text, rules)
     except WorkloadError:

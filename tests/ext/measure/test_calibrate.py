@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, mpiruns, wait_until
+from failing_mpirun import failing, tries
 from vrm.ext.measure.calibrate import most_ranks
-from vrm.live.launch.openmpi import find_mpirun
 from vrm.run.again import LOSSES
 from vrm.workload.estimates import Estimate, read_estimates
 
@@ -70,31 +70,20 @@ def test_the_placement_of_the_configuration_is_measured(site: Site) -> None:
     assert "--fresh" in done.stderr
 
 
-FAILS_FIRST = """
-case "$*" in *--version*) exec "$REAL" "$@" ;; esac
-tries=$(cat "$HERE/tries" 2>/dev/null || echo 0)
-echo $((tries + 1)) > "$HERE/tries"
-[ $tries -lt $FAILS ] || exec "$REAL" "$@"
-echo "The PMIx server's listener thread failed to start. We cannot" >&2
-exit 213
-"""
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("mpirun", mpiruns())
 def test_a_run_that_mpirun_could_not_start_is_started_again(site: Site, mpirun: str) -> None:
     """It is measured; after some tries it is said what mpirun says."""
-    site.env.update(HERE=str(site.root), REAL=find_mpirun(mpirun, dict(os.environ))[0])
     site.program("cg.S.x", RUN)
-    site.config(Launcher={"Kind": "openmpi", "Mpirun": str(site.program("mpirun", FAILS_FIRST))})
+    site.config(Launcher={"Kind": "openmpi", "Mpirun": str(failing(site, mpirun))})
     done = site.run("calibrate", "--apps", "cg.S.x", "--repetitions", "1", "--ranks", "1", FAILS="2")
     assert done.returncode == 0, done.stderr
     assert table(site)["cg.S.x 1"].app_seconds == 0.25
-    assert runs(site, "cg.S.x") == 1 and (site.root / "tries").read_text() == "3\n"
-    (site.root / "tries").unlink()
+    assert runs(site, "cg.S.x") == 1 and tries(site) == {0: 3}
+    (site.root / "tries.0").unlink()
     done = site.run("calibrate", "--apps", "cg.S.x", "--repetitions", "1", "--ranks", "1", "--fresh", FAILS="99")
     assert done.returncode == 1 and "exit 213: The PMIx server's listener thread" in done.stderr
-    assert runs(site, "cg.S.x") == 1 and (site.root / "tries").read_text() == f"{LOSSES + 1}\n"
+    assert runs(site, "cg.S.x") == 1 and tries(site) == {0: LOSSES + 1}
     site.nothing_left()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,44 +9,21 @@ from pathlib import Path
 
 import pytest
 from conftest import LIMIT, Site, mpiruns
+from failing_mpirun import SAID, failing, tries
 from lending_site import KILLED, events
-from vrm.live.launch.openmpi import OpenMPI, find_mpirun
+from vrm.live.launch.openmpi import OpenMPI
 from vrm.model import Job, JobState
 from vrm.model.job import Details
 from vrm.run.again import LOSSES, waits_again
 from vrm.run.book import Entry
 
-SAID = """--------------------------------------------------------------------------
-The PMIx server's listener thread failed to start. We cannot
-continue.
---------------------------------------------------------------------------
-"""
-"""What mpirun 5.0.11 said, with exit status 213."""
-
-WRAPPED = """
-case "$*" in *--version*) exec "$REAL" "$@" ;; esac
-tries=$(cat "$HERE/tries.$VRM_JOB_ID" 2>/dev/null || echo 0)
-echo $((tries + 1)) > "$HERE/tries.$VRM_JOB_ID"
-[ $tries -lt $FAILS ] || exec "$REAL" "$@"
-cat "$HERE/said" >&2
-exit 213
-"""
-
-
 @pytest.fixture(params=mpiruns())
 def wrapped(site: Site, request: pytest.FixtureRequest) -> Site:
     """A site whose mpirun fails $FAILS times for each job and then starts it."""
-    real = find_mpirun(request.param, dict(os.environ))[0]
-    site.env.update(HERE=str(site.root), REAL=real)
-    (site.root / "said").write_text(SAID)
-    mpirun = site.program("mpirun", WRAPPED)
+    mpirun = failing(site, request.param)
     site.program("job.x", 'echo "$VRM_JOB_ID" >> "$HERE/ran"\nexit $1\n')
     site.config(Interrupted="mark", Launcher={"Kind": "openmpi", "Mpirun": str(mpirun)})
     return site
-
-
-def tries(site: Site) -> dict[int, int]:
-    return {int(path.suffix[1:]): int(path.read_text()) for path in site.root.glob("tries.*")}
 
 
 def ran(site: Site) -> list[int]:

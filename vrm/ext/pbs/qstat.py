@@ -162,8 +162,8 @@ def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str
 
 
 def _cut(text: str, width: int, less: int = 0) -> str:
-    """As many characters, the last a `*` if there are more; qstat does so
-    with names of just the width (`less`)."""
+    """Cut a text to `width` characters, the last of which is then a `*`. qstat also cuts names of just that width:
+    `less` is 1 for these."""
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 

@@ -475,7 +475,8 @@ class _NotRun(Wrong):
 
 
 def _folded(counts: list[int]) -> str:
-    """As Slurm writes tasks on nodes: `4(x2),2`. Not of the core's quantities, which each start of srun would load."""
+    """The tasks of each node in Slurm's form, `4(x2),2`; without `vrm.model.quantities`, which would make each srun
+    slower to start."""
     runs = ((count, len(list(same))) for count, same in groupby(counts))
     return ",".join(str(count) + f"(x{nodes})" * (nodes > 1) for count, nodes in runs)
 

@@ -124,6 +124,7 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
     cores = given = None
     before: list[Any] = []
     try:
+        # Where the second cannot be opened, the first is in the list, and is closed below.
         outputs.extend(_opened(path, append, patience, make)
                        for path in ((stdout,) if stderr == stdout else (stdout, stderr)))
         _enter(cwd)

@@ -1,0 +1,38 @@
+"""An mpirun that fails before it starts a rank, as 5.0.11 once did."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from conftest import Site
+
+from vrm.live.launch.openmpi import find_mpirun
+
+SAID = """--------------------------------------------------------------------------
+The PMIx server's listener thread failed to start. We cannot
+continue.
+--------------------------------------------------------------------------
+"""
+"""What it said, with exit status 213."""
+
+WRAPPED = """
+case "$*" in *--version*) exec "$REAL" "$@" ;; esac
+tries=$(cat "$HERE/tries.$VRM_JOB_ID" 2>/dev/null || echo 0)
+echo $((tries + 1)) > "$HERE/tries.$VRM_JOB_ID"
+[ $tries -lt $FAILS ] || exec "$REAL" "$@"
+cat "$HERE/said" >&2
+exit 213
+"""
+
+
+def failing(site: Site, mpirun: str) -> Path:
+    """Put a program there that fails $FAILS times for each job, and then is this mpirun."""
+    site.env.update(HERE=str(site.root), REAL=find_mpirun(mpirun, dict(os.environ))[0])
+    (site.root / "said").write_text(SAID)
+    return site.program("mpirun", WRAPPED)
+
+
+def tries(site: Site) -> dict[int, int]:
+    """How often each job was tried."""
+    return {int(path.suffix[1:]): int(path.read_text()) for path in site.root.glob("tries.*")}
