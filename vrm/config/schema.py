@@ -162,6 +162,7 @@ Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
 Share = Annotated[float, Field(ge=0, le=1), _kind("a number from 0 to 1", "0.5")]
 Events = Annotated[
     Literal["instant", "published"], BeforeValidator(_lower), _kind("instant or published", "published")]
+Steps = Annotated[Literal["shared", "each"], BeforeValidator(_lower), _kind("shared or each", "each")]
 Speed = Annotated[Literal["ideal", "worst"], BeforeValidator(_lower), _kind("ideal or worst", "worst")]
 Walltime = Annotated[
     Literal["warn", "kill", "ignore"],
@@ -270,6 +271,7 @@ class Hosts(BaseModel):
     file: FilePath | None = None  # the nodes; None = those of the batch job, or this machine
     reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list instead of ssh
     timeout: Duration = 10.0  # seconds in which a node must answer
+    steps: Steps = "shared"  # each = mpirun starts its daemons by itself, as a step of the batch system for each job
 
 
 def _section(name: str, text: str, **more: Any) -> Any:

@@ -264,6 +264,36 @@ def test_over_ssh_with_a_host_file(testbed: Testbed, tmp_path: Path, mpirun: str
     assert sorted(cluster.rows()) == [*range(8)] and cluster.check_jobs(range(8)) >= 2
 
 
+def steps_of(batch: Batch, testbed: Testbed) -> int:
+    """How many steps a batch job has had: they are numbered."""
+    done = testbed.exec(batch.host, ["srun", "--overlap", "-N1", "-n1", "-w", batch.host, "printenv", "SLURM_STEP_ID"],
+                        env=batch.env, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("kind, mpirun", [
+    *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs())])
+@pytest.mark.slow
+def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
+    """Their daemons are children of vrm's processes on the nodes; a site that accounts by step gets one for each."""
+    made = {}
+    for steps, jobs in (("shared", 8), ("each", 4)):
+        cluster = Cluster(testbed, tmp_path / steps, mpirun, kind)
+        cluster.config(Hosts={"Steps": steps}, Allocation={"Policy": "compact"})
+        cluster.queue(*(cluster.line("bt.S.x", 16, 0.1, f"j{number}") for number in range(jobs)))
+        try:
+            with testbed.allocation(4, "--exclusive") as batch:
+                said = cluster.finish(cluster.start(batch))
+                made[steps] = steps_of(batch, testbed)
+        finally:
+            cluster.close()
+        assert f"{jobs} completed" in said, said
+        cluster.check_jobs(range(jobs))
+        assert {len({rank.host for rank in cluster.seen(row).values()}) for row in cluster.rows().values()} == {2}
+        assert not cluster.left()
+    assert made["shared"] <= 2 * 3 and made["each"] >= 3 + 4, made  # agents, and runners or jobs
+
+
 STAYS = f"""#!/bin/sh
 trap '' TERM INT HUP
 [ "$1" ] || while :; do sleep 0.1; done

@@ -19,7 +19,7 @@ import pytest
 from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
-from vrm.live.spawn import relay, runner, starting
+from vrm.live.spawn import relay, relay_client, runner
 from vrm.live.spawn.remote import RelayProcess
 from vrm.live.spawn.records import read_status
 from vrm.live.spawn.messages import Ended, LaunchFailed, Started
@@ -319,7 +319,7 @@ def test_a_runner_without_its_relay_ends_its_programs(place: Path) -> None:
     try:
         order = ([os.fsencode(word) for word in (*PYTHON, BLOCK)], {}, b"/", b"/dev/null",
                  b"/dev/null", None, ())
-        os.write(ours, relay.frame(3, marshal.dumps(order, starting.PORTABLE)) + relay.frame(0))
+        os.write(ours, relay.frame(3, marshal.dumps(order, relay_client.PORTABLE)) + relay.frame(0))
         heard = bytearray()
 
         def answered() -> bool:

@@ -914,7 +914,7 @@ def test_only_the_right_compiled_program_is_run(place: Path, monkeypatch: pytest
     """A copied tree may hold what was compiled from an earlier state of the source."""
     folder = place / "program"
     folder.mkdir()
-    for name in ("home", "run_supervisors", "serving", "starting", "supervisor"):
+    for name in ("home", "relay_client", "run_supervisors", "serving", "starting", "supervisor"):
         shutil.copy2(Path(supervisor.__file__).with_name(f"{name}.py"), folder)
     source = folder / "supervisor.py"
     compiled = Path(py_compile.compile(

@@ -44,7 +44,8 @@ class Launch:
     operating system; None leaves it to the launcher's program). `host`: the node on which it is
     started, where that is not this machine and the launcher has no way of its own. `reports`: how
     the lines are known in which the launcher's program reports bindings on standard error, one for
-    each rank: a beginning, and two texts behind it. They are kept out of the job's output."""
+    each rank: a beginning, and two texts behind it. They are kept out of the job's output. `daemons`: the program
+    starts daemons on other nodes through the launcher's `rsh_agent`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -52,6 +53,7 @@ class Launch:
     affinity: tuple[int, ...] | None = None
     host: str = ""
     reports: tuple[tuple[bytes, bytes, bytes], ...] = ()
+    daemons: bool = False
 
 
 class LauncherConfiguration(Protocol):
@@ -86,6 +88,7 @@ class Launcher:
     | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
     | `mpirun`, `version_text` | its program, and what that calls itself |
     | `run_id` | marks the processes of one run |
+    | `rsh_agent` | the path of a program that takes the place of ssh for daemons on other nodes (`vrm.live.spawn.rsh_agent`); "": they are started as its program does by itself |
     | `in_steps` | what starts MPI programs within scripts: openmpi4, openmpi5, mpich, intel or srun; none: without MPI |
     """
 
@@ -98,6 +101,7 @@ class Launcher:
     mpirun = ""
     version_text = ""
     run_id = ""
+    rsh_agent = ""
     in_steps = ""
 
     @classmethod

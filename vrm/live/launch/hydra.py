@@ -8,8 +8,8 @@
 | a rank that ends without MPI_Finalize | mpiexec waits for the others | the same |
 
 So where the nodes of a job of MPICH have different cores free, each rank has a block of its own
-and is bound by `taskset`. When MPICH reaches the nodes by srun, it counts them in Slurm's order
-instead of its own, and ranks end up on each other's nodes: it goes by ssh where the two differ.
+and is bound by `taskset`. With `Hosts: {Steps: each}`, when MPICH reaches the nodes by srun, it counts them in Slurm's
+order instead of its own, and ranks end up on each other's nodes: it goes by ssh where the two differ.
 (All seen in MPICH 4.0.2 and 5.0.2 and in Intel MPI 2021.18.)
 """
 
@@ -31,6 +31,9 @@ from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 
 MPICH, INTEL = "MPICH", "Intel MPI"
+
+_BOOTSTRAPS = ("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP")
+"""Variables by which a user says how Hydra starts its proxies."""
 
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
@@ -82,19 +85,20 @@ class Hydra(Launcher):
             cpus = [slot_cpus(self.topologies, slot, nodes[slot.node]) for slot in slots]
         make = self._mpich if self.family == MPICH else self._intel
         how = make(hosts, cpus, program)
-        argv = (self.mpirun, *self._bootstrap(slots, hosts), *how)
+        here = self.emulated or all(host.partition(".")[0] == host_name() for host in hosts)
+        daemons = bool(self.rsh_agent) and not here and not any(map(self.env.get, _BOOTSTRAPS))
+        bootstrap = (["fork"] if here else ["ssh", "-bootstrap-exec", self.rsh_agent] if daemons
+                     else self._bootstrap(slots))
+        argv = (self.mpirun, *(["-bootstrap", *bootstrap] if bootstrap else []), *how)
         env = with_threads(self.env, variables, slots, self.options)
-        return Launch(argv, tagged(env, self.run_id, job_id), {})
+        return Launch(argv, tagged(env, self.run_id, job_id), {}, daemons=daemons)
 
-    def _bootstrap(self, slots: Sequence[RankSlot], hosts: Sequence[str]) -> list[str]:
-        """How Hydra's proxies come to the nodes: on this machine with no program between, else
-        as Hydra finds best (srun inside a Slurm job, ssh), if that puts ranks where they belong.
-        """
-        if self.emulated or all(host.partition(".")[0] == host_name() for host in hosts):
-            return ["-bootstrap", "fork"]
+    def _bootstrap(self, slots: Sequence[RankSlot]) -> list[str]:
+        """How Hydra's proxies come to other nodes by themselves: as Hydra finds best (srun inside a Slurm job, ssh),
+        if that puts ranks where they belong."""
         order = [slot.node for slot in slots]  # nodes are numbered as in the allocation
         if self.family == MPICH and "SLURM_JOB_ID" in self.env and order != sorted(order):
-            return ["-bootstrap", "ssh"]
+            return ["ssh"]
         return []
 
     def _mpich(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,

@@ -9,6 +9,7 @@
 | `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
 | map of a synthetic machine | `--display-map` | `--display map` |
 | a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
+| daemons on other nodes | `orted`, which leaves the session of the ssh that starts it unless it is told not to | `prted`, likewise |
 
 Both number sockets and cores logically in rankfiles (`vrm.live.nodes.topology` has the numberings).
 """
@@ -80,6 +81,7 @@ class OpenMPI(Launcher):
         self.options = tuple(options)
         self.run_id = run_id
         self.exported: tuple[str, ...] = _EXPORTED
+        self.reaches = False  # the user has said how daemons are started
         self._assumed: dict[str, Topology] = {}
         self._plain_folder: Path | None = None
 
@@ -109,6 +111,7 @@ class OpenMPI(Launcher):
         made = cls(mpirun, version, env, topologies, emulated, settings.options,
                    stamp=settings.stamp)
         made.exported = (*_EXPORTED, *settings.environment)
+        made.reaches = any(_STARTS.match(name) for name in chosen)
         return made
 
     # Starting.
@@ -125,15 +128,18 @@ class OpenMPI(Launcher):
         env = tagged(with_threads(self.env, variables, slots, self.options), self.run_id, job_id)
         text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
         files = {Path(rankfile): text}
+        hosts = Counter(nodes[slot.node].name for slot in slots)
         if self.emulated:
             how = self._unbound(len(slots))
         else:
-            hosts = Counter(nodes[slot.node].name for slot in slots)
             read = self._readable(Path(rankfile), job_id)
             files[read] = text
             how = self._bound(hosts, len(slots), read, env, variables or ())
+        daemons = bool(self.rsh_agent) and not self.reaches and not self.emulated and not all(map(_is_here, hosts))
+        if daemons:
+            env.update(through_agent(self.version[0], self.rsh_agent, len(hosts)))
         argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
-        return Launch(argv, env, files, reports=() if self.emulated else REPORTS)
+        return Launch(argv, env, files, reports=() if self.emulated else REPORTS, daemons=daemons)
 
     def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
                env: Mapping[str, str], variables: Iterable[str]) -> list[str]:
@@ -266,6 +272,22 @@ class OpenMPI(Launcher):
     def own_words(self, line: str) -> str:
         """Without a time stamp; nothing of a line that reports a binding."""
         return "" if parse_bindings(line + "\n") else strip_prefix(line)
+
+
+_STARTS = re.compile(r"(OMPI|PRTE)_MCA_plm(_\w+)?")
+"""Variables by which a user says how mpirun starts its daemons."""
+
+CONCURRENT = 128
+"""Daemons that Open MPI starts at a time; those that stay in the session of their agent count to the end of the job."""
+
+
+def through_agent(major: int, agent: str, hosts: int) -> dict[str, str]:
+    """The variables by which mpirun of this major version starts each of its daemons by the program `agent`, which
+    stays as long as its daemon, on so many hosts."""
+    prefix, plm, own = ("OMPI", "rsh", "orte") if major < 5 else ("PRTE", "ssh", "prte")
+    return {f"{prefix}_MCA_{name}": value for name, value in (
+        ("plm", plm), (f"plm_{plm}_agent", agent), (f"plm_{plm}_no_tree_spawn", "1"),
+        (f"{own}_leave_session_attached", "1"), (f"plm_{plm}_num_concurrent", str(max(CONCURRENT, hosts))))}
 
 
 def _is_here(host: str) -> bool:

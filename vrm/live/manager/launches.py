@@ -194,11 +194,13 @@ class Launches(Part):
                                     self.visible.listed(booking, nodes))
             live.notify(script)
             table, env = {**table, **script.files}, {**env, **script.variables}
+        if launch.daemons:
+            env = {**env, "VRM_RELAY": live.relay_address, "VRM_ERRORS": str(errors)}
         for path, text in {**launch.files, **table}.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, env,
                              directory, output, errors, paths.marker, paths.status,
-                             launch.affinity, host=launch.host, reports=(
+                             launch.affinity, host=launch.host, daemons=launch.daemons, reports=(
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given,
                              **patience(payload, live.now - job.submit))

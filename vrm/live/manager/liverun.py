@@ -18,6 +18,7 @@ from vrm.live.manager.running import Running
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.config.policies import table_of
 from vrm.live.site.setup import Site
+from vrm.live.spawn.remote import RSH_AGENT
 from vrm.live.spawn.spawner import Spawner
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
@@ -110,6 +111,9 @@ class LiveRun:
         self.scripts = site.scripts
         self.scripts.directory, self.scripts.commands = run.directory, run.programs
         self.scripts.outside = run.launchers
+        self.relay_address = site.relay.address if site.relay and settings.hosts.steps == "shared" else ""
+        if self.relay_address:
+            self.launcher.rsh_agent = str(run.programs / RSH_AGENT)
         self.spawner = site.spawner or Spawner(relay=site.relay)
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.room = site.room

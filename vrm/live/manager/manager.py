@@ -53,6 +53,7 @@ from vrm.live.site.setup import Site
 from vrm.model import Job, JobState
 from vrm.run.again import stopped, with_dependents
 from vrm.run.book import Dropped
+from vrm.live.spawn.remote import RSH_AGENT, rsh_agent
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system import profile
@@ -110,7 +111,8 @@ class Manager:
         live = self.live
         live.run_directory.create(live.settings.trust)
         with live.run_directory.owned() as lock:
-            live.run_directory.make_commands({**commands(), profile.FILE: profile.text([live.run_directory.programs])})
+            live.run_directory.make_commands({**commands(), RSH_AGENT: rsh_agent(),
+                                              profile.FILE: profile.text([live.run_directory.programs])})
             past = takeup.past_of(live.run_directory, fresh, live.tell, live.new_state)
             if not past.jobs:
                 self.intake.check_file()

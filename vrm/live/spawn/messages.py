@@ -42,7 +42,8 @@ class LaunchRequest:
     `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
     name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
     before the marker goes. `host`: the other node on which the program runs, if any; its files
-    are opened there. `reports`: a file for the lines of standard error in which the launcher's
+    are opened there. `daemons`: it starts daemons of its own on other nodes, through the relay (`rsh_agent.py`).
+    `reports`: a file for the lines of standard error in which the launcher's
     program reports bindings, how many these are, and by what they are known (see `Launch`).
     `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
     `patience`: seconds for which the job waits for the directories of its outputs; `make`: they are made then.
@@ -60,15 +61,16 @@ class LaunchRequest:
     sync: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
+    daemons: bool = False
     reports: tuple[PathLike, int, tuple[tuple[bytes, bytes, bytes], ...]] | None = None
     append: bool = False
     stdin: PathLike = ""
     patience: float = 0.0
     make: bool = False
 
-    def packed(self, old: bytes = b"") -> bytes:
-        """The request as the supervisor reads it; `old` is a file that may become the marker.
-        Raises ValueError for an impossible one."""
+    def packed(self, old: bytes = b"", relay: str = "") -> bytes:
+        """The request as the supervisor reads it; `old` is a file that may become the marker, `relay` the name of
+        the relay. Raises ValueError for an impossible one."""
         if not self.argv:
             raise ValueError(f"job {self.id}: no program to start")
         try:
@@ -83,7 +85,8 @@ class LaunchRequest:
                  self.reports and (absolute(self.reports[0]), *self.reports[1:]), self.append,
                  absolute(self.stdin) if self.stdin else b"", self.patience, self.make)
         return marshal.dumps((json.dumps(self.id), absolute(self.marker), absolute(self.status),
-                              self.sync, os.fsencode(self.host), order, old))
+                              self.sync, relay.encode() if self.host or self.daemons else b"",
+                              os.fsencode(self.host), order, old))
 
 
 def absolute(path: PathLike) -> bytes:

@@ -1,12 +1,12 @@
-"""Keeps one connection to each node on which programs without MPI are started, for all of them.
-It runs alone (`python -I -S relay.py ORDERS`), one process per manager, and outlives it.
+"""Keeps one connection to each node for all that jobs start there: programs without MPI, and the daemons of mpirun.
+It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives it.
 
 ssh or srun for every program would cost more than short programs take. So there is one of them for
 each node, with a runner (`runner.py`) at its other end, started when first needed. It is not the
 manager's: a manager may be killed, and its programs go on under the next one.
 
-A supervisor's stand-in (`supervisor.py`) sends a packet on the socket ORDERS: the node's name, and
-with it one end of a connection of its own. On that it sends the order behind its length, then a
+A client connects to the socket LISTENING (`relay_client.py`): a supervisor's stand-in (`supervisor.py`), or what
+takes the place of ssh for mpirun (`rsh_agent.py`). It sends the node's name and the order behind their length, then a
 byte for each signal to pass on; the end of it kills the program. It reads how the program ended,
 up to the end of the connection, which alone means that the node was lost.
 
@@ -15,7 +15,7 @@ sends or reads, and the end of a line, since Slurm passes on whole lines only; s
 numbers in `marshal`. A frame of number 0 without content asks whether the other is there, and is
 the answer.
 
-It ends when nobody can send an order any more and no program runs.
+It ends when nobody can send an order any more, since nobody has the pipe ALIVE open for writing, and no program runs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ import socket
 import subprocess
 import sys
 import time
+
+if not __package__:  # for `runner.py`, too
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import relay_client
+else:
+    from vrm.live.spawn import relay_client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,13 +84,13 @@ def take_frames(unread: bytearray) -> list[tuple[int, bytes]]:
     return frames
 
 
-class StandInConnection:
-    """A stand-in: its connection, the number of its order (0 until that is whole), and what waits
-    for its node to answer."""
+class Client:
+    """What has a program started: its connection, the node and the number of its order (0 until that is whole), and
+    what waits for the node to answer."""
 
-    def __init__(self, connection: socket.socket, host: bytes) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.host = host
+        self.host = b""
         self.unread = bytearray()
         self.number = 0
         self.unsent = bytearray()
@@ -108,10 +114,12 @@ class NodeConnection:
 
 
 class Relay:
-    """The loop; `ways` are commands by the node's name, `timeout` seconds to answer in."""
+    """The loop; clients connect to `listening` as long as `alive` is open somewhere. `ways` are commands by the
+    node's name, `timeout` seconds to answer in."""
 
-    def __init__(self, orders: socket.socket, ways: dict[bytes, Any], timeout: float) -> None:
-        self.orders = orders
+    def __init__(self, listening: socket.socket, alive: int, ways: dict[bytes, Any], timeout: float) -> None:
+        self.listening = listening
+        self.alive = alive
         self.ways = ways
         self.timeout = timeout
         self.ping = min(PING_EVERY, timeout)
@@ -122,7 +130,8 @@ class Relay:
         self.ended: list[subprocess.Popen[bytes]] = []  # processes of lost lines that have not been waited for
         self.open = True                # orders may still come
         self.numbers = 0
-        self.listen(orders.fileno(), self.take_client)
+        self.listen(listening.fileno(), self.take_client)
+        self.listen(alive, self.end_orders)
 
     def listen(self, descriptor: int, handler: object, *arguments: object) -> None:
         """Call the handler when the file can be read."""
@@ -151,24 +160,30 @@ class Relay:
             self.look_at_lines()
         self.close()
 
-    # Stand-ins.
+    # Clients.
+
+    def end_orders(self) -> None:
+        """Nobody can connect any more."""
+        self.forget(self.alive)
+        self.forget(self.listening.fileno())
+        self.open = False
 
     def take_client(self) -> None:
-        """A stand-in has come, or none can come any more."""
-        packet, control, _, _ = self.orders.recvmsg(4096, socket.CMSG_SPACE(4))
-        if not packet:
-            self.forget(self.orders.fileno())
-            self.open = False
-        for level, kind, data in control:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                connection = socket.socket(fileno=int.from_bytes(data, sys.byteorder))
-                connection.setblocking(False)
-                client = StandInConnection(connection, packet)
-                self.clients.add(client)
-                self.listen(connection.fileno(), self.read_client, client)
+        """A client has connected."""
+        try:
+            connection, _ = self.listening.accept()
+        except OSError:  # it has gone, or there are too many open files: the next turn tries again
+            return
+        if not relay_client.own(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        client = Client(connection)
+        self.clients.add(client)
+        self.listen(connection.fileno(), self.read_client, client)
 
-    def read_client(self, client: StandInConnection) -> None:
-        """A part of an order, signals, or the end of a stand-in."""
+    def read_client(self, client: Client) -> None:
+        """A part of an order, signals, or the end of a client."""
         try:
             data = client.connection.recv(1 << 16)
         except BlockingIOError:
@@ -185,14 +200,14 @@ class Relay:
             end = 4 + int.from_bytes(client.unread[:4], "little")
             if len(client.unread) < max(5, end):
                 return
-            order = bytes(client.unread[4:end])
+            client.host, _, order = bytes(client.unread[4:end]).partition(b"\0")
             del client.unread[:end]
             self.place(client, order)
         for number in client.unread:
             self.signal(client, number)
         client.unread.clear()
 
-    def place(self, client: StandInConnection, order: bytes) -> None:
+    def place(self, client: Client, order: bytes) -> None:
         """Send an order to its node."""
         self.numbers += 1
         client.number = self.numbers
@@ -201,13 +216,13 @@ class Relay:
             line.clients[client.number] = client
             self.send(client, order)
 
-    def signal(self, client: StandInConnection, number: int) -> None:
+    def signal(self, client: Client, number: int) -> None:
         """Pass a signal on to the program of a stand-in, where that still runs."""
         line = self.lines.get(client.host)
         if line is not None and client.number in line.clients:
             self.send(client, marshal.dumps(int(number), 2))
 
-    def send(self, client: StandInConnection, content: bytes) -> None:
+    def send(self, client: Client, content: bytes) -> None:
         """Send an order or a signal to the node, as soon as that has answered."""
         line = self.lines[client.host]
         unsent = line.unsent if line.ready else client.unsent
@@ -215,7 +230,7 @@ class Relay:
         if line.ready:
             self.flush(client.host, line)
 
-    def dismiss(self, client: StandInConnection, answer: bytes = b"") -> None:
+    def dismiss(self, client: Client, answer: bytes = b"") -> None:
         """End the connection to a stand-in, after the answer."""
         self.forget(client.connection.fileno())
         try:
@@ -230,7 +245,7 @@ class Relay:
 
     # Lines.
 
-    def connect(self, client: StandInConnection) -> NodeConnection | None:
+    def connect(self, client: Client) -> NodeConnection | None:
         """Start the connection to a stand-in's node; None, and it knows why, when that fails."""
         way = self.ways.get(client.host)
         try:
@@ -358,9 +373,11 @@ def main(arguments: list[str]) -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file for each program
     timeout, ways = marshal.loads(sys.stdin.buffer.read())
-    orders = socket.socket(fileno=int(arguments[0]))
-    orders.set_inheritable(False)
-    Relay(orders, ways, timeout).serve()
+    listening, alive = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    listening.set_inheritable(False)
+    listening.setblocking(False)
+    os.set_inheritable(alive, False)
+    Relay(listening, alive, ways, timeout).serve()
 
 
 if __name__ == "__main__":

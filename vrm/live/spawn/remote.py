@@ -1,32 +1,47 @@
 """The manager's side of the relay (`relay.py`), through which programs start on other nodes.
 
-Supervisors send their orders through a socket of which the relay has the other end. This process
-has both ends, so that orders wait for the next relay when one is killed.
+Programs of jobs connect to a socket that this process has made and the relay listens on. This process keeps it open,
+so that they wait for the next relay when one is killed.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
+import secrets
+import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
 from vrm.live.spawn import relay
+from vrm.live.spawn import rsh_agent as rsh_agent_module
 
 UNREACHED = f": {relay.UNREACHED}"
 """Stands behind the node's name where a program was not started since the node did not answer."""
 
+WAITING = 4096
+"""Connections at most that wait for the relay; the next ones block."""
+
 GONE_WITHIN = 3.0
 """Seconds in which a relay without programs must have ended."""
+
+
+RSH_AGENT = "vrm-rsh"
+"""The program of a run that takes the place of ssh for mpiruns, among its commands."""
+
+
+def rsh_agent() -> str:
+    """The text of RSH_AGENT: mpirun wants one path, without arguments."""
+    return f"#!/bin/sh\nexec {shlex.join([sys.executable, '-I', '-S', rsh_agent_module.__file__])} \"$@\"\n"
 
 
 class RelayProcess:
     """The relay of a run: `ways` are the commands that start a runner, by the node's name; `env`
     is their environment, `timeout` the seconds in which a node must answer.
 
-    `life` can be read when the relay has ended.
+    `life` can be read when the relay has ended; `address` is the name by which clients find it.
     """
 
     def __init__(self, ways: Mapping[str, Sequence[str]], env: Mapping[str, str],
@@ -35,12 +50,16 @@ class RelayProcess:
             os.fsencode(host): list(way) for host, way in ways.items()}))
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
-        self._orders, self._taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.address = f"vrm-{secrets.token_hex(16)}"
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(f"\0{self.address}")
+        self._listening.listen(WAITING)
+        self._alive, self._kept = os.pipe()
         self.life = -1
 
     def fileno(self) -> int:
-        """The end of the socket that supervisors get."""
-        return self._orders.fileno()
+        """What a supervisor keeps open as long as a program of its job may need the relay."""
+        return self._kept
 
     def start(self) -> int:
         """Start the relay, or another one instead of one that has ended; gives `life`.
@@ -52,11 +71,12 @@ class RelayProcess:
             self._process.kill()
             self._process.wait()
         self.life, theirs = os.pipe()
+        given = [self._listening.fileno(), self._alive]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", relay.__file__, str(self._taken.fileno())],
+                [sys.executable, "-I", "-S", relay.__file__, *map(str, given)],
                 stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.DEVNULL, env=self._env,
-                cwd="/", pass_fds=[self._taken.fileno()], start_new_session=True)
+                cwd="/", pass_fds=given, start_new_session=True)
         finally:
             os.close(theirs)
         assert self._process.stdin is not None
@@ -71,8 +91,9 @@ class RelayProcess:
 
     def close(self) -> None:
         """Let the relay end, once the programs that it has started have ended."""
-        self._orders.close()
-        self._taken.close()
+        self._listening.close()
+        os.close(self._alive)
+        os.close(self._kept)
         if self._process is not None:
             try:
                 self._process.wait(GONE_WITHIN)

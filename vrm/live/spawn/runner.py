@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import relay
+    import relay_client
     import serving
     import starting
 else:
-    from vrm.live.spawn import relay, serving, starting
+    from vrm.live.spawn import relay, relay_client, serving, starting
 
 SILENCE = 120.0
 """Seconds after which a runner without programs ends, if it hears nothing."""
@@ -155,7 +156,7 @@ class Runner:
 
     def say(self, number: int, answer: tuple[Any, ...] = ()) -> None:
         """Answer the relay."""
-        data = relay.frame(number, marshal.dumps(answer, starting.PORTABLE) if answer else b"")
+        data = relay.frame(number, marshal.dumps(answer, relay_client.PORTABLE) if answer else b"")
         while data:
             data = data[os.write(self.outbox, data):]
 

@@ -270,7 +270,7 @@ class Spawner:
             raise ValueError(f"job {request.id} lives already")
         if os.path.exists(request.marker):
             self._remove_marker(request)
-        packed = request.packed(self._old[-1] if self._old else b"")
+        packed = request.packed(self._old[-1] if self._old else b"", self._relay.address if self._relay else "")
         del self._old[-1:]
         try:
             os.unlink(request.status)
@@ -315,7 +315,7 @@ class Spawner:
             each, launch = self._idle.pop(), self._waiting.popleft()
             each.launch = launch
             launch.attempts += 1
-            relay = [self._relay.fileno()] if self._relay and launch.request.host else []
+            relay = [self._relay.fileno()] if self._relay and (launch.request.host or launch.request.daemons) else []
             each.send(launch.packed, [*relay, *self.hold])
             if each.unsent and self._poll is not None:
                 self._poll.modify(each.connection, select.EPOLLIN | select.EPOLLOUT)

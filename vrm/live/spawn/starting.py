@@ -25,9 +25,6 @@ STAMPED = b"<stderr>:"
 SIEVE_ENDS = 0.2
 """Seconds within which the last words of a program that has ended come through its sieve."""
 
-PORTABLE = 2
-"""Version of `marshal` that the Python of any node reads."""
-
 DEFAULTED = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Signals that a program finds as if nobody had ever ignored them."""
 

@@ -25,15 +25,17 @@ a job costs one file fewer to create and none to delete (ext4 looks at every ino
 deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file). Nor
 does the next one: a status that is on record elsewhere becomes the marker of a later job.
 
-A program on another node has a *stand-in* here, which the supervisor forks in its place: it hands
-the order to the relay (see `relay.py`), passes signals on, and ends as the program ends there.
+A program on another node has a *stand-in* here, which the supervisor forks in its place: it gives
+the order to the relay (see `relay.py`), passes signals on, and ends as the program ends there. An mpirun
+starts its daemons on other nodes through the relay, too.
 
 The wire, between processes of one interpreter: every supervisor has a stream socket to the manager,
 of which the spawner gives the other end to the manager. Requests and events are `marshal` tuples
 behind their length (four bytes). When one side of it ends, the other reads end-of-file: an idle
 supervisor ends with the manager, and the manager learns of a supervisor that was killed.
-With a request come open files: the manager's lock and, for another node, the relay. They stay open
-until the launch is on record. So when a later manager gets the lock, no launch is under way.
+With a request come open files: the manager's lock and, where the relay is needed, what keeps that alive. They stay
+open until the launch is on record. So when a later manager gets the lock, no launch is under way. An mpirun may
+need the relay as long as it runs.
 """
 
 from __future__ import annotations
@@ -51,10 +53,11 @@ import _socket as socket
 
 if not __package__:  # for `run_supervisors.py`
     import home
+    import relay_client
     import serving
     import starting
 else:
-    from vrm.live.spawn import home, serving, starting
+    from vrm.live.spawn import home, relay_client, serving, starting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,9 +206,9 @@ def quoted(text: str | None) -> str:
 
 # The launch on another node.
 
-def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
+def start_stand_in(link: Link, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
     """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
-    its last words. `order` are the arguments of `start_job` there. Raises StartError."""
+    its last words. `order` are the arguments of `start_job` there, `relay` the name of the relay. Raises StartError."""
     last_words, pen = os.pipe()
     try:
         pid = os.fork()
@@ -215,50 +218,39 @@ def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple[Any, 
         try:
             os.close(last_words)
             link.connection.close()
-            stand_in(files, host, order, pen)
+            stand_in(files, relay, host, order, pen)
         finally:
             os._exit(255)
     os.close(pen)
     return pid, last_words
 
 
-def stand_in(files: list[int], host: bytes, order: tuple[Any, ...], pen: int) -> None:
-    """Have the order carried out on the node, and end as the program does there. The first of the
-    `files` leads to the relay."""
+def stand_in(files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int) -> None:
+    """Have the order carried out on the node, and end as the program does there."""
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
-    relay = socket.socket(fileno=files[0])
-    ours, theirs = socket.socketpair()
-
-    def pass_on(number: int, frame: object) -> None:
-        try:
-            ours.send(bytes([number]))
-        except OSError:
-            pass  # it has ended
-
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
-    data = marshal.dumps(order, starting.PORTABLE)
+    answer: tuple[Any, ...] = ()
     try:
-        relay.sendmsg([host], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
-                                theirs.fileno().to_bytes(4, sys.byteorder))])
-        theirs.close()
-        relay.detach()
+        connection = relay_client.connect(relay)
+
+        def pass_on(number: int, frame: object) -> None:
+            try:
+                connection.send(bytes([number]))
+            except OSError:
+                pass  # it has ended
+
+        for number in PASSED_ON:
+            signal.signal(number, pass_on)
         release(files)
-        ours.sendall(len(data).to_bytes(4, "little") + data)
+        relay_client.send_order(connection, host, order)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        answer = b""
-        while True:
-            part = ours.recv(4096)
-            if not part:
-                break
-            answer += part
-    except OSError:  # the relay has been killed
-        answer = b""
+        answer = relay_client.answer(connection)
+    except OSError:
+        pass  # the relay has been killed
     if not answer:
         complain(order[4], f"vrm: the connection to {os.fsdecode(host)} was lost\n")
         os._exit(255)
-    message, raw, *usage = marshal.loads(answer)
+    message, raw, *usage = answer
     os.write(pen, marshal.dumps((message and starting.clean(f"{os.fsdecode(host)}: {message}"), *usage)))
     if os.WIFSIGNALED(raw):
         number = os.WTERMSIG(raw)
@@ -340,11 +332,12 @@ def number_or_null(number: int | None) -> str:
 
 
 def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, marker: bytes,
-              status: bytes, sync: bool, host: bytes, order: tuple[Any, ...], old: bytes,
+              status: bytes, sync: bool, relay: bytes, host: bytes, order: tuple[Any, ...], old: bytes,
               files: list[int]) -> bool:
     """From the request to the last message; whether the next job may come.
 
-    `started` is the start time of this process, `alone` says that it is a subreaper.
+    `started` is the start time of this process, `alone` says that it is a subreaper. With `relay` the first of the
+    `files` keeps the relay of this name alive.
     """
     me = os.getpid()
     text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{facts.boot}", '
@@ -363,9 +356,10 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     last_words = -1
     pid = 0
     place = home.Home(os.path.dirname(marker))
+    kept = [files.pop(0)] if relay and not host else []
     try:
         if host:
-            pid, last_words = start_stand_in(link, files, host, order)
+            pid, last_words = start_stand_in(link, files, relay, host, order)
         else:
             pid = start_here(link, files, order, place)
     except starting.StartError as error:
@@ -391,6 +385,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     text += (f'{{"id": {name}, "code": {number_or_null(code)}, "signal": {number_or_null(number)}, '
              f'"error": {quoted(message)}, "start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
+    release(kept)
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
     outcome = (code, number, None, begin, end, user, system, maxrss, duration)
