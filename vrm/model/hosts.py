@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST_HOSTS = 100_000
 """More hosts in one list are a mistake in it."""
@@ -82,3 +82,29 @@ def fold(names: Iterable[str]) -> str:
         return "".join(names)
     from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
     return str(NodeSet.fromlist(names))
+
+
+def fold_hosts(names: Sequence[str]) -> str:
+    """Names of hosts as Slurm folds them, `n[0-3],m7`, in their order."""
+    found: list[tuple[str, int, list[list[int]]]] = []
+    for name in names:
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem):]
+        if not digits:
+            found.append((name, 0, []))
+            continue
+        number = int(digits)
+        if found and found[-1][:2] == (stem, len(digits)) and found[-1][2]:
+            runs = found[-1][2]
+            if runs[-1][1] + 1 == number:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        else:
+            found.append((stem, len(digits), [[number, number]]))
+    texts = []
+    for stem, width, runs in found:
+        parts = [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in runs]
+        inner = ",".join(parts)
+        texts.append(stem + (inner if len(runs) == 1 and "-" not in inner else f"[{inner}]" * bool(runs)))
+    return ",".join(texts)

@@ -18,7 +18,9 @@ class Way:
     `environment` makes the environment of that command from vrm's own. `chosen` says whether
     `Reach: auto` takes it in an environment; ssh is taken where none says so. `own_name` is the
     variable with the name of this machine among the nodes, if there is one. `gpus` gives the words
-    behind those of `start` for what is to see so many GPUs of the node.
+    behind those of `start` for what is to see so many GPUs. `group` gives those that start the program once on each of
+    several nodes, from these in a folded list, their number and the seconds; `own_name` tells them apart there, and
+    all get the same input.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Way:
     chosen: Callable[[Environment], bool] = lambda env: False
     own_name: str = ""
     gpus: Callable[[int], tuple[str, ...]] = lambda number: ()
+    group: Callable[[str, int, float], tuple[str, ...]] | None = None
 
 
 WAYS: dict[str, Way] = {}
@@ -74,9 +77,15 @@ def _without_wishes(env: Environment) -> dict[str, str]:
 # Alongside everything else that runs there, and taking nothing away from it. GPUs are named, since
 # a step on some nodes of a job of `--gpus=N` is refused without, and one of an `--exclusive` job has
 # none (seen in Slurm 22.05).
+_STEP = ("--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL", "--quiet")
+
+# One step on all nodes. The end of a task, or of a node, is not the end of the others.
+_GROUP = ("--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill", "--wait=0")
+
 register(Way("srun", lambda host, timeout: (
-    "srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
-    "--mpi=none", "--export=ALL", "--quiet"), environment=_without_wishes,
+    "srun", "--overlap", "-N1", "-n1", "-w", host, *_STEP), environment=_without_wishes,
+    group=lambda hosts, number, timeout: (
+        "srun", "--overlap", f"-N{number}", f"-n{number}", "-w", hosts, *_GROUP, *_STEP),
     chosen=lambda env: bool(env.get("SLURM_JOB_ID") and shutil.which("srun", path=env.get("PATH"))),
     own_name="SLURMD_NODENAME",
     gpus=lambda number: (f"--gpus={number}",) if number else ("--gres=none",)))

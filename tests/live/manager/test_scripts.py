@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
-from vrm.live.launch.stepping import folded_names
+from vrm.model.hosts import fold_hosts
 from vrm.model.quantities import repeated
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
@@ -213,7 +213,7 @@ def test_what_slurm_says_of_a_job_stays_where_it_says_the_same_of_the_batch_job(
 
 
 def test_names_and_numbers_as_slurm_folds_them() -> None:
-    assert [folded_names(names.split()) for names in (
+    assert [fold_hosts(names.split()) for names in (
         "n1", "n0 n1 n2 n7", "n08 n09 n10", "a b1 b2 c5", "n9 n10")] == [
         "n1", "n[0-2,7]", "n[08-10]", "a,b[1-2],c5", "n9,n10"]
     assert [repeated(numbers) for numbers in ((4,), (4, 4, 2), (1, 2, 2))] == ["4", "4(x2),2", "1,2(x2)"]

@@ -30,10 +30,11 @@ from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.launch.srun import Srun
 from vrm.live.nodes import agent, proc
 from vrm.live.nodes.agents import Agents, probe
-from vrm.live.nodes.connecting import command_line, is_local
+from vrm.live.nodes.connecting import command_line, group_line, is_local
 from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept, Usage
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
+from vrm.live.relay import runner, serving, starting, wire
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 from vrm.system.ways import SSH, WAYS, choose
@@ -135,20 +136,19 @@ def nodes(tmp_path: Path) -> Iterator[StandIn]:
     yield stand_in
     for agents in stand_in.agents:
         agents.close()
-    left = [child for word in (str(tmp_path), "agent.py") for child in descendants(os.getpid(), word)]
+    left = [child for word in (str(tmp_path), "agent.py", "runner.py", "relay.py") for child in descendants(os.getpid(), word)]
     assert not left, f"processes were left: {left}"
 
 
 # -------------------------------------------------------------------------- the way to a node
 
 AGENT = os.path.abspath(agent.__file__)
+RUNNER = os.path.abspath(runner.__file__)
 
 
 def test_the_command_of_each_way() -> None:
-    start = (sys.executable, AGENT, "120")
     words = ("/bin/sh", "-c", 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"',
-             "sh", *start)
-    assert command_line("n0", "local", 9.6) == (sys.executable, "-I", "-S", AGENT, "120")
+             "sh", sys.executable, RUNNER, "n0")
     assert command_line("n0", "srun", 9.6) == (
         "srun", "--overlap", "-N1", "-n1", "-w", "n0", "--cpu-bind=none", "--mem=0",
         "--mpi=none", "--export=ALL", "--quiet", "--gres=none", *words)
@@ -156,7 +156,11 @@ def test_the_command_of_each_way() -> None:
     assert command_line("n0", "ssh", 9.6)[:-1] == (*SSH, "-o", "ConnectTimeout=10", "n0")
     assert shlex.split(command_line("n0", "ssh", 9.6)[-1]) == list(words)
     assert command_line("n0", "ssh", 9.6, ("my", "way"))[:-1] == ("my", "way", "n0")
-    assert command_line("n0", "local", 9.6, (), ("/vrm/other.py",))[3:] == ("/vrm/other.py",)
+    assert group_line(["n0", "n1", "m7"], "ssh", 9.6) == ()
+    assert group_line(["n0", "n1", "m7"], "srun", 9.6, gpus=2) == (
+        "srun", "--overlap", "-N3", "-n3", "-w", "n[0-1],m7", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill",
+        "--wait=0", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL", "--quiet", "--gpus=6", *words[:-1],
+        "$SLURMD_NODENAME")
 
 
 def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
@@ -165,9 +169,11 @@ def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
     python3.parent.mkdir()
     python3.write_text(f'#!/bin/sh\ntouch {tmp_path}/replaced\nexec {sys.executable} "$@"\n')
     python3.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", "/no/such place's/python")
     nodes.does("n1", f"PATH={python3.parent}:$PATH")
-    nodes.make("n1").start()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/such place's/python")
+        loop = nodes.make("n1")
+    loop.start()
     assert (tmp_path / "replaced").exists()
 
 
@@ -232,7 +238,7 @@ FAILURES = {
                        "cannot be read.*same version of vrm"),
     "has no CPU": ("echo '{\"vrm\":1,\"facts\":{\"files\":{},\"cpuset\":[],\"mask\":[],"
                    "\"synthetic\":\"\"}}'; exec cat > /dev/null", "no CPU that this process may"),
-    "has no such file": ("exec python3 -I -S /no/such/agent.py",
+    "has no such file": ("exec python3 -I -S /no/such/runner.py",
                          "can't open file.*a file system that all nodes see"),
 }
 
@@ -398,9 +404,8 @@ def test_dropped_nodes_are_left_alone(nodes: StandIn) -> None:
     assert loop.next(Swept) == Swept("n1", None, 0)
     loop.agents.drop(["n1", "n9"])
     assert nodes.tries("n2") == tries
-    wait_until(lambda: not psutil.pid_exists(nodes.pids("n1")[0])
-               or psutil.Process(nodes.pids("n1")[0]).status() == psutil.STATUS_ZOMBIE,
-               "the agent of n1 has ended")
+    wait_until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+                               for child in psutil.Process(nodes.pids("n1")[0]).children()), "the agent of n1 has ended")
 
 
 def test_many_questions_at_once(nodes: StandIn) -> None:
@@ -418,13 +423,13 @@ def test_agents_end_with_their_vrm(nodes: StandIn, tmp_path: Path) -> None:
     """Also when it is killed."""
     code = ("import sys; from vrm.live.nodes.agents import Agents\n"
             "agents = Agents(['n1', 'localhost'], command=(sys.argv[1],)); agents.settle()\n"
-            "print([n.process.pid for n in agents._nodes.values()], flush=True)\n"
+            "import psutil; print([p.pid for p in psutil.Process().children(recursive=True)], flush=True)\n"
             "sys.stdin.read()")
     process = subprocess.Popen([sys.executable, "-c", code, str(nodes.ssh)], text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     pids = json.loads(process.stdout.readline())
-    assert all(psutil.pid_exists(pid) for pid in pids)
+    assert len(pids) == 4, "an agent here; the relay, the runner, and its agent"
     process.kill()
     process.communicate()
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "the agents have ended")

@@ -125,13 +125,19 @@ def driver(testbed: Testbed) -> Iterator[Callable[..., Driver]]:
         driver.process.kill()
         driver.process.wait()
         driver.process.stdout.close()
-    wait_until(lambda: not agents_on(testbed), f"no agent is left: {agents_on(testbed)}")
+    wait_until(lambda: not any(runners_on(testbed, node) for node in testbed.nodes if testbed.alive(node)),
+               "no runner is left")
 
 
 def agents_on(testbed: Testbed, nodes: Sequence[str] | None = None) -> list[str]:
-    """The nodes on which an agent runs."""
-    return [node for node in nodes or testbed.nodes if testbed.alive(node)
-            and any("agent.py" in line for line in testbed.pids(node).values())]
+    """The nodes on which an agent runs: this machine's, or one that a runner has forked."""
+    return [node for node in nodes or testbed.nodes if testbed.alive(node) and (
+        any("agent.py" in line for line in testbed.pids(node).values()) or len(runners_on(testbed, node)) > 1)]
+
+
+def runners_on(testbed: Testbed, node: str) -> list[int]:
+    """The runner of a node, and the agent that it has forked."""
+    return [pid for pid, line in testbed.pids(node).items() if "/runner.py" in line and not line.startswith(("srun", "/bin/sh", "ssh"))]
 
 
 def test_all_nodes_answer_over_ssh(testbed: Testbed, driver: Callable[..., Driver]) -> None:

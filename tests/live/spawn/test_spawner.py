@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from conftest import wait_until
+from vrm.live.relay import wire
 from vrm.live.spawn import home, run_supervisors, supervisor
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
@@ -914,8 +915,8 @@ def test_only_the_right_compiled_program_is_run(place: Path, monkeypatch: pytest
     """A copied tree may hold what was compiled from an earlier state of the source."""
     folder = place / "program"
     folder.mkdir()
-    for name in ("home", "relay_client", "run_supervisors", "serving", "starting", "supervisor"):
-        shutil.copy2(Path(supervisor.__file__).with_name(f"{name}.py"), folder)
+    for source in (*Path(supervisor.__file__).parent.glob("*.py"), *Path(wire.__file__).parent.glob("*.py")):
+        shutil.copy2(source, folder)
     source = folder / "supervisor.py"
     compiled = Path(py_compile.compile(
         str(source), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP))

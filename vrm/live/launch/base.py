@@ -88,7 +88,7 @@ class Launcher:
     | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
     | `mpirun`, `version_text` | its program, and what that calls itself |
     | `run_id` | marks the processes of one run |
-    | `rsh_agent` | the path of a program that takes the place of ssh for daemons on other nodes (`vrm.live.spawn.rsh_agent`); "": they are started as its program does by itself |
+    | `rsh_agent` | the path of a program that takes the place of ssh for daemons on other nodes (`vrm.live.relay.rsh_agent`); "": they are started as its program does by itself |
     | `in_steps` | what starts MPI programs within scripts: openmpi4, openmpi5, mpich, intel or srun; none: without MPI |
     """
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from vrm.live.launch.base import synthetic
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
+from vrm.model.hosts import fold_hosts
 from vrm.model.job import Details
 from vrm.model.quantities import repeated
 from vrm.system import marks
@@ -96,7 +97,7 @@ def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], idle: Map
     counts = [len(slots) for slots in on.values()]
     cores = [sum(len(slot.cores) for slot in (*slots, *idle.get(name, ()))) for name, slots in on.items()]
     first = next(iter(on.values()))
-    nodes, tasks, names = str(len(on)), str(sum(counts)), folded_names(list(on))
+    nodes, tasks, names = str(len(on)), str(sum(counts)), fold_hosts(list(on))
     cpus = str(len(first[0].cores))
     return {"SLURM_JOB_ID": str(job_id), "SLURM_JOBID": str(job_id),
             "SLURM_JOB_NODELIST": names, "SLURM_NODELIST": names, "SLURM_JOB_NUM_NODES": nodes,
@@ -139,32 +140,6 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> d
         if "array_id" in details.more:
             found["SLURM_ARRAY_JOB_ID"] = str(details.more["array_id"])
     return found
-
-
-def folded_names(names: Sequence[str]) -> str:
-    """Node names as Slurm folds them, `n[0-3],m7`, in their order."""
-    found: list[tuple[str, int, list[list[int]]]] = []
-    for name in names:
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem):]
-        if not digits:
-            found.append((name, 0, []))
-            continue
-        number = int(digits)
-        if found and found[-1][:2] == (stem, len(digits)) and found[-1][2]:
-            runs = found[-1][2]
-            if runs[-1][1] + 1 == number:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-        else:
-            found.append((stem, len(digits), [[number, number]]))
-    texts = []
-    for stem, width, runs in found:
-        parts = [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in runs]
-        inner = ",".join(parts)
-        texts.append(stem + (inner if len(runs) == 1 and "-" not in inner else f"[{inner}]" * bool(runs)))
-    return ",".join(texts)
 
 
 def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,

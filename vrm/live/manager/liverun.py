@@ -18,7 +18,7 @@ from vrm.live.manager.running import Running
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.config.policies import table_of
 from vrm.live.site.setup import Site
-from vrm.live.spawn.remote import RSH_AGENT
+from vrm.live.relay.process import RSH_AGENT
 from vrm.live.spawn.spawner import Spawner
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations

@@ -53,7 +53,7 @@ from vrm.live.site.setup import Site
 from vrm.model import Job, JobState
 from vrm.run.again import stopped, with_dependents
 from vrm.run.book import Dropped
-from vrm.live.spawn.remote import RSH_AGENT, rsh_agent
+from vrm.live.relay.process import RSH_AGENT, rsh_agent
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system import profile

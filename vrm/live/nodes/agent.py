@@ -32,7 +32,7 @@ import time
 # The C module itself: `signal` imports enum, a tenth of the agent's start.
 import _signal as signal
 
-if __name__ == "__main__":
+if not __package__:  # for `runner.py`, too
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import claims
     import devices

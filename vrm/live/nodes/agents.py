@@ -1,6 +1,6 @@
 """All agents of a run (see `vrm.live.nodes.agent`), for an event loop: nothing here ever waits for one.
 
-Each node's agent is reached by one program that stays: ssh, srun, or on this machine a plain
+The agent of another node is reached through the relay (`vrm.live.relay`), that of this machine is a plain
 child. A run uses it like this:
 
     agents = Agents(allocation.hosts, reach, env, timeout)
@@ -27,7 +27,9 @@ import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from itertools import count
@@ -35,10 +37,11 @@ from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.nodes import agent, devices
-from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
+from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
 from vrm.live.nodes.outcomes import AgentEvent, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
+from vrm.live.relay.process import RelayProcess
 from vrm.system.ways import WAYS, choose
 
 PING_EVERY = 5.0
@@ -59,6 +62,9 @@ MASKS_PATIENCE = 10.0
 CLOSE_SECONDS = 2.0
 """Seconds that agents have to end by themselves."""
 
+RELAY_SECONDS = 1.0
+"""Seconds in which the relay says why it cannot reach a node."""
+
 LONGEST_LINE = 1 << 24
 MOST_NOISE = 1 << 20
 """Bytes: of one answer, and of all that is not an answer, as login scripts print."""
@@ -75,7 +81,8 @@ class _Timing:
 class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
-    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
+    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `relay` leads to other
+    nodes, None where there are none; it serves the programs of jobs, too. `reach`
     is auto, or one of `vrm.system.ways`; `command` replaces ssh, and `attach` adds its sessions to the
     batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are cores to be
     claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`:
@@ -101,6 +108,8 @@ class Agents:
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
+        ways = self._ways()
+        self.relay = RelayProcess(ways, self.env, timeout, self._groups([*ways])) if ways else None
         self._ready: list[AgentEvent] = []
         self._dying: list[subprocess.Popen[bytes]] = []
         self._numbers = count(1)
@@ -274,12 +283,17 @@ class Agents:
         return sum(request["ask"] != "memory" for node in self._nodes.values()
                    if node.up is not False or not up_only for request in node.asked.values())
 
-    def ways(self, program: str) -> dict[str, tuple[str, ...]]:
-        """The commands that start a program of Python (its file) on the other nodes, by their
-        names: they go the ways of the agents."""
-        return {node.host: command_line(node.host, node.reach, self.timeout, self._command,
-                                        (program,), self._attach, self._granted_gpus(node.host))
+    def _ways(self) -> dict[str, tuple[str, ...]]:
+        """The commands that start a runner on each of the other nodes."""
+        return {node.host: command_line(node.host, node.reach, self.timeout, self._command, self._attach,
+                                        self._granted_gpus(node.host))
                 for node in self._nodes.values() if not node.local}
+
+    def _groups(self, hosts: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
+        """The command that starts a runner on all other nodes, if there are several and one does."""
+        gpus = {self._granted_gpus(host) for host in hosts}
+        line = group_line(hosts, self.reach, self.timeout, gpus.pop()) if len(hosts) > 1 and len(gpus) == 1 else ()
+        return [(hosts, line)] if line else []
 
     def reached(self) -> dict[str, tuple[tuple[str, ...], bool]]:
         """What starts any program on a node from another one, by their names (see `way_to`)."""
@@ -325,68 +339,70 @@ class Agents:
                 continue  # it hangs in the kernel, and has its SIGKILL
         self._nodes.clear()
         self._poll.close()
+        if self.relay is not None:
+            self.relay.close()
 
     def _end(self, nodes: Collection[AgentNode]) -> None:
         """End agents by the end of their input, and by force what has not ended in
-        CLOSE_SECONDS, or has never answered. An srun that is killed leaves its agent alone."""
-        processes = [node.process for node in nodes
-                     if node.process is not None and node.state == ANSWERS]
-        for process in processes:
-            assert process.stdin is not None
-            self._forget(process.stdin.fileno())
-            process.stdin.close()
+        CLOSE_SECONDS, or has never answered."""
+        poll = select.poll()
+        open_ones = {}
+        for node in nodes:
+            if node.connection is not None and node.state == ANSWERS:
+                with contextlib.suppress(OSError):
+                    node.connection.shutdown(socket.SHUT_WR)
+                open_ones[node.connection.fileno()] = node.connection
+                poll.register(node.connection, select.POLLIN)
         end = time.monotonic() + CLOSE_SECONDS
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, end - time.monotonic()))
+        while open_ones and time.monotonic() < end:
+            for fd, _ in poll.poll(1000 * max(0.0, end - time.monotonic())):
+                with contextlib.suppress(OSError):
+                    if open_ones[fd].recv(1 << 16):
+                        continue
+                poll.unregister(fd)
+                del open_ones[fd]
         for node in nodes:
             self._disconnect(node)
 
     # Connecting and losing.
 
     def _connect(self, node: AgentNode, now: float) -> None:
-        words = [self._wishes.get(node.host, "")]
-        if self._devices.get(node.host):
-            words.append(json.dumps(self._devices[node.host], separators=(",", ":")))
-        argv = command_line(node.host, node.reach, self.timeout, self._command,
-                            (agent.__file__, str(SILENCE), *(words if any(words) else [])),
-                            self._attach, self._granted_gpus(node.host))
+        wish, said = self._wishes.get(node.host, ""), self._devices.get(node.host)
+        devices = json.dumps(said, separators=(",", ":")) if said else ""
         try:
-            # A session of its own: a Ctrl-C at the terminal is for vrm alone.
-            node.process = subprocess.Popen(
-                argv, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, start_new_session=True, cwd="/")
+            if node.local:
+                node.connection, theirs = socket.socketpair()
+                with theirs:  # a session of its own: a Ctrl-C at the terminal is for vrm alone
+                    node.process = subprocess.Popen(
+                        [sys.executable, "-I", "-S", os.path.abspath(agent.__file__), str(SILENCE), wish, devices],
+                        env=self.env, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=theirs.fileno(), start_new_session=True, cwd="/")
+            else:
+                assert self.relay is not None
+                node.connection = self.relay.connect_agent(node.host, float(SILENCE), wish, devices)
         except OSError as error:
-            self._fail(node, now, f"{argv[0]} cannot be started: {error.strerror}")
+            self._fail(node, now, f"its agent cannot be started: {error.strerror}")
             return
-        for pipe in (node.process.stdin, node.process.stdout, node.process.stderr):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            self._by_fd[pipe.fileno()] = node
-            self._poll.register(pipe.fileno(),
-                                0 if pipe is node.process.stdin else select.EPOLLIN)
-        node.state, node.due = CONNECTING, now + self.timeout
+        node.connection.setblocking(False)
+        self._by_fd[node.connection.fileno()] = node
+        self._poll.register(node.connection, select.EPOLLIN)
+        # The relay gives a node up after the same time, and knows what was said there; it may try it a second time.
+        node.state, node.due = CONNECTING, now + (self.timeout if node.local else 2 * self.timeout + RELAY_SECONDS)
         node.unread.clear()
         node.unsent.clear()
         node.noise, node.said, node.pinged = 0, "", False
 
     def _disconnect(self, node: AgentNode) -> None:
         process, node.process = node.process, None
+        connection, node.connection = node.connection, None
         node.rising = None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            assert pipe is not None
-            if not pipe.closed:
-                self._forget(pipe.fileno())
-                pipe.close()
-        kill(process)
-        if process.poll() is None:
-            self._dying.append(process)
-
-    def _forget(self, fd: int) -> None:
-        if self._by_fd.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+        if connection is not None:
+            if self._by_fd.pop(connection.fileno(), None) is not None:
+                self._poll.unregister(connection)
+            connection.close()
+        if process is not None:
+            kill(process)
+            if process.poll() is None:
+                self._dying.append(process)
 
     def _fail(self, node: AgentNode, now: float, reason: str) -> None:
         """The agent is lost, or was never there: try again after a pause."""
@@ -424,58 +440,33 @@ class Agents:
         self._flush(node)
 
     def _flush(self, node: AgentNode) -> None:
-        """Write what the pipe takes; the poll tells when it takes more."""
-        assert node.process is not None and node.process.stdin is not None
-        fd = node.process.stdin.fileno()
-        while node.unsent:
-            try:
-                written = os.write(fd, node.unsent[0])
-            except BlockingIOError:
-                break
-            except BrokenPipeError:  # the end of its output tells of the loss
-                node.unsent.clear()
-                self._forget(fd)
-                return
-            if written < len(node.unsent[0]):
-                node.unsent[0] = node.unsent[0][written:]
-            else:
-                node.unsent.popleft()
-        if fd in self._by_fd:
-            self._poll.modify(fd, select.EPOLLOUT if node.unsent else 0)
+        """Write what the connection takes; the poll tells when it takes more."""
+        connection = node.connection
+        assert connection is not None
+        try:
+            while node.unsent:
+                written = connection.send(node.unsent[0])
+                if written < len(node.unsent[0]):
+                    node.unsent[0] = node.unsent[0][written:]
+                else:
+                    node.unsent.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:  # the end of its output tells of the loss
+            node.unsent.clear()
+        self._poll.modify(connection, select.EPOLLIN | (select.EPOLLOUT if node.unsent else 0))
 
     # Listening.
 
     def _read(self, now: float) -> None:
-        for fd, mask in self._poll.poll(0, max(1, 3 * len(self._nodes))):
+        for fd, mask in self._poll.poll(0, max(1, len(self._nodes))):
             node = self._by_fd.get(fd)
-            if node is None or node.process is None:
+            if node is None:
                 continue  # lost a moment ago
-            process = node.process
-            assert process.stdin is not None and process.stderr is not None
-            if fd == process.stdin.fileno():
-                if mask & select.EPOLLERR:
-                    self._forget(fd)
-                else:
-                    self._flush(node)
-            elif fd == process.stderr.fileno():
-                self._hear_errors(node)
-            else:
-                self._hear(node, fd, now)
-
-    def _hear_errors(self, node: AgentNode) -> None:
-        """Keep the last line that ssh, srun or the agent complained of."""
-        assert node.process is not None and node.process.stderr is not None
-        fd = node.process.stderr.fileno()
-        if fd not in self._by_fd:
-            return
-        try:
-            data = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            return
-        if data:
-            self._note(node, data)
-        else:
-            self._forget(fd)
+            if mask & select.EPOLLOUT:
+                self._flush(node)
+            if mask & ~select.EPOLLOUT:
+                self._hear(node, now)
 
     @staticmethod
     def _note(node: AgentNode, data: bytes) -> None:
@@ -484,13 +475,16 @@ class Agents:
         if said:
             node.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
 
-    def _hear(self, node: AgentNode, fd: int, now: float) -> None:
+    def _hear(self, node: AgentNode, now: float) -> None:
+        assert node.connection is not None
         try:
-            data = os.read(fd, 1 << 18)
+            data = node.connection.recv(1 << 18)
         except BlockingIOError:
             return
+        except ConnectionError:
+            data = b""
         if not data:
-            self._hear_errors(node)
+            self._note(node, bytes(node.unread))
             self._fail(node, now, node.said or "its agent ended and printed nothing")
             return
         node.unread += data

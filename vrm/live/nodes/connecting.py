@@ -1,4 +1,4 @@
-"""The commands that start an agent, or another program of vrm's, on a node."""
+"""The commands that start vrm's runner on a node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from vrm.live.nodes import agent
+from vrm.live.relay import runner
+from vrm.model.hosts import fold_hosts
 from vrm.system.hosts import host_name
 from vrm.system.ways import WAYS
 
@@ -22,27 +23,36 @@ _START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
 _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
 
 
-def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
-                 program: Sequence[str] = (agent.__file__, str(SILENCE)),
-                 attach: Sequence[str] = (), gpus: int = 0) -> tuple[str, ...]:
-    """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
-    arguments. `reach` is local, or one of `vrm.system.ways`.
+def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (), attach: Sequence[str] = (),
+                 gpus: int = 0) -> tuple[str, ...]:
+    """What starts the runner of another node. `reach` is one of `vrm.system.ways`.
 
     `command` replaces ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
     and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
     `vrm.live.batch.adoption`). `gpus`: how many of the node's the batch system grants.
     """
-    start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
-    if reach == "local":
-        return (start[0], "-I", "-S", *start[1:])
-    words = ("/bin/sh", "-c", _START, "sh", *start)
     before, shell = way_to(host, reach, timeout, command, gpus)
     if not shell:
-        return (*before, *words)
+        return (*before, *_start(host))
+    words = _start(host)
     if attach:
-        words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
+        words = ("/bin/sh", "-c", _ATTACH + words[2], "sh", *attach, *words[4:])
     return (*before, " ".join(map(shlex.quote, words)))
+
+
+def group_line(hosts: Sequence[str], reach: str, timeout: float, gpus: int = 0) -> tuple[str, ...]:
+    """What starts a runner on each of several nodes at once; () where this way of reaching them cannot. `gpus`: how many
+    the batch system grants on each."""
+    way = WAYS[reach]
+    if way.group is None:
+        return ()
+    return (*way.group(fold_hosts(hosts), len(hosts), timeout), *way.gpus(gpus * len(hosts)), *_start(f"${way.own_name}"))
+
+
+def _start(name: str) -> tuple[str, ...]:
+    """The words that start a runner, which goes by this name."""
+    return ("/bin/sh", "-c", _START, "sh", sys.executable or "python3", os.path.abspath(runner.__file__), name)
 
 
 def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0

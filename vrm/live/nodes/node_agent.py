@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections import deque
 from typing import Any
@@ -22,7 +23,8 @@ class AgentNode:
         self.host = host
         self.reach = reach
         self.state = WAITING
-        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None  # on this machine
         self.unread = bytearray()
         self.unsent: deque[bytes] = deque()
         self.noise = 0
@@ -54,7 +56,7 @@ def answer_in(line: bytes) -> dict[str, Any] | None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End an ssh or srun with all it has started; it leads a session, and so a group."""
+    """End an agent of this machine; it leads a session, and so a group."""
     if process.poll() is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)

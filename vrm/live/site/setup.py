@@ -28,8 +28,7 @@ from vrm.live.nodes.topology import TopologyError, node_facts
 from vrm.live.site.classes import declared, described
 from vrm.live.site.granted import gpus_of_node, said_of_devices, stand_ins
 from vrm.live.site.room import NodesOf, Room, WholeNodes
-from vrm.live.spawn import runner
-from vrm.live.spawn.remote import RelayProcess
+from vrm.live.relay.process import RelayProcess
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
@@ -171,8 +170,6 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
     if not wished.emulated:
         scripts.ways = {host: ((shutil.which(words[0], path=env.get("PATH")) or words[0], *words[1:]), shell)
                         for host, (words, shell) in agents.reached().items()}
-    ways = agents.ways(runner.__file__) if not wished.emulated else {}
-    relay = RelayProcess(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
     if not watched:
         agents.close()
@@ -189,5 +186,5 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                relay, (*wished.warnings, *told), Adoption(attach, env), visible,
+                agents.relay if not wished.emulated else None, (*wished.warnings, *told), Adoption(attach, env), visible,
                 scripts, {host: facts.began for host, facts in found.items()})

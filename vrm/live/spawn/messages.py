@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from collections.abc import Mapping, Sequence
 
 from vrm.live.spawn.records import ExitStatus, JobId, PathLike
-from vrm.live.spawn.remote import UNREACHED
+from vrm.live.relay.process import UNREACHED
 
 _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 

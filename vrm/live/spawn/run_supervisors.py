@@ -5,6 +5,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "relay")]
     from supervisor import main
     sys.exit(main(sys.argv[1:]))

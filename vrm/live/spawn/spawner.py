@@ -24,7 +24,7 @@ from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost, absolute, failed)
 from vrm.live.spawn.records import ExitStatus, JobId, Marker, PathLike, RecordError, read_status
-from vrm.live.spawn.remote import RelayProcess
+from vrm.live.relay.process import RelayProcess
 from vrm.system.errors import RunError
 from vrm.system.processes import read_stat
 

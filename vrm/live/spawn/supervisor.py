@@ -53,11 +53,12 @@ import _socket as socket
 
 if not __package__:  # for `run_supervisors.py`
     import home
-    import relay_client
     import serving
     import starting
+    import wire
 else:
-    from vrm.live.spawn import home, relay_client, serving, starting
+    from vrm.live.relay import serving, starting, wire
+    from vrm.live.spawn import home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def stand_in(files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...]
     signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
     answer: tuple[Any, ...] = ()
     try:
-        connection = relay_client.connect(relay)
+        connection = wire.connect(relay, wire.PROGRAM, host, order)
 
         def pass_on(number: int, frame: object) -> None:
             try:
@@ -242,9 +243,8 @@ def stand_in(files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...]
         for number in PASSED_ON:
             signal.signal(number, pass_on)
         release(files)
-        relay_client.send_order(connection, host, order)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        answer = relay_client.answer(connection)
+        answer = wire.answer(connection)
     except OSError:
         pass  # the relay has been killed
     if not answer:

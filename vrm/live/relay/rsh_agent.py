@@ -13,9 +13,9 @@ import sys
 
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    import relay_client
+    import wire
 else:
-    from vrm.live.spawn import relay_client
+    from vrm.live.relay import wire
 
 ADDRESS, ERRORS = b"VRM_RELAY", b"VRM_ERRORS"
 """The variables of a job with the name of the relay, and the file of its standard error."""
@@ -40,15 +40,14 @@ def start(words: list[str]) -> tuple[str, int]:
         host, command = target(words)
         env = dict(os.environb)
         errors = env.get(ERRORS, os.devnull.encode())
-        connection = relay_client.connect(env[ADDRESS])
-        relay_client.send_order(connection, os.fsencode(host), (
+        connection = wire.connect(env[ADDRESS], wire.PROGRAM, os.fsencode(host), (
             [env.get(b"SHELL", b"/bin/sh"), b"-c", os.fsencode(command)], env, b"/", errors, errors, None, (), None, True,
             b"", 0.0, False))
     except KeyError:
         return "this is not a job of vrm", 255
     except (OSError, ValueError) as error:
         return f"vrm's relay cannot be reached: {error}", 255
-    answer = relay_client.answer(connection)
+    answer = wire.answer(connection)
     if not answer:
         return f"the connection to {host} was lost", 255
     message, raw = answer[:2]

@@ -1,4 +1,4 @@
-"""The manager's side of the relay (`relay.py`), through which programs start on other nodes.
+"""The manager's side of the relay (`relay.py`), through which all starts that a run starts on other nodes.
 
 Programs of jobs connect to a socket that this process has made and the relay listens on. This process keeps it open,
 so that they wait for the next relay when one is killed.
@@ -15,8 +15,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from vrm.live.spawn import relay
-from vrm.live.spawn import rsh_agent as rsh_agent_module
+from vrm.live.relay import relay, wire
+from vrm.live.relay import rsh_agent as rsh_agent_module
 
 UNREACHED = f": {relay.UNREACHED}"
 """Stands behind the node's name where a program was not started since the node did not answer."""
@@ -38,16 +38,17 @@ def rsh_agent() -> str:
 
 
 class RelayProcess:
-    """The relay of a run: `ways` are the commands that start a runner, by the node's name; `env`
-    is their environment, `timeout` the seconds in which a node must answer.
+    """The relay of a run: `ways` are the commands that start a runner, by the node's name, and `groups` those that
+    start one on each of several nodes; `env` is their environment, `timeout` the seconds in which a node must answer.
 
     `life` can be read when the relay has ended; `address` is the name by which clients find it.
     """
 
-    def __init__(self, ways: Mapping[str, Sequence[str]], env: Mapping[str, str],
-                 timeout: float) -> None:
-        self._setup = marshal.dumps((timeout, {
-            os.fsencode(host): list(way) for host, way in ways.items()}))
+    def __init__(self, ways: Mapping[str, Sequence[str]], env: Mapping[str, str], timeout: float,
+                 groups: Sequence[tuple[Sequence[str], Sequence[str]]] = ()) -> None:
+        self._setup = marshal.dumps((
+            {os.fsencode(host): list(way) for host, way in ways.items()},
+            [([*map(os.fsencode, hosts)], list(way)) for hosts, way in groups], timeout))
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"vrm-{secrets.token_hex(16)}"
@@ -56,10 +57,19 @@ class RelayProcess:
         self._listening.listen(WAITING)
         self._alive, self._kept = os.pipe()
         self.life = -1
+        self._closed = False
 
     def fileno(self) -> int:
         """What a supervisor keeps open as long as a program of its job may need the relay."""
         return self._kept
+
+    def connect_agent(self, host: str, silence: float, wish: str, devices: str) -> socket.socket:
+        """A connection to a new agent on a node, which is its input and output; the relay is started if it was not.
+        The other arguments are those of `agent.serve`. Raises OSError."""
+        if self._process is None:
+            self.start()
+        return socket.socket(fileno=wire.connect(self.address.encode(), wire.AGENT, os.fsencode(host),
+                                                 (silence, wish, devices)).detach())
 
     def start(self) -> int:
         """Start the relay, or another one instead of one that has ended; gives `life`.
@@ -90,7 +100,10 @@ class RelayProcess:
         return self._process.pid if self._process is not None else None
 
     def close(self) -> None:
-        """Let the relay end, once the programs that it has started have ended."""
+        """Let the relay end, once the programs that it has started have ended. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
         self._listening.close()
         os.close(self._alive)
         os.close(self._kept)

@@ -1,8 +1,6 @@
 """How a program of a job is started: its output files, its cores and limits, and the sieve for what the
 launcher reports. Supervisors and runners run it, with nothing of vrm but the files of this folder."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -10,11 +8,11 @@ import select
 import stat
 import time
 
-import _signal as signal  # see `supervisor.py`
+import _signal as signal  # see `wire.py`
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Dict, List, Optional, Tuple
 
 HELD_BACK = 200
 """Milliseconds for which a line without its end is held back, which may become a report."""
@@ -46,12 +44,12 @@ class Absent(StartError):
         self.folder, self.seconds = folder, seconds
 
 
-def described(what: str, path: bytes, error: Exception) -> str:
+def described(what: str, path: bytes, error: "Exception") -> str:
     """`what path: reason` for an OSError or a ValueError."""
     return clean(f"{what} {os.fsdecode(path)}: {reason_of(error)}")
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: "Exception") -> str:
     """An error's reason alone, without its number and file name."""
     return getattr(error, "strerror", None) or str(error)
 
@@ -66,7 +64,7 @@ class Prepared:
     takes milliseconds on some file systems. `paths` are those that are there."""
 
     def __init__(self) -> None:
-        self.paths: list[bytes] = []
+        self.paths: "List[bytes]" = []
 
     def make(self, folder: bytes) -> None:
         """Make two files in the folder, if that is possible and they are not there."""
@@ -88,7 +86,7 @@ class Prepared:
             except OSError:
                 pass
 
-    def remove(self, keep: bytes | None = None) -> None:
+    def remove(self, keep: "Optional[bytes]" = None) -> None:
         """Remove those that are not in the folder `keep`."""
         for path in [each for each in self.paths if os.path.dirname(each) != keep]:
             self.paths.remove(path)
@@ -104,8 +102,8 @@ PREPARED = Prepared()
 
 # The launch.
 
-def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: bytes, stderr: bytes,
-              affinity: tuple[int, ...] | None, limits: tuple[Any, ...], reports: tuple[Any, ...] | None = None,
+def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout: bytes, stderr: bytes,
+              affinity: "Optional[Tuple[int, ...]]", limits: "Tuple[Any, ...]", reports: "Optional[Tuple[Any, ...]]" = None,
               append: bool = False, stdin: bytes = b"", patience: float = 0.0, make: bool = False) -> int:
     """Start the program and return its process number; raises StartError, with `patience` (seconds) Absent where
     an output's directory does not exist. Without, `make`: such directories are made.
@@ -117,9 +115,9 @@ def start_job(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdout: by
     Directory, cores and limits are set on this process, inherited by the program, and taken
     back: so `posix_spawn` can be used, which says why a program could not be executed.
     """
-    outputs: list[int] = []
+    outputs: "List[int]" = []
     cores = given = None
-    before: list[Any] = []
+    before: "List[Any]" = []
     try:
         # Where the second cannot be opened, the first is in the list, and is closed below.
         outputs.extend(_opened(path, append, patience, make)
@@ -166,7 +164,7 @@ def _opened(path: bytes, append: bool, patience: float, make: bool) -> int:
         raise StartError(why) from None
 
 
-def _sieve(pid: int, outputs: list[int], reports: tuple[Any, ...]) -> None:
+def _sieve(pid: int, outputs: "List[int]", reports: "Tuple[Any, ...]") -> None:
     """Start what takes the reports out of the output; without it the program is ended."""
     try:
         start_sieve(outputs[-2], outputs[-3], *reports)
@@ -192,7 +190,7 @@ def _input(path: bytes) -> int:
         raise StartError(described("input file", path, error)) from None
 
 
-def _limited(name: str, kind: int, value: int) -> tuple[int, int]:
+def _limited(name: str, kind: int, value: int) -> "Tuple[int, int]":
     """Set a limit of this process; what it was."""
     old = resource.getrlimit(kind)
     try:
@@ -202,7 +200,7 @@ def _limited(name: str, kind: int, value: int) -> tuple[int, int]:
     return old
 
 
-def _bind(affinity: tuple[int, ...]) -> None:
+def _bind(affinity: "Tuple[int, ...]") -> None:
     """Use these CPUs only."""
     try:
         os.sched_setaffinity(0, affinity)
@@ -212,8 +210,10 @@ def _bind(affinity: tuple[int, ...]) -> None:
         raise StartError(f"CPUs {','.join(map(str, affinity))}: not all of them may be used here")
 
 
-def _spawned(argv: list[bytes], env: dict[bytes, bytes], actions: list[tuple[int, int, int]]) -> int:
+def _spawned(argv: "List[bytes]", env: "Dict[bytes, bytes]", actions: "List[Tuple[int, int, int]]") -> int:
     """The process number of the program, started."""
+    if not hasattr(os, "posix_spawn"):
+        raise StartError("the Python on this node is older than 3.8, which programs need")
     spawn = os.posix_spawn
     if b"/" not in argv[0]:
         spawn = os.posix_spawnp
@@ -225,7 +225,7 @@ def _spawned(argv: list[bytes], env: dict[bytes, bytes], actions: list[tuple[int
         raise StartError(refusal(argv[0], error)) from None
 
 
-def start_wait(absent: Absent) -> int:
+def start_wait(absent: "Absent") -> int:
     """Fork a process that ends when the directory is there, or the time for that is over; its process number. It is
     a part of the job: a signal that ends a job ends it. Raises StartError."""
     try:
@@ -246,7 +246,7 @@ def start_wait(absent: Absent) -> int:
         os._exit(0)
 
 
-def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
+def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
     """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
     the launcher's reports: what begins with the first text of a mark, has the two others behind it,
     and goes to the line's end. The first `ranks` of these go to the file `path`. Raises StartError.
@@ -278,7 +278,7 @@ def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple[
         os._exit(0)
 
 
-def sieve(left: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
+def sieve(left: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
     """From standard input to standard output, and `left` reports to standard error."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -304,7 +304,7 @@ def sieve(left: int, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> None:
             return
 
 
-def report_in(line: bytes, marks: tuple[tuple[bytes, bytes, bytes], ...]) -> int:
+def report_in(line: bytes, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> int:
     """Where a report begins in a line, behind what a program may have printed without a line's end;
     the line's length when there is none. With a time stamp before it, it begins with that."""
     for start, then, last in marks:
@@ -347,7 +347,7 @@ def open_output(path: bytes, append: bool = False) -> int:
     return descriptor
 
 
-def refusal(program: bytes, error: Exception) -> str:
+def refusal(program: bytes, error: "Exception") -> str:
     """Why the kernel would not run a program, made plain where the error number misleads."""
     reason = reason_of(error)
     if isinstance(error, OSError) and os.path.isdir(program):

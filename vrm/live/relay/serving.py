@@ -2,19 +2,18 @@
 the process that has started the script: a supervisor, or on another node a runner. They run this with nothing of vrm
 but the files of this folder."""
 
-from __future__ import annotations
-
 import os
 import resource
 import select
 import sys
 
-import _signal as signal  # see `supervisor.py`
+import _signal as signal  # see `wire.py`
 import _socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Optional, Tuple
 
 FOLDER = b"VRM_STEPS"
 """The variable of a script in which the directory of its own files is (see `vrm.system.marks`)."""
@@ -33,11 +32,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 class ScriptServer:
     """The server of a program with this environment, which has none if nothing names it."""
 
-    def __init__(self, env: Mapping[bytes, bytes]) -> None:
+    def __init__(self, env: "Mapping[bytes, bytes]") -> None:
         self.module = os.fsdecode(env.get(SERVER.encode(), b""))
         self.folder = env.get(FOLDER, b"") if self.module else b""
         self.pid = 0
-        self._usage: resource.struct_rusage | None = None
+        self._usage: "Optional[resource.struct_rusage]" = None
         self._life = -1
 
     def start(self) -> None:
@@ -80,12 +79,12 @@ class ScriptServer:
             __import__(self.module)
             sys.modules[self.module].serve(listening, alive)
 
-    def ended(self, child: int, usage: resource.struct_rusage) -> None:
+    def ended(self, child: int, usage: "resource.struct_rusage") -> None:
         """A child has ended: it may be this one."""
         if child == self.pid:
             self.pid, self._usage = 0, usage
 
-    def end(self, usage: resource.struct_rusage) -> tuple[float, float, int]:
+    def end(self, usage: "resource.struct_rusage") -> "Tuple[float, float, int]":
         """End it: the script has ended, which has used so much. What both have used, with all that they have waited
         for: CPU seconds (user, system), and bytes of the largest process."""
         if self.pid:

@@ -19,13 +19,13 @@ import pytest
 from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
-from vrm.live.spawn import relay, relay_client, runner
-from vrm.live.spawn.remote import RelayProcess
+from vrm.live.relay import runner, wire
+from vrm.live.relay.process import RelayProcess
 from vrm.live.spawn.records import read_status
 from vrm.live.spawn.messages import Ended, LaunchFailed, Started
 from vrm.live.spawn.spawner import Spawner
 
-RUNNER = [sys.executable, "-I", "-S", runner.__file__]
+RUNNER = [sys.executable, "-I", "-S", runner.__file__, "n5"]
 
 
 class Nodes(Desk):
@@ -259,13 +259,13 @@ def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
 
 
 @pytest.mark.parametrize("way, message", [
-    (["/no/such/ssh"], "cannot be reached: No such file or directory"),
+    (["/no/such/ssh"], "cannot be reached: /no/such/ssh cannot be started: No such file or directory"),
     (["sh", "-c", "echo 'ssh: n5: No route to host' >&2; exit 255"],
-     "cannot be reached: its runner ended; it said: ssh: n5: No route to host"),
+     "cannot be reached: ssh: n5: No route to host"),
     (["sh", "-c", "echo hm >&2; exec sleep 600"],
      "cannot be reached: no answer within 0.4 s; it said: hm"),
     (["yes", "I am a login script"],
-     "cannot be reached: something other than a runner answers there")])
+     "cannot be reached: something other than an agent answers there: I am a login script")])
 def test_a_node_that_cannot_be_reached(place: Path, way: Sequence[str], message: str) -> None:
     for nodes in made(place, way, 30.0 if way[0] == "yes" else 0.4):
         assert nodes.failure("job", ["true"]) == f"n5: {message}"
@@ -319,13 +319,13 @@ def test_a_runner_without_its_relay_ends_its_programs(place: Path) -> None:
     try:
         order = ([os.fsencode(word) for word in (*PYTHON, BLOCK)], {}, b"/", b"/dev/null",
                  b"/dev/null", None, ())
-        os.write(ours, relay.frame(3, marshal.dumps(order, relay_client.PORTABLE)) + relay.frame(0))
+        os.write(ours, wire.frame(b"n5", 3, marshal.dumps((wire.PROGRAM, order), wire.PORTABLE)) + wire.frame(b"n5", 0))
         heard = bytearray()
 
         def answered() -> bool:
             if select.select([theirs], [], [], 0.05)[0]:
                 heard.extend(os.read(theirs, 4096))
-            return heard.endswith(relay.frame(0))
+            return heard.count(wire.lines(b"n5", 0)) == 2  # the first one says that it is there
         wait_until(answered, "the runner has taken the order")
         program, = [child for child, state in children(pid) if state != "Z"]
         os.close(ours)

@@ -1,0 +1,489 @@
+"""Keeps one connection to each node for all that a run does there: vrm's agent, programs without MPI, and the daemons of
+mpirun. It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives it.
+
+ssh or srun for every program would cost more than short programs take, and the batch system a step for each. So there is
+one runner (`runner.py`) on each node, started when first needed; under Slurm one srun starts all of them. They are not the
+manager's: a manager may be killed, and its programs go on under the next one. `wire.py` says what goes to and fro.
+
+A client connects to the socket LISTENING: the manager for the agent of a node, a supervisor's stand-in
+(`supervisor.py`) for a program, or what takes the place of ssh for mpirun (`rsh_agent.py`). The end of its connection
+kills the program, or is the end of the agent's input. The end of the connection without an answer means that the
+node was lost.
+
+It ends when nobody can send an order any more, since nobody has the pipe ALIVE open for writing, and no program runs.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+if not __package__:
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import wire
+else:
+    from vrm.live.relay import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+UNREACHED = "cannot be reached"
+"""Begins the reason of what was not started since its node did not answer."""
+
+MOST_NOISE = 1 << 20
+"""Bytes in a row that may be no line of a runner, as login scripts print them."""
+
+PING_EVERY = 5.0
+"""Seconds from a runner's answer to the next question whether it is there."""
+
+SUSPENDED = 2.0
+"""Seconds by which a process that wakes too late counts as having been stopped."""
+
+CLOSE_SECONDS = 2.0
+"""Seconds that runners have to end by themselves."""
+
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals meant for the manager or its jobs."""
+
+KILLED = re.compile(r"error: (\S+): tasks? [\d,-]+: ")
+"""What srun says of a runner that has ended."""
+
+
+def refused(reason: str) -> bytes:
+    """How a program that was not started ended, as a runner would say it."""
+    return marshal.dumps((f"{UNREACHED}: {reason}", 0, 0.0, 0.0, 0), 2)
+
+
+class Client:
+    """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
+    whole), what waits for the node to answer, and what waits for the client to read it. `ending`: nothing more comes
+    from it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.kind = self.host = b""
+        self.number = 0
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self.unheard = bytearray()
+        self.ending = False
+
+
+class Link:
+    """A program, ssh or srun, with the runners of one node or of several at its other end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], hosts: list[bytes]) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self.process = process
+        self.hosts = hosts
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self.noise = 0
+        self.said = ""
+
+
+class NodeConnection:
+    """One node behind a link. `due`: when it counts as lost, or is to be asked whether it is not; `asked` tells which."""
+
+    def __init__(self, link: Link, due: float) -> None:
+        self.link = link
+        self.ready = False
+        self.due = due
+        self.asked = True
+        self.unread = bytearray()
+        self.clients: dict[int, Client] = {}
+
+
+class Relay:
+    """The loop; clients connect to `listening` as long as `alive` is open somewhere. `ways` are commands by the
+    node's name, `groups` those that reach several nodes at once, with these; `timeout` seconds to answer in."""
+
+    def __init__(self, listening: socket.socket, alive: int, ways: dict[bytes, Any],
+                 groups: list[tuple[list[bytes], list[str]]], timeout: float) -> None:
+        self.listening = listening
+        self.alive = alive
+        self.ways = ways
+        self.groups = groups
+        self.timeout = timeout
+        self.ping = min(PING_EVERY, timeout)
+        self.look_every = self.ping / 8
+        self.poll = select.epoll()
+        self.readers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
+        self.writers: dict[int, Any] = {}
+        self.nodes: dict[bytes, NodeConnection] = {}
+        self.links: set[Link] = set()
+        self.clients: set[Client] = set()
+        self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
+        self.open = True                # orders may still come
+        self.numbers = 0
+        self.listen(listening.fileno(), self.take_client)
+        self.listen(alive, self.end_orders)
+
+    def listen(self, descriptor: int, reader: object, *arguments: object) -> None:
+        """Call the reader when the file can be read."""
+        self.readers[descriptor] = reader, arguments
+        self.poll.register(descriptor, select.EPOLLIN)
+
+    def forget(self, descriptor: int) -> None:
+        """Listen to a file no more; it is about to be closed."""
+        self.writers.pop(descriptor, None)
+        if self.readers.pop(descriptor, None) is not None:
+            self.poll.unregister(descriptor)
+
+    def serve(self) -> None:
+        """Run until all is done."""
+        look = time.monotonic() + self.look_every
+        while self.open or self.clients:
+            ready = self.poll.poll(max(0.0, look - time.monotonic()) if self.nodes else None)
+            late = time.monotonic() - look
+            if late > SUSPENDED:  # this process was stopped, and perhaps the runners with it
+                for node in self.nodes.values():
+                    node.due += late
+            for descriptor, mask in ready:
+                for handlers, wanted in ((self.writers, select.EPOLLOUT), (self.readers, ~select.EPOLLOUT)):
+                    if mask & wanted and descriptor in handlers:
+                        handler, arguments = handlers[descriptor]
+                        handler(*arguments)
+            if time.monotonic() >= look or not self.nodes:
+                self.look_at_nodes()
+                look = time.monotonic() + self.look_every
+        self.close()
+
+    # Clients.
+
+    def end_orders(self) -> None:
+        """Nobody can connect any more."""
+        self.forget(self.alive)
+        self.forget(self.listening.fileno())
+        self.open = False
+
+    def take_client(self) -> None:
+        """A client has connected."""
+        try:
+            connection, _ = self.listening.accept()
+        except OSError:  # it has gone, or there are too many open files: the next turn tries again
+            return
+        if not wire.own(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        client = Client(connection)
+        self.clients.add(client)
+        self.listen(connection.fileno(), self.read_client, client)
+        self.writers[connection.fileno()] = self.deliver, (client,)
+
+    def read_client(self, client: Client) -> None:
+        """A part of an order, what follows it, or the end of a client."""
+        try:
+            data = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.end_client(client)
+            return
+        client.unread += data
+        if not client.number:
+            end = 4 + int.from_bytes(client.unread[:4], "little")
+            if len(client.unread) < max(5, end):
+                return
+            client.kind, (client.host, _, order) = bytes(client.unread[4:5]), bytes(client.unread[5:end]).partition(b"\0")
+            del client.unread[:end]
+            self.place(client, order)
+        if client.kind == wire.AGENT and client.unread:
+            self.pass_on(client, bytes(client.unread))
+        elif client.kind == wire.PROGRAM:
+            for number in client.unread:
+                self.pass_on(client, int(number))
+        client.unread.clear()
+
+    def end_client(self, client: Client) -> None:
+        """Nothing more comes from a client: its program is killed, its agent sees the end of its input."""
+        if client.number and not client.ending:
+            self.pass_on(client, signal.SIGKILL.value if client.kind == wire.PROGRAM else b"")
+        if client.kind == wire.AGENT and not client.ending:  # which may say something still
+            client.ending = True
+            self.poll.modify(client.connection.fileno(), 0)
+        else:
+            self.dismiss(client)
+
+    def place(self, client: Client, order: bytes) -> None:
+        """Send an order to its node."""
+        self.numbers += 1
+        client.number = self.numbers
+        try:
+            node = self.nodes.get(client.host) or self.connect(client.host)
+        except OSError as error:
+            self.lose_client(client, str(error.strerror))
+            return
+        node.clients[client.number] = client
+        self.send(client, node, order)
+
+    def pass_on(self, client: Client, what: int | bytes) -> None:
+        """Pass on a signal to the program of a client, where that still runs, or input to its agent."""
+        node = self.nodes.get(client.host)
+        if node is not None and client.number in node.clients:
+            self.send(client, node, marshal.dumps(what, wire.PORTABLE))
+
+    def send(self, client: Client, node: NodeConnection, content: bytes) -> None:
+        """Send an order or what follows it to the node, as soon as that has answered."""
+        unsent = node.link.unsent if node.ready else client.unsent
+        unsent += wire.frame(client.host, client.number, content)
+        if node.ready:
+            self.flush(node.link)
+
+    def deliver(self, client: Client) -> None:
+        """Give a client what it can take."""
+        try:
+            while client.unheard:
+                del client.unheard[:client.connection.send(client.unheard)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            client.unheard.clear()  # it has been killed, which is read as well
+        if client.connection.fileno() in self.readers:
+            read = 0 if client.ending else select.EPOLLIN
+            self.poll.modify(client.connection.fileno(), read | (select.EPOLLOUT if client.unheard else 0))
+
+    def dismiss(self, client: Client, answer: bytes = b"") -> None:
+        """End the connection to a client, after the answer."""
+        self.forget(client.connection.fileno())
+        try:
+            client.connection.settimeout(CLOSE_SECONDS)
+            client.connection.sendall(client.unheard + answer)
+        except OSError:
+            pass  # it has been killed
+        client.connection.close()
+        self.clients.discard(client)
+        node = self.nodes.get(client.host)
+        if node is not None:
+            node.clients.pop(client.number, None)
+
+    # Nodes.
+
+    def connect(self, host: bytes) -> NodeConnection:
+        """Start the connection to a node, and to those that are reached with it. Raises OSError."""
+        group = next((group for group in self.groups if host in group[0]), None)
+        if group is not None:
+            self.groups.remove(group)  # a node that is lost is reached alone
+        hosts, way = group or ([host], self.ways.get(host))
+        if way is None:
+            raise OSError(0, "not a node of this run")
+        try:
+            process = subprocess.Popen(way, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, start_new_session=True, cwd="/")
+        except OSError as error:
+            raise OSError(0, f"{way[0]} cannot be started: {error.strerror}") from None
+        link = Link(process, hosts)
+        self.links.add(link)
+        due = time.monotonic() + self.timeout
+        self.nodes.update((each, NodeConnection(link, due)) for each in hosts)
+        for pipe, reader in ((link.stdout, self.hear), (link.stderr, self.hear_errors)):
+            os.set_blocking(pipe.fileno(), False)
+            self.listen(pipe.fileno(), reader, link)
+        stdin = link.stdin.fileno()
+        os.set_blocking(stdin, False)
+        self.readers[stdin] = self.writers[stdin] = self.flush, (link,)
+        self.poll.register(stdin, 0)
+        return self.nodes[host]
+
+    def flush(self, link: Link) -> None:
+        """Write what the pipe takes."""
+        if link not in self.links:
+            return
+        stdin = link.stdin.fileno()
+        try:
+            while link.unsent:
+                del link.unsent[:os.write(stdin, link.unsent[:1 << 16])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.lose_link(link, "its connection was closed")
+            return
+        self.poll.modify(stdin, select.EPOLLOUT if link.unsent else 0)
+
+    def hear(self, link: Link) -> None:
+        """What runners, or before them login scripts, say."""
+        try:
+            data = os.read(link.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.hear_errors(link)
+            self.lose_link(link, link.said or "its agent ended and printed nothing")
+            return
+        link.unread += data
+        *lines, rest = bytes(link.unread).split(b"\n") if b"\n" in data else (bytes(link.unread),)
+        link.unread[:] = rest
+        for line in lines:
+            host, part = wire.part_of(line)
+            if host:
+                link.noise = 0
+                self.take(link, host, part)
+            else:
+                link.noise += len(line)
+                self.note(link, line)
+        if link.noise + len(link.unread) > MOST_NOISE:
+            self.note(link, bytes(link.unread[:300]))
+            self.lose_link(link, f"something other than an agent answers there: {link.said}")
+
+    def take(self, link: Link, host: bytes, part: bytes) -> None:
+        """A part of what the runner of a node says."""
+        node = self.nodes.get(host)
+        if node is None or node.link is not link:  # it was given up
+            return
+        if not node.ready:
+            node.ready = True
+            for client in node.clients.values():  # those that have been killed are not in it
+                link.unsent += client.unsent
+            self.flush(link)
+        node.asked, node.due = False, time.monotonic() + self.ping
+        node.unread += part
+        for number, content in wire.take_answers(node.unread):
+            if number in node.clients:
+                self.answer(node.clients[number], content)
+
+    def answer(self, client: Client, content: bytes) -> None:
+        """How the program of a client ended; or what its agent says, or its end."""
+        if client.kind == wire.PROGRAM:
+            self.dismiss(client, content)
+            return
+        said = marshal.loads(content)
+        if isinstance(said, bytes):
+            client.unheard += said
+            self.deliver(client)
+        else:
+            self.dismiss(client)
+
+    def note(self, link: Link, data: bytes) -> None:
+        """Keep the last line that is none of a runner."""
+        texts = [text.strip() for text in data.decode(errors="replace").splitlines()]
+        said = next((text for text in reversed(texts) if text), link.said)
+        link.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
+
+    def hear_errors(self, link: Link) -> None:
+        """Keep the last line that ssh, srun or a runner complained of; a runner of several may have ended."""
+        descriptor = link.stderr.fileno()
+        try:
+            data = os.read(descriptor, 1 << 16) if descriptor in self.readers else b""
+        except BlockingIOError:
+            return
+        if not data:
+            self.forget(descriptor)
+        self.note(link, data)
+        if len(link.hosts) > 1:
+            for host in KILLED.findall(data.decode(errors="replace")):
+                node = self.nodes.get(host.encode())
+                if node is not None and node.link is link:
+                    self.lose(host.encode(), "its agent was killed")
+
+    def look_at_nodes(self) -> None:
+        """Ask those of which nothing was heard, and give up those that do not answer."""
+        now = time.monotonic()
+        links = set()
+        for host, node in list(self.nodes.items()):
+            if now < node.due or self.nodes.get(host) is not node:
+                continue
+            if node.asked:
+                self.lose(host, f"no answer{' to a ping' * node.ready} within {self.timeout:g} s"
+                          + (f"; it said: {node.link.said}" if node.link.said and not node.ready else ""))
+            else:
+                node.asked, node.due = True, now + self.timeout
+                links.add(node.link)
+        for link in links & self.links:
+            link.unsent += wire.frame(wire.EVERY, 0)
+            self.flush(link)
+        self.ended = [process for process in self.ended if process.poll() is None]
+
+    def lose_client(self, client: Client, reason: str, ready: bool = False) -> None:
+        """What a client wanted was not started, or is lost with its node if that was `ready`."""
+        if client.kind == wire.AGENT:
+            self.dismiss(client, b"\n" + reason.encode() + b"\n")
+        else:
+            self.dismiss(client, b"" if ready else refused(reason))
+
+    def lose(self, host: bytes, reason: str) -> None:
+        """A node is out of reach: what was to start there has not, what ran there is lost. One that was to be reached
+        with others is tried alone: the start of all may have failed for one of them."""
+        node = self.nodes.pop(host)
+        link = node.link
+        if node.clients and not node.ready and len(link.hosts) > 1:
+            try:
+                self.connect(host).clients = node.clients
+                node.clients = {}
+            except OSError as error:
+                reason = str(error.strerror)
+        for client in list(node.clients.values()):
+            self.lose_client(client, reason, node.ready)
+        if link in self.links:
+            if any(other.link is link for other in self.nodes.values()):
+                link.unsent += wire.frame(host, 0, b"end")  # should it hear that still
+                self.flush(link)
+            else:
+                self.disconnect(link)
+
+    def lose_link(self, link: Link, reason: str) -> None:
+        """All nodes behind a link are out of reach."""
+        self.disconnect(link)
+        for host in link.hosts:
+            node = self.nodes.get(host)
+            if node is not None and node.link is link:
+                self.lose(host, reason)
+
+    def disconnect(self, link: Link) -> None:
+        """Close a link and kill its ssh or srun, which leads a group of its own."""
+        self.links.discard(link)
+        for pipe in (link.stdin, link.stdout, link.stderr):
+            if not pipe.closed:
+                self.forget(pipe.fileno())
+                pipe.close()
+        if link.process.poll() is None:
+            os.killpg(link.process.pid, signal.SIGKILL)
+            self.ended.append(link.process)
+
+    def close(self) -> None:
+        """End all runners by the end of their input, and by force those that do not end."""
+        for link in self.links:
+            self.forget(link.stdin.fileno())
+            link.stdin.close()
+        end = time.monotonic() + CLOSE_SECONDS
+        for link in list(self.links):
+            try:
+                link.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+            self.disconnect(link)
+        for process in self.ended:
+            try:
+                process.wait(CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue  # it hangs in the kernel, and has its SIGKILL
+
+
+def main(arguments: list[str]) -> None:
+    """Run the relay; what `Relay` takes comes through standard input."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file for each program
+    setup = marshal.loads(sys.stdin.buffer.read())
+    listening, alive = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    listening.set_inheritable(False)
+    listening.setblocking(False)
+    os.set_inheritable(alive, False)
+    Relay(listening, alive, *setup).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,300 @@
+"""What vrm runs on each other node, at the far end of an ssh or srun: starts programs there for the relay (`relay.py`)
+and says how they end, and is vrm's agent (`vrm.live.nodes.agent`) for the manager. It runs alone (`python -I -S
+runner.py NODE`, or `$VARIABLE` that has the node's name). The standard library only, Python 3.6 or newer.
+
+A program's order are the arguments of `starting.start_job`; the answer to it is why the program could not
+be started (or None), its status as `wait` has it, its CPU seconds (user, system) and its memory in
+bytes, of a script with its steps. When the relay is gone nobody can learn that any more: the programs
+are killed. An agent's order are the arguments of `agent.serve`: it is a process of its own, forked from this one, with
+pipes for its input and output.
+"""
+
+import marshal
+import os
+import select
+import sys
+import time
+
+# The C module itself: `signal` imports enum.
+import _signal as signal
+
+if __name__ == "__main__":
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "nodes")]
+    import agent
+    import serving
+    import starting
+    import wire
+else:
+    from vrm.live.nodes import agent
+    from vrm.live.relay import serving, starting, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+SILENCE = 120.0
+"""Seconds after which a runner without programs ends, if it hears nothing."""
+
+AGENT_ENDS = 2.0
+"""Seconds that an agent has to end after the end of its input."""
+
+NODES_OWN = (b"HOSTNAME", b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SLURMD_NODENAME",
+             b"SLURM_NODEID", b"XDG_RUNTIME_DIR")
+"""Variables that are not taken from the manager: they tell of a node or a login."""
+
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals meant for the manager or its jobs."""
+
+ENDING = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+"""Signals that end a program before it has begun."""
+
+
+class RunningProgram:
+    """One that runs: the number of its order, the server of its steps, and when that is to start (0: it has)."""
+
+    def __init__(self, number: int, env: "Dict[bytes, bytes]") -> None:
+        self.number = number
+        self.server = serving.ScriptServer(env)
+        self.due = time.monotonic() + serving.AFTER if self.server.folder else 0.0
+
+
+class RunningAgent:
+    """The agent of one manager: the number of its order, its process, the pipes to and from it, what waits to be
+    written, and when it is to be killed (0: not yet)."""
+
+    def __init__(self, number: int, pid: int, pipes: "Tuple[int, int]") -> None:
+        self.number = number
+        self.pid = pid
+        self.input, self.output = pipes
+        self.unsent = bytearray()
+        self.ending = False
+        self.due = 0.0
+
+
+class Runner:
+    """The loop; frames for the node `name` come from `inbox`, and lines go to `outbox`."""
+
+    def __init__(self, name: bytes, inbox: int, outbox: int, wake: int) -> None:
+        self.name = name
+        self.inbox = inbox
+        self.outbox = outbox
+        self.wake = wake
+        self.running: "Dict[int, Any]" = {}  # programs by their process numbers
+        self.waiting: "Dict[int, Any]" = {}  # by their numbers, orders that wait for a directory: until when, and for which
+        self.agents: "Dict[int, RunningAgent]" = {}  # by their output
+        self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
+        self.poll = select.poll()
+
+    def serve(self) -> None:
+        """Run until the relay is gone."""
+        self.poll.register(self.inbox, select.POLLIN)
+        self.poll.register(self.wake, select.POLLIN)
+        unread = bytearray()
+        heard = time.monotonic()
+        while True:
+            ready = dict(self.poll.poll(1000 * max(0.0, self.next_due() - time.monotonic())))
+            self.serve_steps()
+            self.look()
+            self.serve_agents(ready)
+            if self.wake in ready:
+                os.read(self.wake, 4096)
+                self.reap()
+            if self.inbox in ready:
+                data = os.read(self.inbox, 1 << 16)
+                if not data:
+                    break
+                heard = time.monotonic()
+                unread += data
+                ours = [frame[1:] for frame in wire.take_frames(unread) if frame[0] in (self.name, wire.EVERY)]
+                if any(self.take(number, content) for number, content in ours):
+                    break
+            elif not self.running and time.monotonic() >= heard + SILENCE:
+                break
+        for pid in self.running:
+            self.kill(pid, signal.SIGKILL)
+
+    def next_due(self) -> float:
+        """When there is something to do, if nothing comes before."""
+        times: "List[float]" = [each.due for each in self.running.values() if each.due]
+        times += [each.due for each in self.agents.values() if each.due]
+        return min([*times, time.monotonic() + (starting.LOOK_EVERY if self.waiting else SILENCE)])
+
+    def serve_steps(self) -> None:
+        """Start the servers that are due."""
+        for program in self.running.values():
+            if program.due and time.monotonic() >= program.due:
+                program.due = 0.0
+                program.server.start()
+
+    def look(self) -> None:
+        """Start what has waited for a directory that is there now, or has waited for long enough."""
+        for number, (due, folder, order) in list(self.waiting.items()):
+            if os.path.isdir(folder) or time.monotonic() >= due:
+                del self.waiting[number]
+                *before, _, make = order
+                self.start(number, (*before, 0.0, make))
+
+    def take(self, number: int, content: bytes) -> bool:
+        """An order, a signal, input for an agent, or the question whether this process is there; True if it is to end."""
+        if not number:
+            self.say(number)
+            return bool(content)
+        what = marshal.loads(content)
+        if isinstance(what, int):
+            for pid, program in self.running.items():
+                if program.number == number:
+                    self.kill(pid, what)
+            if number in self.waiting and what in ENDING:
+                del self.waiting[number]
+                self.say(number, (None, what, 0.0, 0.0, 0))
+        elif isinstance(what, bytes):
+            for each in self.agents.values():
+                if each.number == number:
+                    each.unsent += what
+                    each.ending = not what
+                    self.write_agent(each)
+        elif what[0] == wire.AGENT:
+            self.start_agent(number, what[1])
+        else:
+            self.start(number, what[1])
+        return False
+
+    # Programs.
+
+    def start(self, number: int, order: "Tuple[Any, ...]") -> None:
+        """Start a program, or wait for its directory."""
+        argv, env, *rest = order
+        env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
+        try:
+            self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
+        except starting.Absent as absent:
+            self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, order
+        except starting.StartError as error:
+            self.say(number, (str(error), 0, 0.0, 0.0, 0))
+
+    @staticmethod
+    def kill(pid: int, number: int) -> None:
+        """Signal a program with all of its process group; it has not been waited for."""
+        try:
+            os.killpg(pid, number)
+        except OSError:
+            pass  # its group is gone, or another user's
+
+    def reap(self) -> None:
+        """Tell of programs that have ended."""
+        while True:
+            try:
+                pid, raw, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            program = self.running.pop(pid, None)
+            if program is not None:
+                self.say(program.number, (None, raw, *program.server.end(usage)))
+                continue
+            for each in self.running.values():
+                each.server.ended(pid, usage)
+
+    # The agent.
+
+    def start_agent(self, number: int, order: "Tuple[Any, ...]") -> None:
+        """Fork an agent."""
+        theirs, ours = os.pipe(), os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for descriptor, target in ((theirs[0], 0), (ours[1], 1), (ours[1], 2)):
+                    os.dup2(descriptor, target)
+                os.closerange(3, 1 << 16)
+                agent.serve(*order)
+            except BaseException as error:
+                os.write(2, "{}\n".format(error).encode())
+            finally:
+                os._exit(0)
+        os.close(theirs[0])
+        os.close(ours[1])
+        os.set_blocking(theirs[1], False)
+        self.agents[ours[0]] = RunningAgent(number, pid, (theirs[1], ours[0]))
+        self.poll.register(ours[0], select.POLLIN)
+
+    def serve_agents(self, ready: "Dict[int, int]") -> None:
+        """Pass on what agents say, and write what they could not take before; kill what does not end."""
+        for each in list(self.agents.values()):
+            if each.input in ready:
+                self.write_agent(each)
+            if each.due and time.monotonic() >= each.due:
+                each.due = 0.0
+                os.kill(each.pid, signal.SIGKILL)
+            if each.output in ready:
+                data = os.read(each.output, 1 << 16)
+                self.say(each.number, data or (None, 0, 0.0, 0.0, 0))
+                if not data:
+                    self.end_agent(each)
+
+    def write_agent(self, agent: RunningAgent) -> None:
+        """Write what an agent can take; after the last of it its input ends."""
+        if agent.input < 0:
+            return
+        try:
+            while agent.unsent:
+                del agent.unsent[:os.write(agent.input, agent.unsent)]
+        except BlockingIOError:
+            self.poll.register(agent.input, select.POLLOUT)
+            return
+        except OSError:
+            agent.unsent.clear()  # it has ended
+            agent.ending = True
+        self.unregister(agent.input)
+        if agent.ending:
+            os.close(agent.input)
+            agent.input, agent.due = -1, time.monotonic() + AGENT_ENDS
+
+    def end_agent(self, agent: RunningAgent) -> None:
+        """An agent has ended."""
+        del self.agents[agent.output]
+        for descriptor in (agent.input, agent.output):
+            if descriptor >= 0:
+                self.unregister(descriptor)
+                os.close(descriptor)
+
+    def unregister(self, descriptor: int) -> None:
+        """Listen to a file no more, if that was so."""
+        try:
+            self.poll.unregister(descriptor)
+        except KeyError:
+            pass
+
+    def say(self, number: int, answer: "Any" = ()) -> None:
+        """Answer the relay."""
+        data = wire.lines(self.name, number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
+        while data:
+            data = data[os.write(self.outbox, data):]
+
+
+def main(name: str) -> None:
+    """Run the runner on standard input and output, which the programs do not get."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    inbox, outbox = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    wake, woken = os.pipe()
+    for end in (wake, woken):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(woken)
+    runner = Runner(os.fsencode(os.environ.get(name[1:], "") if name.startswith("$") else name), inbox, outbox, wake)
+    try:
+        runner.say(0)
+        runner.serve()
+    except BrokenPipeError:
+        pass  # the relay has gone
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
