@@ -66,10 +66,13 @@ class RelayProcess:
     def connect_agent(self, host: str, silence: float, wish: str, devices: str) -> socket.socket:
         """A connection to a new agent on a node, which is its input and output; the relay is started if it was not.
         The other arguments are those of `agent.serve`. Raises OSError."""
-        if self._process is None:
-            self.start()
+        self.started()
         return socket.socket(fileno=wire.connect(self.address.encode(), wire.AGENT, os.fsencode(host),
                                                  (silence, wish, devices)).detach())
+
+    def started(self) -> int:
+        """Start the relay, if it was not; gives `life`. Raises OSError."""
+        return self.start() if self._process is None else self.life
 
     def start(self) -> int:
         """Start the relay, or another one instead of one that has ended; gives `life`.

@@ -18,7 +18,7 @@ import sys
 import time
 from dataclasses import dataclass
 from typing import Any
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
@@ -170,7 +170,7 @@ class Spawner:
             self._files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(self._files, min(hard, FILES)), hard))
             if self._relay is not None:
-                self._start_relay()
+                self._watch_relay(self._relay.started)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
@@ -196,11 +196,11 @@ class Spawner:
         """The command line of the spawner."""
         return [sys.executable, "-I", "-S", run_supervisors.__file__]
 
-    def _start_relay(self) -> None:
+    def _watch_relay(self, start: Callable[[], int]) -> None:
         """Start the relay, or another one instead of one that has ended."""
-        assert self._poll is not None and self._relay is not None
+        assert self._poll is not None
         try:
-            self._poll.register(self._relay.start(), select.EPOLLIN)
+            self._poll.register(start(), select.EPOLLIN)
         except OSError as error:
             raise SpawnerError(f"cannot start {sys.executable}: {error.strerror}") from error
 
@@ -347,7 +347,7 @@ class Spawner:
                 if mask & ~select.EPOLLOUT:
                     self._hear(told, each)
             elif self._relay is not None and descriptor == self._relay.life:
-                self._start_relay()
+                self._watch_relay(self._relay.start)
             elif self._control is not None and descriptor == self._control.fileno():
                 lost = not self._welcome(told)
         if lost:
