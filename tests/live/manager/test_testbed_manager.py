@@ -294,6 +294,40 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
     assert made["shared"] == 1 and made["each"] >= 1 + 4, made  # one for all nodes, and one for each job
 
 
+VICTIMS = {"relay": "/relay.py ", "runner": "/runner.py ", "srun": "srun --overlap -N", "agent of mpirun": "/rsh_agent.py ",
+           "daemon of mpirun": "orted"}
+"""The processes of a job on two nodes, by what is in their command lines."""
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.slow
+def test_a_killed_process_of_vrm_costs_a_job_one_try_at_most(cluster: Cluster, victim: str) -> None:
+    """Where it is vrm's connection to a node that ends, the job runs again; where it is mpirun's own, it has failed."""
+    cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 5})
+    cluster.queue(cluster.line("bt.S.x", 16, 60, "a", "go"), cluster.line("cg.S.x", 8, 60, "b", "go"))
+    with cluster.testbed.allocation(3, "--exclusive") as batch:
+        process = cluster.start(batch)
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 24, "all ranks have started")
+        began = cluster.state()["jobs"][0]["start"]
+        node = batch.nodes[1] if victim in ("runner", "daemon of mpirun") else batch.host
+        pids = [pid for pid, line in cluster.testbed.pids(node).items()
+                if VICTIMS[victim] in line and not line.startswith(("/bin/sh", "sh"))
+                and (victim != "agent of mpirun" or f" {batch.nodes[1]} " in line)]
+        assert pids
+        cluster.testbed.exec(node, ["kill", "-9", *pids])  # an agent may have gone with its runner
+        again = victim not in ("agent of mpirun", "daemon of mpirun")
+        if again:
+            wait_until(lambda: any(job["id"] == 0 and job.get("start", began) > began for job in cluster.state()["jobs"]),
+                       "the job runs again")
+        else:
+            wait_until(lambda: 0 in cluster.rows(), "the job has ended")
+        (cluster.marks / "go").touch()
+        said = cluster.finish(process)
+    rows = cluster.rows()
+    assert {job: row.status for job, row in rows.items()} == {0: "completed" if again else "failed", 1: "completed"}, said
+    assert not cluster.left()
+
+
 STAYS = f"""#!/bin/sh
 trap '' TERM INT HUP
 [ "$1" ] || while :; do sleep 0.1; done

@@ -25,8 +25,9 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 LAUNCHERS = Registry("launcher", "vrm.launchers")
 
-_DISCONNECTED = re.compile(r"^vrm: the connection to (\S+) was lost\n\Z", re.MULTILINE)
-"""The last words of the supervisor of a job on another node (`vrm.live.spawn.supervisor`)."""
+_DISCONNECTED = re.compile(r"^vrm: the connection to (\S+) was lost$", re.MULTILINE)
+"""What the supervisor of a job on another node says (`vrm.live.spawn.supervisor`), and what starts the daemons of an
+mpirun (`vrm.live.relay.rsh_agent`)."""
 
 
 class LaunchError(Exception):
@@ -134,10 +135,8 @@ class Launcher:
         return code
 
     def lost_nodes(self, errors: PathLike, output: PathLike | None = None) -> tuple[str, ...]:
-        """The nodes that a job has lost: its supervisor says so at the end of the file of errors, where the
-        connection to the job's node was lost. A launcher's program may say it, too."""
-        match = _DISCONNECTED.search(tail(errors, 512))
-        return (match[1],) if match else ()
+        """The nodes that a job has lost by what the launcher's program says."""
+        return ()
 
     def failed_start(self, code: int, errors: PathLike, output: PathLike) -> str:
         """Why the launcher's program ended with `code` before it started a rank, by its own files, and may be
@@ -147,6 +146,11 @@ class Launcher:
     def own_words(self, line: str) -> str:
         """A line of a job's output without what the launcher's program adds to it."""
         return line
+
+
+def disconnected(errors: PathLike) -> tuple[str, ...]:
+    """The nodes to which vrm's own connection was lost while the job with this file of errors ran there."""
+    return tuple(dict.fromkeys(_DISCONNECTED.findall(tail(errors))))
 
 
 def _complete(launcher: Any) -> Launcher:

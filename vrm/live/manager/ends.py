@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from collections.abc import Iterable, Sequence
 
+from vrm.live.launch.base import disconnected
 from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import POLL, JobEnded, Part
@@ -133,13 +134,22 @@ class Ends(Part):
     def judged(self, running: Running, status: ExitStatus) -> tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node, and may end before it starts a rank."""
         if not running.intent:
-            lost = self.lost_nodes(running)
-            if lost:
+            cut = self._cut(running, status)
+            lost = () if cut else self.lost_nodes(running)
+            if cut:
+                running.intent, running.why = "node", f"the connection to {', '.join(cut)} was lost"
+            elif lost:
                 return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
             why = self._failed_start(running, status)
             if why:
                 running.intent, running.why = "unstarted", why
         return verdict(running.intent, status, running.why, running.told)
+
+    def _cut(self, running: Running, status: ExitStatus) -> tuple[str, ...]:
+        """The nodes of a job that failed as vrm's own connection to them was lost."""
+        if status.ok or not self.beyond(running):
+            return ()
+        return disconnected(self.live.run_directory.errors(running.job.app, running.job.id))
 
     def lost_nodes(self, running: Running) -> tuple[str, ...]:
         """The nodes that a job has lost, by what was written to its files."""
