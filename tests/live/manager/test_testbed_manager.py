@@ -25,6 +25,7 @@ from testbed import LOGIN, Batch, Testbed
 from vrm.live.launch.hydra import find_mpiexec
 from vrm.live.launch.openmpi import find_mpirun, strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.live.relay.boot import MARK
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.places import parse_cores
 
@@ -294,7 +295,7 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
     assert made["shared"] == 1 and made["each"] >= 1 + 4, made  # one for all nodes, and one for each job
 
 
-VICTIMS = {"relay": "/relay.py ", "runner": "/runner.py ", "srun": "srun --overlap -N", "agent of mpirun": "/rsh_agent.py ",
+VICTIMS = {"relay": "/relay.py ", "runner": MARK[:-1], "srun": "srun --overlap -N", "agent of mpirun": "/rsh_agent.py ",
            "daemon of mpirun": "orted"}
 """The processes of a job on two nodes, by what is in their command lines."""
 
@@ -311,8 +312,8 @@ def test_a_killed_process_of_vrm_costs_a_job_one_try_at_most(cluster: Cluster, v
         began = cluster.state()["jobs"][0]["start"]
         node = batch.nodes[1] if victim in ("runner", "daemon of mpirun") else batch.host
         pids = [pid for pid, line in cluster.testbed.pids(node).items()
-                if VICTIMS[victim] in line and not line.startswith(("/bin/sh", "sh"))
-                and (victim != "agent of mpirun" or f" {batch.nodes[1]} " in line)]
+                if (VICTIMS[victim] in line and not line.startswith(("/bin/sh", "sh", "srun"))) or (victim == "srun" and line.startswith(VICTIMS[victim])
+                and (victim != "agent of mpirun" or f" {batch.nodes[1]} " in line))]
         assert pids
         cluster.testbed.exec(node, ["kill", "-9", *pids])  # an agent may have gone with its runner
         again = victim not in ("agent of mpirun", "daemon of mpirun")

@@ -28,13 +28,13 @@ from conftest import LIMIT, descendants, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.launch.srun import Srun
-from vrm.live.nodes import agent, proc
+from vrm.live.nodes import agent, connecting, proc
 from vrm.live.nodes.agents import Agents, probe
 from vrm.live.nodes.connecting import command_line, group_line, is_local
 from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept, Usage
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
-from vrm.live.relay import runner, serving, starting, wire
+from vrm.live.relay.boot import MARK, MODULES, boot
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 from vrm.system.ways import SSH, WAYS, choose
@@ -136,19 +136,19 @@ def nodes(tmp_path: Path) -> Iterator[StandIn]:
     yield stand_in
     for agents in stand_in.agents:
         agents.close()
-    left = [child for word in (str(tmp_path), "agent.py", "runner.py", "relay.py") for child in descendants(os.getpid(), word)]
+    left = [child for word in (str(tmp_path), "agent.py", MARK[:-1], "relay.py") for child in descendants(os.getpid(), word)]
     assert not left, f"processes were left: {left}"
 
 
 # -------------------------------------------------------------------------- the way to a node
 
 AGENT = os.path.abspath(agent.__file__)
-RUNNER = os.path.abspath(runner.__file__)
 
 
 def test_the_command_of_each_way() -> None:
-    words = ("/bin/sh", "-c", 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"',
-             "sh", sys.executable, RUNNER, "n0")
+    words = ("/bin/sh", "-c", 'p=/usr/bin/python3; [ -x "$p" ] || p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"',
+             "sh", sys.executable, "-c", boot(), "n0", sys.executable, boot())
+    assert os.path.dirname(agent.__file__) not in str(words), "no file of vrm is read on the node"
     assert command_line("n0", "srun", 9.6) == (
         "srun", "--overlap", "-N1", "-n1", "-w", "n0", "--cpu-bind=none", "--mem=0",
         "--mpi=none", "--export=ALL", "--quiet", "--gres=none", *words)
@@ -159,8 +159,8 @@ def test_the_command_of_each_way() -> None:
     assert group_line(["n0", "n1", "m7"], "ssh", 9.6) == ()
     assert group_line(["n0", "n1", "m7"], "srun", 9.6, gpus=2) == (
         "srun", "--overlap", "-N3", "-n3", "-w", "n[0-1],m7", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill",
-        "--wait=0", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL", "--quiet", "--gpus=6", *words[:-1],
-        "$SLURMD_NODENAME")
+        "--wait=0", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL", "--quiet", "--gpus=6", *words[:-3],
+        "$SLURMD_NODENAME", *words[-2:])
 
 
 def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
@@ -172,6 +172,7 @@ def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
     nodes.does("n1", f"PATH={python3.parent}:$PATH")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/such place's/python")
+        patch.setattr(connecting, "_START", connecting._START.replace("/usr/bin/python3", "/no/such/python3"))
         loop = nodes.make("n1")
     loop.start()
     assert (tmp_path / "replaced").exists()
@@ -471,8 +472,9 @@ def test_trying_again_and_again_leaks_nothing(nodes: StandIn) -> None:
     assert isinstance(loop.seen.pop(), NodeLost) and loop.seen == []
 
 
-def test_the_agent_is_python_3_6() -> None:
-    ast.parse(Path(AGENT).read_text(), feature_version=(3, 6))
+@pytest.mark.parametrize("module", MODULES)
+def test_what_runs_on_nodes_is_python_3_6(module: str) -> None:
+    ast.parse((Path(AGENT).parent.parent / f"{module}.py").read_text(), feature_version=(3, 6))
 
 
 # ------------------------------------------------------------------------------ ranks and sweep

@@ -22,6 +22,7 @@ from conftest import LIMIT, wait_until
 from testbed import Testbed, missing
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import read_topology
+from vrm.live.relay.boot import MARK
 from vrm.model import RankSlot
 
 RUN = f"r1.{os.getpid()}"
@@ -137,7 +138,7 @@ def agents_on(testbed: Testbed, nodes: Sequence[str] | None = None) -> list[str]
 
 def runners_on(testbed: Testbed, node: str) -> list[int]:
     """The runner of a node, and the agent that it has forked."""
-    return [pid for pid, line in testbed.pids(node).items() if "/runner.py" in line and not line.startswith(("srun", "/bin/sh", "ssh"))]
+    return [pid for pid, line in testbed.pids(node).items() if MARK[:-1] in line and line.split()[0].endswith("/python3")]
 
 
 def test_all_nodes_answer_over_ssh(testbed: Testbed, driver: Callable[..., Driver]) -> None:

@@ -10,7 +10,6 @@ import os
 import select
 import shlex
 import signal
-import sys
 from pathlib import Path
 from collections.abc import Iterator, Sequence
 
@@ -19,13 +18,16 @@ import pytest
 from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
-from vrm.live.relay import runner, wire
+from vrm.live.nodes.connecting import command_line
+from vrm.live.relay import wire
+from vrm.live.relay.boot import MARK
+from vrm.live.relay.boot import program as modules
 from vrm.live.relay.process import RelayProcess
 from vrm.live.spawn.records import read_status
 from vrm.live.spawn.messages import Ended, LaunchFailed, Started
 from vrm.live.spawn.spawner import Spawner
 
-RUNNER = [sys.executable, "-I", "-S", runner.__file__, "n5"]
+RUNNER = ["/bin/sh", "-c", "exec " + command_line("n5", "ssh", 5.0, ("ssh",))[-1]]
 
 
 class Nodes(Desk):
@@ -63,7 +65,8 @@ class Nodes(Desk):
         """The process of the relay or of a runner."""
         def found() -> int:
             return next((child.pid for child in psutil.Process().children(recursive=True)
-                         if any(word.endswith(f"/{name}.py") for word in words(child))), 0)
+                         if any(word.endswith(f"/{name}.py") or (name == "runner" and word.startswith(f'exec("{MARK[:-1]}'))
+                                for word in words(child)[1:5])), 0)
         return int(wait_until(found, f"there is a {name}"))
 
 
@@ -319,13 +322,13 @@ def test_a_runner_without_its_relay_ends_its_programs(place: Path) -> None:
     try:
         order = ([os.fsencode(word) for word in (*PYTHON, BLOCK)], {}, b"/", b"/dev/null",
                  b"/dev/null", None, ())
-        os.write(ours, wire.frame(b"n5", 3, marshal.dumps((wire.PROGRAM, order), wire.PORTABLE)) + wire.frame(b"n5", 0))
+        os.write(ours, modules() + wire.frame(b"n5", 3, marshal.dumps((wire.PROGRAM, order), wire.PORTABLE)) + wire.frame(b"n5", 0))
         heard = bytearray()
 
         def answered() -> bool:
             if select.select([theirs], [], [], 0.05)[0]:
                 heard.extend(os.read(theirs, 4096))
-            return heard.count(wire.lines(b"n5", 0)) == 2  # the first one says that it is there
+            return heard.count(wire.lines(b"n5", 0)) == 2  # the first one says that it has begun
         wait_until(answered, "the runner has taken the order")
         program, = [child for child, state in children(pid) if state != "Z"]
         os.close(ours)

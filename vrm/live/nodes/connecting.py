@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from vrm.live.relay import runner
+from vrm.live.relay.boot import boot
 from vrm.model.hosts import fold_hosts
 from vrm.system.hosts import host_name
 from vrm.system.ways import WAYS
@@ -15,9 +15,9 @@ from vrm.system.ways import WAYS
 SILENCE = 120
 """Seconds after which an agent that hears nothing ends."""
 
-# The same file with the same Python, since nodes share the file system; where this Python is
-# not to be found, with the one that is there.
-_START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
+# With the node's own Python, so that not all nodes open this one's files at the same moment; where there is none, with
+# this one, or another that is found.
+_START = 'p=/usr/bin/python3; [ -x "$p" ] || p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
 
 # Before that, the session which ssh has made is added to the batch job around.
 _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
@@ -52,7 +52,8 @@ def group_line(hosts: Sequence[str], reach: str, timeout: float, gpus: int = 0) 
 
 def _start(name: str) -> tuple[str, ...]:
     """The words that start a runner, which goes by this name."""
-    return ("/bin/sh", "-c", _START, "sh", sys.executable or "python3", os.path.abspath(runner.__file__), name)
+    own, text = sys.executable or "python3", boot()
+    return ("/bin/sh", "-c", _START, "sh", own, "-c", text, name, own, text)
 
 
 def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0

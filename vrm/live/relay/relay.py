@@ -28,9 +28,10 @@ import time
 
 if not __package__:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import boot
     import wire
 else:
-    from vrm.live.relay import wire
+    from vrm.live.relay import boot, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Link:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self.unread = bytearray()
         self.unsent = bytearray()
+        self.sent = False  # the program, to all runners at once
         self.noise = 0
         self.said = ""
 
@@ -124,6 +126,7 @@ class Relay:
         self.links: set[Link] = set()
         self.clients: set[Client] = set()
         self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
+        self.program = b""
         self.open = True                # orders may still come
         self.numbers = 0
         self.listen(listening.fileno(), self.take_client)
@@ -342,6 +345,12 @@ class Relay:
         """A part of what the runner of a node says."""
         node = self.nodes.get(host)
         if node is None or node.link is not link:  # it was given up
+            return
+        if not part:
+            if not link.sent:
+                link.sent = True
+                link.unsent[:0] = self.program = self.program or boot.program()
+                self.flush(link)
             return
         if not node.ready:
             node.ready = True

@@ -1,6 +1,6 @@
 """What vrm runs on each other node, at the far end of an ssh or srun: starts programs there for the relay (`relay.py`)
-and says how they end, and is vrm's agent (`vrm.live.nodes.agent`) for the manager. It runs alone (`python -I -S
-runner.py NODE`, or `$VARIABLE` that has the node's name). The standard library only, Python 3.6 or newer.
+and says how they end, and is vrm's agent (`vrm.live.nodes.agent`) for the manager. The relay sends it there as text (`boot.py`), so that no
+file of vrm is read on the node. The standard library only, Python 3.6 or newer.
 
 A program's order are the arguments of `starting.start_job`; the answer to it is why the program could not
 be started (or None), its status as `wait` has it, its CPU seconds (user, system) and its memory in
@@ -12,15 +12,12 @@ pipes for its input and output.
 import marshal
 import os
 import select
-import sys
 import time
 
 # The C module itself: `signal` imports enum.
 import _signal as signal
 
-if __name__ == "__main__":
-    _HERE = os.path.dirname(os.path.abspath(__file__))
-    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "nodes")]
+if not __package__:
     import agent
     import serving
     import starting
@@ -276,7 +273,7 @@ class Runner:
 
 
 def main(name: str) -> None:
-    """Run the runner on standard input and output, which the programs do not get."""
+    """Run the runner of the node of this name on standard input and output, which the programs do not get."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     inbox, outbox = os.dup(0), os.dup(1)
@@ -288,13 +285,10 @@ def main(name: str) -> None:
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(woken)
-    runner = Runner(os.fsencode(os.environ.get(name[1:], "") if name.startswith("$") else name), inbox, outbox, wake)
+    runner = Runner(os.fsencode(name), inbox, outbox, wake)
     try:
         runner.say(0)
         runner.serve()
     except BrokenPipeError:
         pass  # the relay has gone
 
-
-if __name__ == "__main__":
-    main(sys.argv[1])
