@@ -295,9 +295,10 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
     assert made["shared"] == 1 and made["each"] >= 1 + 4, made  # one for all nodes, and one for each job
 
 
-VICTIMS = {"relay": "/relay.py ", "runner": MARK[:-1], "srun": "srun --overlap -N", "agent of mpirun": "/rsh_agent.py ",
-           "daemon of mpirun": "orted"}
-"""The processes of a job on two nodes, by what is in their command lines."""
+PYTHON = r"\S*python[\d.]* .*"
+VICTIMS = {"relay": PYTHON + r"/relay\.py ", "runner": PYTHON + re.escape(MARK[:-1]), "srun": "srun --overlap -N",
+           "agent of mpirun": PYTHON + r"/rsh_agent\.py .*n1 ", "daemon of mpirun": r"(\S*/)?orted "}
+"""The processes of a job on two nodes, by their command lines."""
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -306,14 +307,12 @@ def test_a_killed_process_of_vrm_costs_a_job_one_try_at_most(cluster: Cluster, v
     """Where it is vrm's connection to a node that ends, the job runs again; where it is mpirun's own, it has failed."""
     cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 5})
     cluster.queue(cluster.line("bt.S.x", 16, 60, "a", "go"), cluster.line("cg.S.x", 8, 60, "b", "go"))
-    with cluster.testbed.allocation(3, "--exclusive") as batch:
+    with cluster.testbed.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
         process = cluster.start(batch)
         wait_until(lambda: len(list(cluster.marks.iterdir())) == 24, "all ranks have started")
         began = cluster.state()["jobs"][0]["start"]
         node = batch.nodes[1] if victim in ("runner", "daemon of mpirun") else batch.host
-        pids = [pid for pid, line in cluster.testbed.pids(node).items()
-                if (VICTIMS[victim] in line and not line.startswith(("/bin/sh", "sh", "srun"))) or (victim == "srun" and line.startswith(VICTIMS[victim])
-                and (victim != "agent of mpirun" or f" {batch.nodes[1]} " in line))]
+        pids = [pid for pid, line in cluster.testbed.pids(node).items() if re.match(VICTIMS[victim], line)]
         assert pids
         cluster.testbed.exec(node, ["kill", "-9", *pids])  # an agent may have gone with its runner
         again = victim not in ("agent of mpirun", "daemon of mpirun")
@@ -603,7 +602,7 @@ def test_scancel_interrupts_and_the_next_batch_job_goes_on(cluster: Cluster) -> 
     cluster.config(Allocation={"Policy": "compact"}, Cores=1)
     cluster.queue(cluster.line("bt.S.x", 4, 60, "first", "go"),
                   cluster.line("cg.S.x", 2, 60, "second", "go"))
-    with cluster.testbed.allocation(3, "--exclusive") as batch:
+    with cluster.testbed.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
         process = cluster.start(batch)
         wait_until(lambda: len(list(cluster.marks.iterdir())) == 6, "all ranks have started")
         cluster.testbed.exec(batch.host, ["scancel", "--signal=KILL", batch.job], check=True)
