@@ -21,53 +21,16 @@ from vrm.ext.slurm.calls.answers import Answer, Joins, Needs, Refused, Reply, La
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.sbatch import JOB_OPTIONS, NO_HETEROGENEOUS, ask
+from vrm.ext.slurm.sbatch import NO_HETEROGENEOUS, ask
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.model import JobState
-from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS
+from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS, known
 
-STEP_OPTIONS = """
-. cpu-bind v
-. cpu_bind v cpu-bind
-. mem_bind v -
-. het-group v
-. jobid v
-. pack-group v
-. container-image v !
-. container-mounts v !
-. container-name v !
-. container-workdir v !
-. exact n
-. overlap n
-K kill-on-bad-exit m
-l label n
-. mpi v
-u unbuffered n
-W wait v -
-X disable-status n -
-E preserve-env n -
-T threads v -
-. slurmd-debug v -
-. epilog v -
-. prolog v -
-. task-epilog v -
-. task-prolog v -
-. bcast m !
-. multi-prog n
-. pty m
-r relative v !
-I immediate m -
-Z no-allocate n !
-. whole n -
-"""
-"""The options of srun beyond those of a job: srun itself reads them again in the job."""
+SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
+"""The options of srun, which reads those of a step again in the job."""
 
-SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n",
-               "[options] PROGRAM [ARGUMENTS]")
-SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n\n. bell n -\n"
-                 ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n",
-                 "[options] [[--] COMMAND [ARGUMENTS]]")
-MPIRUN = Options("mpirun", JOB_OPTIONS)
+SALLOC = Options("salloc", known("salloc"), "[options] [[--] COMMAND [ARGUMENTS]]")
+MPIRUN = Options("mpirun", "")
 
 PART = 1 << 20
 """Bytes of output that are passed on at a time."""

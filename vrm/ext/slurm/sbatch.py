@@ -14,124 +14,14 @@ from vrm.ext.slurm.forms import nodelists, times, words
 from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer, LaterAnswer
 from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.dependencies import dependencies
-from vrm.ext.slurm.forms.options import CommandOption, Options
+from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import Demand, demand
+from vrm.ext.steps.options import known
 from vrm.model import JobState
 from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
 
-JOB_OPTIONS = """
-a array v
-A account v
-. acctg-freq v -
-B extra-node-info v !
-. batch v !
-. bb v !
-. bbf v !
-b begin v
-c cpus-per-task v
-D chdir v
-d dependency v
-C constraint v
-. cluster-constraint v -
-M clusters v -
-. comment v
-. container v !
-. contiguous n -
-S core-spec v -
-. cores-per-socket v -
-. cpu-freq v -
-. cpus-per-gpu v
-. deadline v
-. delay-boot v -
-m distribution v -
-e error v
-x exclude v
-. exclusive m
-. export v
-. export-file v !
-. extra v -
-F nodefile v
-. get-user-env m -
-. gid v -
-. gpu-bind v -
-. gpu-freq v -
-G gpus v
-. gpus-per-node v
-. gpus-per-socket v !
-. gpus-per-task v
-. gres v
-. gres-flags v -
-H hold n
-. hint v -
-i input v
-J job-name v
-. kill-on-invalid-dep v
-L licenses v
-. mail-type v -
-. mail-user v -
-. mcs-label v -
-. mem v
-. mem-bind v -
-. mem-per-cpu v
-. mem-per-gpu v
-. mincpus v -
-. network v -
-. nice m
-k no-kill m -
-. no-requeue n requeue=no
-N nodes v
-w nodelist v
-n ntasks v
-. ntasks-per-core v -
-. ntasks-per-gpu v !
-. ntasks-per-node v
-. ntasks-per-socket v -
-. open-mode v
-o output v
-O overcommit n !
-s oversubscribe n -
-p partition v
-. power v -
-. prefer v -
-. priority v
-. profile v -
-. propagate m -
-q qos v -
-Q quiet n
-. reboot n !
-. requeue n requeue=yes
-. reservation v
-. signal v
-. sockets-per-node v -
-. spread-job n -
-. switches v -
-. thread-spec v -
-. threads-per-core v -
-t time v
-. time-min v -
-. tmp v -
-. tres-bind v -
-. tres-per-task v !
-. uid v -
-. use-min-nodes n -
-v verbose n -
-. wait-all-nodes v -
-. wckey v -
-. x11 m !
-"""
-"""The options of a job, for sbatch and for what else makes jobs."""
-
-OPTIONS = Options("sbatch", JOB_OPTIONS + """
-h help n
-. ignore-pbs n -
-. parsable n
-. test-only n
-. usage n help
-V version n
-W wait n
-. wrap v
-""", "[options] [SCRIPT [ARGUMENTS]]")
+OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")
 
 NO_HETEROGENEOUS = "vrm has no heterogeneous jobs: submit a job for each part, or one with the nodes of all"
 
@@ -462,4 +352,4 @@ def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-__all__ = ["JOB_OPTIONS", "OPTIONS", "CommandOption", "Until", "ask", "exported", "named", "sbatch", "signal_number"]
+__all__ = ["OPTIONS", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

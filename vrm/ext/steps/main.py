@@ -14,7 +14,7 @@ from vrm.ext.steps import jobfile
 from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (FLAGS, SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
+from vrm.ext.steps.options import (NONE, SRUN, SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
                                    pattern, refuse, wide)
 from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.ext.steps.tasks import Process, RunningStep, feed
@@ -90,7 +90,7 @@ def _of_environment(options: SrunOptions, env: os._Environ[str]) -> None:
                             ("input", "SLURM_STDINMODE"), ("chdir", "SLURM_WORKING_DIR"),
                             ("distribution", "SLURM_DISTRIBUTION"), ("overcommit", "SLURM_OVERCOMMIT")):
         value = env.get(variables)
-        if value is not None and name not in options and not (value == "0" and name in FLAGS):
+        if value is not None and name not in options and not (value == "0" and SRUN.names[name].takes == NONE):
             options.given[name] = value
 
 
