@@ -174,10 +174,7 @@ def walltime(text: str) -> float:
 
 def size(text: str) -> int:
     """`4gb`, `500mb`, `2048` or `1000kw` in bytes; ValueError."""
-    found = re.fullmatch(r"([0-9]{1,15})(?:([kmgtp]?)([bw]))?", text.lower())
-    if not found:
-        raise ValueError(text)
-    return int(found[1]) * quantities.scale(found[2] or "") * (8 if found[3] == "w" else 1)
+    return quantities.memory_bytes(text, quantities.PBS_MEMORY)
 
 
 MOST = 1_000_000

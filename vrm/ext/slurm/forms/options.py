@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
+from vrm.model.kinds import FieldError
 from vrm.ext.steps.options import IGNORED, MAYBE, NOT_HERE, VALUE, CommandOption, OptionReader
 
 VERSION = "slurm 22.05.8"
 """What `--version` says: tools look for options by it, and these are those of that version."""
+
+
+_Found = TypeVar("_Found")
 
 
 class Options(OptionReader):
@@ -27,6 +32,19 @@ class Options(OptionReader):
     def error(self, why: str) -> Refused:
         """What is wrong, as this command says it."""
         return Refused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
+
+    def read(self, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found) -> _Found:
+        """The value of an option, or the default where it is not given; Refused where it is wrong."""
+        if name not in chosen:
+            return default
+        try:
+            return how(chosen[name])
+        except Refused:
+            raise
+        except FieldError as error:
+            raise self.error(f"--{name}: {error}") from error
+        except (ValueError, KeyError) as error:
+            raise self.error(f"Invalid value `{chosen[name]}` for --{name}") from error
 
     def without(self, words: Sequence[str], *keys: str) -> list[str]:
         """The words without the options of these keys, up to the first that is none; those that stand in one
