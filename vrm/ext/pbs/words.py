@@ -18,6 +18,7 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, RunFacts
 from vrm.model import JobState, quantities
 from vrm.model.hosts import HOST
+from vrm.system.output import json_text
 
 SERVER = "vrm"
 """The server's name, which follows the number in a job's id."""
@@ -90,6 +91,11 @@ def moment(text: str, now: float) -> float:
         said[0 if month is not None else 1 if day is not None else 2] += 1
         at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
     return at
+
+
+def document(counter: Counter, found: Mapping[str, Any]) -> str:
+    """What `-F json` prints of what was found."""
+    return json_text({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": SERVER, **found}, 4) + "\n"
 
 
 def shown(job: JobView) -> str:

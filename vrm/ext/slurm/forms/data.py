@@ -3,7 +3,6 @@ sacct, `job_state[0]` of squeue, and numbers that may be unset or infinite."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from vrm.ext.slurm.calls.answers import Call
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView
 from vrm.ext.steps.records import Step
+from vrm.system.output import json_parts
 
 Json = dict[str, Any]
 
@@ -25,8 +25,7 @@ def document(call: Call, counter: Counter, key: str, records: Iterable[Json]) ->
                        "accounting_storage": ""},
             "client": {"source": "", "user": site.user, "group": site.group}, "command": list(call.arguments),
             "slurm": {"version": version, "release": release, "cluster": "vrm"}}
-    parts = ", ".join(json.dumps(record) for record in records)
-    return f'{{"{key}": [{parts}], "meta": {json.dumps(meta)}, "errors": [], "warnings": []}}\n'
+    return "".join(json_parts({key: iter(records), "meta": meta, "errors": [], "warnings": []}, "")) + "\n"
 
 
 def number(value: float | None) -> Json:
