@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 from functools import partial
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vrm.ext.slurm.forms import nodelists, words
 from vrm.ext.slurm.calls import shell
@@ -96,10 +96,11 @@ def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, 
 _COUNTS = ("n", "np", "c")
 _PER_NODE = ("npernode", "ppn", "perhost", "N")
 _HOSTS = ("H", "host", "hosts", "hostfile", "machinefile", "machine", "f", "rankfile", "rf", "nolocal")
-_PAIRS = ("mca", "gmca", "omca", "prtemca", "pmixmca", "env", "genv")
-_VALUES = ("x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename", "display",
-           "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
-           "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern")
+_VALUES = {**dict.fromkeys(("mca", "gmca", "omca", "prtemca", "pmixmca", "env", "genv"), 2), **dict.fromkeys((
+    *_COUNTS, *_PER_NODE, "x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename",
+    "display", "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
+    "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern"), 1)}
+"""How many values follow an option of mpirun."""
 
 
 def mpirun(call: Call, counter: Counter) -> Reply:
@@ -118,22 +119,11 @@ def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     left = list(arguments)
     while left:
         found = 0
-        while left and left[0].startswith("-") and left[0] != "--":
-            option, equals, value = left.pop(0).lstrip("-").partition("=")
-            if option in _HOSTS:
-                raise MPIRUN.error(f"vrm chooses the nodes and cores; leave out the option {option}")
-            needed = 2 if option in _PAIRS else int(option in (*_COUNTS, *_PER_NODE, *_VALUES) and not equals)
-            if len(left) < needed:
-                raise MPIRUN.error(f"the option {option} needs a value")
-            value = left[0] if needed == 1 else value
-            del left[:needed]
-            if option in (*_COUNTS, *_PER_NODE):
-                if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
-                    raise MPIRUN.error(f"`{value}` is not a number of ranks")
-                if option in _COUNTS:
-                    found = int(value)
-                else:
-                    per_node = int(value)
+        for option, value in _launcher_options(left):
+            if option in _COUNTS:
+                found = _whole(value)
+            elif option in _PER_NODE:
+                per_node = _whole(value)
             wide = re.search(r"\bpe=(\d{1,4})\b", value.lower())
             cores = max(cores, int(wide[1])) if wide else cores
         if not left:
@@ -145,6 +135,26 @@ def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     if not program:
         raise MPIRUN.error(f"which program? For example {name} -n 4 PROGRAM")
     return total, cores, per_node, program
+
+
+def _launcher_options(left: list[str]) -> Iterator[tuple[str, str]]:
+    """The options at the beginning, each with its value if it has one; they are taken from the list."""
+    while left and left[0].startswith("-") and left[0] != "--":
+        option, equals, value = left.pop(0).lstrip("-").partition("=")
+        if option in _HOSTS:
+            raise MPIRUN.error(f"vrm chooses the nodes and cores; leave out the option {option}")
+        needed = _VALUES.get(option, 0)
+        needed -= needed == 1 and bool(equals)
+        if len(left) < needed:
+            raise MPIRUN.error(f"the option {option} needs a value")
+        yield option, left[0] if needed == 1 else value
+        del left[:needed]
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+        raise MPIRUN.error(f"`{text}` is not a number of ranks")
+    return int(text)
 
 
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],

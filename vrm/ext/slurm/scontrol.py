@@ -79,27 +79,10 @@ _NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "alias
 def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
     if not what:
         raise OPTIONS.error("show what? For example scontrol show job")
-    kind, names = what[0].lower(), list(what[1:])
-    if "=" in what[0]:
-        kind, _, name = what[0].partition("=")
-        kind, names = kind.lower(), [name, *names]
-    if "hostnames".startswith(kind) and len(kind) > 4:
-        return hostnames(names, call)
-    if "hostlistsorted".startswith(kind) and len(kind) > 4:
-        return Answer(words.node_list(names[0].split(",") if names else []) + "\n")
-    if kind in ("job", "jobs", "jobid"):
-        return _jobs(names, given, call, counter)
-    if kind in ("node", "nodes", "nodename"):
-        nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
-        if "json" in given:
-            partitions = words.partitions(counter.site)
-            return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
-        return _blocks([node_text(node, counter) for node in nodes], given)
-    if kind in ("partition", "partitions", "partitionname"):
-        parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
-        return _blocks([partition_text(name, counter) for name in parts], given)
-    if kind == "config":
-        return Answer(_config(counter))
+    kind, equals, name = what[0].partition("=")
+    kind, names = kind.lower(), [name, *what[1:]] if equals else what[1:]
+    if kind in _KINDS:
+        return _KINDS[kind](names, given, call, counter)
     if kind in _NONE:
         return Answer(_NONE[kind])
     raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
@@ -251,6 +234,29 @@ def _script(names: Sequence[str], counter: Counter) -> Answer:
     if len(names) > 1 and names[1] == "-":
         return Answer(text)
     raise OPTIONS.error("vrm prints scripts and writes no file: scontrol write batch_script ID - > FILE")
+
+
+def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+    nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
+    if "json" in given:
+        partitions = words.partitions(counter.site)
+        return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
+    return _blocks([node_text(node, counter) for node in nodes], given)
+
+
+def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, counter: Counter) -> Answer:
+    parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
+    return _blocks([partition_text(name, counter) for name in parts], given)
+
+
+_KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, Counter], Answer]] = {
+    **{"hostnames"[:end]: lambda names, _, call, __: hostnames(names, call) for end in range(5, 10)},
+    **{"hostlistsorted"[:end]: lambda names, *_: Answer(words.node_list(names[0].split(",") if names else []) + "\n")
+       for end in range(5, 15)},
+    **dict.fromkeys(("job", "jobs", "jobid"), _jobs), **dict.fromkeys(("node", "nodes", "nodename"), _nodes),
+    **dict.fromkeys(("partition", "partitions", "partitionname"), _partitions),
+    "config": lambda _, __, ___, counter: Answer(_config(counter))}
+"""What is shown."""
 
 
 # ------------------------------------------------------------------------------------- texts
