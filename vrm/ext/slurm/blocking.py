@@ -57,10 +57,7 @@ def srun(call: Call, counter: Counter) -> Reply:
 
 def _step_of(text: str, call: Call, counter: Counter) -> Reply:
     """A step in a job that runs: the client is its srun."""
-    try:
-        found, missing = words.find(counter, text)
-    except ValueError as error:
-        raise SRUN.error(f"Invalid job id {text}") from error
+    found, missing = SRUN.checked(f"Invalid job id {text}", words.find, counter, text)
     if missing or len(found) != 1:
         raise SRUN.error(f"--jobid={text}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     try:

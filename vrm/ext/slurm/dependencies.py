@@ -65,10 +65,7 @@ def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobVi
     name, plus, minutes = word.partition("+")
     if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
         raise options.error(f"--dependency: expected minutes behind the +, got `{minutes}`")
-    try:
-        jobs, missing = words.find(counter, name)
-    except ValueError as error:
-        raise options.error(f"--dependency: `{name}` is not an id of a job") from error
+    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", words.find, counter, name)
     if missing or not jobs:
         raise options.error(f"Job dependency problem: there is no job {name or word}")
     return jobs, int(minutes or 0)

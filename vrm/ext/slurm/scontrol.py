@@ -20,24 +20,11 @@ from vrm.ext.slurm.updating import update
 from vrm.model import JobState
 from vrm.model.hosts import expand
 
-OPTIONS = Options("scontrol", """
-a all n -
-d details n -
-F future n -
-h help n
-. hide n -
-. json m
-M clusters v -
-. local n -
-o oneliner n
-Q quiet n
-. sibling n -
-u uid v -
-v verbose n -
-V version n
-. usage n help
-. yaml m !
-""", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
+OPTIONS = Options("scontrol",
+    "h help n, . json m, o oneliner n, Q quiet n, "
+    "a all n -, d details n -, F future n -, . hide n -, M clusters v -, . local n -, . sibling n -, u uid v -, "
+    "v verbose n -, "
+    ". yaml m !", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
                   "update JobId=ID NAME=VALUE, write batch_script ID, wait_job ID, top IDS, listpids [ID], ping")
 
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
@@ -93,10 +80,7 @@ def hostnames(names: Sequence[str], call: Call) -> Answer:
     text = names[0] if names else call.env.get("SLURM_JOB_NODELIST") or call.env.get("VRM_NODELIST", "")
     if not text:
         raise OPTIONS.error("which nodes? This is not a job of vrm, and no list is given")
-    try:
-        return Answer("".join(f"{name}\n" for name in expand(text)))
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid hostlist: {text}: {error}") from error
+    return Answer("".join(f"{name}\n" for name in OPTIONS.checked(f"Invalid hostlist: {text}: {{}}", expand, text)))
 
 
 def alone(call: Call) -> int | None:
@@ -112,10 +96,8 @@ def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: s
     """What is meant by the names; all without one."""
     if not names:
         return list(known.values())
-    try:
-        wanted = [each for name in names for each in expand(name.partition("=")[2] or name)]
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid name of {many}: {error}") from error
+    wanted = [each for name in names for each in OPTIONS.checked(
+        f"Invalid name of {many}: {{}}", expand, name.partition("=")[2] or name)]
     for name in wanted:
         if name not in known:
             raise Refused(f"{kind} {name} not found")
@@ -140,10 +122,7 @@ def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: C
 
 
 def _find(text: str, counter: Counter) -> tuple[list[JobView], list[str]]:
-    try:
-        return words.find(counter, text.removeprefix("JobId="))
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid job id specified: {error}") from error
+    return OPTIONS.checked("Invalid job id specified: {}", words.find, counter, text.removeprefix("JobId="))
 
 
 def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answer:

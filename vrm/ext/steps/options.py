@@ -92,9 +92,10 @@ class OptionReader:
 
     def __init__(self, command: str, text: str) -> None:
         self.command = command
-        self.all = [CommandOption(*words) for words in map(str.split, text.replace(",", "\n").split("\n")) if words]
+        self.names = {words[1]: CommandOption(*words)
+                      for words in map(str.split, text.replace(",", "\n").split("\n")) if words}
+        self.all = list(self.names.values())
         self.letters = {option.letter: option for option in self.all if option.letter}
-        self.names = {option.name: option for option in self.all}
 
     def error(self, why: str) -> Exception:
         """What is wrong, as this command says it."""
@@ -373,12 +374,4 @@ def pattern(text: str, values: Mapping[str, str]) -> str:
 
 def each_task(text: str) -> bool:
     """Whether such a name of a file is another for each task, or node."""
-    at = text.find("%")
-    while at >= 0 and "\\" not in text:
-        at += 1
-        while at < len(text) and text[at].isdigit():
-            at += 1
-        if text[at:at + 1] in ("t", "n", "N") and text[at:at + 1]:
-            return True
-        at = text.find("%", at + 1)
-    return False
+    return "\0" in pattern(text, dict.fromkeys("tnN", "\0"))

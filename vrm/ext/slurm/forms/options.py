@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
@@ -12,6 +12,9 @@ from vrm.ext.steps.options import IGNORED, MAYBE, NOT_HERE, VALUE, CommandOption
 VERSION = "slurm 22.05.8"
 """What `--version` says: tools look for options by it, and these are those of that version."""
 
+
+_COMMON = ". help n, . usage n help, V version n"
+"""What all commands know; some have letters of their own for it."""
 
 _Found = TypeVar("_Found")
 
@@ -26,7 +29,7 @@ class Options(OptionReader):
             "takes": "{name} takes no value", NOT_HERE: "{name} cannot be followed by vrm; leave it out"}
 
     def __init__(self, command: str, text: str, usage: str = "[options]") -> None:
-        super().__init__(command, text)
+        super().__init__(command, f"{_COMMON}, {text}")
         self.usage = f"{command} {usage}"
 
     def error(self, why: str) -> Refused:
@@ -45,6 +48,14 @@ class Options(OptionReader):
             raise self.error(f"--{name}: {error}") from error
         except (ValueError, KeyError) as error:
             raise self.error(f"Invalid value `{chosen[name]}` for --{name}") from error
+
+    def checked(self, why: str, how: Callable[..., _Found], *arguments: Any) -> _Found:
+        """What this function gives; Refused where it raises ValueError, for the reason `why`, in which `{}` is what the
+        error says."""
+        try:
+            return how(*arguments)
+        except ValueError as error:
+            raise self.error(why.replace("{}", str(error))) from error
 
     def without(self, words: Sequence[str], *keys: str) -> list[str]:
         """The words without the options of these keys, up to the first that is none; those that stand in one
