@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from collections.abc import Callable, Mapping
 
 from vrm.ext.slurm.forms import nodelists
@@ -18,12 +18,26 @@ from vrm.model.quantities import SLURM_MEMORY, memory_bytes, scale
 Demand = dict[str, Any]
 """Values by the names of `vrm.model.fields`."""
 
+_Found = TypeVar("_Found")
 _NO_GPUS = (0, "")
+
+
+def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found
+         ) -> _Found:
+    """The value of an option, or the default where it is not given; Refused where it is wrong."""
+    if name not in chosen:
+        return default
+    try:
+        return how(chosen[name])
+    except FieldError as error:
+        raise options.error(f"--{name}: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise options.error(f"Invalid value `{chosen[name]}` for --{name}") from error
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
     """What is asked for. Refused for what cannot be understood, or that vrm cannot give."""
-    said = {name: options.read(chosen, name, *reader) for name, reader in READERS.items()}
+    said = {name: read(options, chosen, name, *reader) for name, reader in READERS.items()}
     per_node, (least, most), nodelist, tasks = (
         said[name] for name in ("ntasks-per-node", "nodes", "nodelist", "ntasks"))
     if nodelist:

@@ -15,7 +15,7 @@ from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Hel
 from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.requests import demand
+from vrm.ext.slurm.requests import demand, read
 from vrm.ext.steps.options import known
 from vrm.model import JobState
 from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
@@ -156,9 +156,9 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
         script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> SubmittedJob:
     """The job that these options ask for. `output`: its output goes to a file of the user's."""
     values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
-    indices, width = options.read(chosen, "array", _array, _NO_ARRAY)
-    for option, (key, how) in _FIELDS.items():
-        found = options.read(chosen, option, partial(how, counter), None)
+    indices, width = read(options, chosen, "array", _array, _NO_ARRAY)
+    for option, (key, how) in FIELDS.items():
+        found = read(options, chosen, option, partial(how, counter), None)
         if found is not None:
             values[key] = found
     values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
@@ -168,7 +168,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
                                       values.get("title", values["app"]), indices)
     values.update({"after": after} if after else {}, **({"singleton": fold(single)} if single else {}))
-    limit = options.read(chosen, "time", lambda text: of_slurm(text) if text else 0.0, 0.0)
+    limit = read(options, chosen, "time", lambda text: of_slurm(text) if text else 0.0, 0.0)
     if "deadline" in chosen:
         _check_deadline(chosen, limit, values["deadline"], options)
     tasks = chosen.get("cpus-per-task", "")
@@ -287,7 +287,7 @@ def _signal(text: str) -> str:
     return f"{'B:' if found[1] == 'B' else ''}{signal_number(found[2])}@{found[3] or 60}"
 
 
-_FIELDS: Mapping[str, tuple[str, Callable[[Counter, str], Any]]] = {
+FIELDS: Mapping[str, tuple[str, Callable[[Counter, str], Any]]] = {
     "exclusive": ("exclusive", lambda _, text: text != "0" or None),
     "nice": ("priority", lambda _, text: -_integer(text or "100")),
     "priority": ("priority", lambda _, text: None if text.upper() == "TOP" else _integer(text)),

@@ -14,7 +14,7 @@ from vrm.ext.steps import jobfile
 from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (NONE, SRUN, SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
+from vrm.ext.steps.options import (SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
                                    pattern, refuse, wide)
 from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.ext.steps.tasks import Process, RunningStep, feed
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if "version" in options or "help" in options:
             sys.stdout.write((VERSION if "version" in options else USAGE) + "\n")
             return 0
-        _of_environment(options, os.environ)
+        options.complete(os.environ)
         refuse(options)
         if options.get("jobid") and not _own(options.get("jobid")):
             _ask_the_manager(arguments)
@@ -79,19 +79,6 @@ def carry_out(options: SrunOptions, work: Callable[[StepRunner], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _say(f"error: {where}{error.strerror}")
     return 1
-
-
-def _of_environment(options: SrunOptions, env: os._Environ[str]) -> None:
-    """What variables say instead of options."""
-    for name, variables in (("label", "SLURM_LABELIO"), ("overlap", "SLURM_OVERLAP"),
-                            ("kill-on-bad-exit", "SLURM_KILL_BAD_EXIT"), ("mpi", "SLURM_MPI_TYPE"),
-                            ("cpus-per-task", "SRUN_CPUS_PER_TASK"), ("export", "SRUN_EXPORT_ENV"),
-                            ("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"),
-                            ("input", "SLURM_STDINMODE"), ("chdir", "SLURM_WORKING_DIR"),
-                            ("distribution", "SLURM_DISTRIBUTION"), ("overcommit", "SLURM_OVERCOMMIT")):
-        value = env.get(variables)
-        if value is not None and name not in options and not (value == "0" and SRUN.names[name].takes == NONE):
-            options.given[name] = value
 
 
 class StepRunner:

@@ -173,6 +173,13 @@ class Wrong(Exception):
     """The command line asks for what cannot be; the text is for standard error."""
 
 
+_VARIABLES = {"SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap", "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
+              "SLURM_MPI_TYPE": "mpi", "SRUN_CPUS_PER_TASK": "cpus-per-task", "SRUN_EXPORT_ENV": "export",
+              "SLURM_STDOUTMODE": "output", "SLURM_STDERRMODE": "error", "SLURM_STDINMODE": "input",
+              "SLURM_WORKING_DIR": "chdir", "SLURM_DISTRIBUTION": "distribution", "SLURM_OVERCOMMIT": "overcommit"}
+"""Variables that say the same as options of srun."""
+
+
 class SrunOptions:
     """What was asked for: `words` the program with its arguments, the rest by the options' long names
     (texts; "" for one without a value)."""
@@ -186,6 +193,13 @@ class SrunOptions:
 
     def __contains__(self, name: object) -> bool:
         return name in self.given
+
+    def complete(self, env: Mapping[str, str]) -> None:
+        """Add what variables say instead of options."""
+        for variable, name in _VARIABLES.items():
+            value = env.get(variable)
+            if value is not None and name not in self.given and not (value == "0" and SRUN.names[name].takes == NONE):
+                self.given[name] = value
 
     def number(self, name: str, default: int) -> int:
         """The value of an option that is a number above 0."""

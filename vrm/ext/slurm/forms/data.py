@@ -12,13 +12,14 @@ from vrm.ext.slurm.calls.answers import Call
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView
 from vrm.ext.steps.records import Step
-from vrm.system.output import json_parts
 
 Json = dict[str, Any]
 
 
 def document(call: Call, counter: Counter, key: str, records: Iterable[Json]) -> str:
     """The whole answer: records under their key, and what it says of itself."""
+    from vrm.system.output import json_parts
+
     release = words.VERSION.split()[1]
     site, version = counter.site, dict(zip(("major", "minor", "micro"), release.split(".")))
     meta = {"plugin": {"type": "openapi/slurmctld", "name": "vrm", "data_parser": "data_parser/v0.0.40",

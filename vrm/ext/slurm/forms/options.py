@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, TypeVar
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
-from vrm.model.kinds import FieldError
 from vrm.ext.steps.options import IGNORED, MAYBE, NOT_HERE, VALUE, CommandOption, OptionReader
 
 VERSION = "slurm 22.05.8"
@@ -35,19 +34,6 @@ class Options(OptionReader):
     def error(self, why: str) -> Refused:
         """What is wrong, as this command says it."""
         return Refused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
-
-    def read(self, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found) -> _Found:
-        """The value of an option, or the default where it is not given; Refused where it is wrong."""
-        if name not in chosen:
-            return default
-        try:
-            return how(chosen[name])
-        except Refused:
-            raise
-        except FieldError as error:
-            raise self.error(f"--{name}: {error}") from error
-        except (ValueError, KeyError) as error:
-            raise self.error(f"Invalid value `{chosen[name]}` for --{name}") from error
 
     def checked(self, why: str, how: Callable[..., _Found], *arguments: Any) -> _Found:
         """What this function gives; Refused where it raises ValueError, for the reason `why`, in which `{}` is what the
