@@ -7,7 +7,8 @@ from hypothesis import given, strategies as st
 
 from vrm.ext.pbs.words import clock as of_qstat
 from vrm.ext.slurm.forms.times import elapsed, used
-from vrm.model.quantities import clock, memory_bytes, memory_text, of_parts, of_slurm, repeated, said, scale, seconds_of
+from vrm.model.quantities import (LOG_MEMORY, PBS_MEMORY, PEOPLE, SLURM_MEMORY, MemoryDialect, clock, memory_bytes, memory_text,
+                                  of_parts, of_slurm, repeated, said, scale, seconds_of)
 from vrm.system.moments import STANDARD, moment_of, moment_text
 
 SECONDS = st.integers(0, 40_000_000)
@@ -62,6 +63,20 @@ def test_moments_are_printed_and_read_back_by_the_first_form_that_fits(moment: i
 def test_what_is_in_no_form_is_not_a_moment(text: str) -> None:
     with pytest.raises(ValueError):
         moment_of(text, "%H:%M", STANDARD)
+
+
+@pytest.mark.parametrize("dialect, sizes", [
+    (PEOPLE, {"4G": 4 << 30, "4gib": 4 << 30, "1.5K": 1536, "7B": 7, "4": None, "0B": None, "1P": None, "4Gw": None}),
+    (SLURM_MEMORY, {"4G": 4 << 30, "4gb": 4 << 30, "4": 4 << 20, "0": 0, "1.5G": None, "7B": None, "4GiB": None}),
+    (PBS_MEMORY, {"4gb": 4 << 30, "4g": 4 << 30, "4": 4, "2kw": 16 << 10, "1w": 8, "1.5gb": None, "4GiB": None}),
+    (LOG_MEMORY, {"62.50G": 125 << 29, "1 kw": 8 << 10, "4096mb": 4 << 30, "7": 7, "4e": None, "iB": None})])
+def test_sizes_are_read_as_their_writer_has_them(dialect: MemoryDialect, sizes: dict[str, int | None]) -> None:
+    for text, size in sizes.items():
+        if size is None:
+            with pytest.raises(ValueError):
+                memory_bytes(text, dialect)
+        else:
+            assert memory_bytes(text, dialect) == size, text
 
 
 def test_equal_numbers_of_nodes_are_counted() -> None:

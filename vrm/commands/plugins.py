@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from importlib import import_module
 from typing import Any
 
@@ -76,28 +75,29 @@ def found() -> list[dict[str, Any]]:
 
 def plugins(arguments: argparse.Namespace) -> int:
     """Print what there is; 1 where some of it cannot be used."""
+    from vrm.system.output import show
+
     records = found()
-    if arguments.json:
-        print(json.dumps(records, indent=2))
-    else:
-        show(records)
+    show(arguments.json, lambda: records, lambda: shown(records))
     return int(any(record["trouble"] for record in records))
 
 
-def show(records: list[dict[str, Any]]) -> None:
-    """Print a line for each group with vrm's own names, and below it one for each name of a package."""
+def shown(records: list[dict[str, Any]]) -> str:
+    """A line for each group with vrm's own names, and below it one for each name of a package."""
     from textwrap import fill
 
     from vrm.system.plugins import GROUPS
 
+    lines = []
     for group, what in GROUPS.items():
         mine = [record["name"] for record in records if record["group"] == group and record["package"] == "vrm"]
-        print(fill(", ".join(mine) or "-", 100, initial_indent=f"{what:<22}" + " " * (len(what) >= 22),
-                   subsequent_indent=" " * 22, break_on_hyphens=False))
+        lines.append(fill(", ".join(mine) or "-", 100, initial_indent=f"{what:<22}" + " " * (len(what) >= 22),
+                          subsequent_indent=" " * 22, break_on_hyphens=False))
         for record in records:
             if record["group"] == group and record["package"] != "vrm":
-                print(f"{'':<22}{record['name']}  from {record['package']} {record['version']} ({record['object']})")
-                if record["trouble"]:
-                    print(f"{'':<22}!! {record['trouble']}")
+                lines.append(f"{'':<22}{record['name']}  from {record['package']} {record['version']} "
+                             f"({record['object']})")
+                lines += [f"{'':<22}!! {record['trouble']}"] * bool(record["trouble"])
     if all(record["package"] == "vrm" for record in records):
-        print("\nNo installed package adds anything; docs/how-to/extending.md explains how one can.")
+        lines.append("\nNo installed package adds anything; docs/how-to/extending.md explains how one can.")
+    return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from typing import Any
@@ -113,6 +112,7 @@ def moment(text: str, now: float, option: str = "") -> float:
 def _list(arguments: argparse.Namespace) -> int:
     from vrm.report.tables import reservation_line
     from vrm.results.state import now, read
+    from vrm.system.output import show
 
     run = run_of(arguments)
     try:
@@ -122,13 +122,8 @@ def _list(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise CannotRun(f"{run.state}: {error}") from None
     found = current_ones(snapshot.get("reservations", ()), now(snapshot))
-    if arguments.json:
-        print(json.dumps({"format": 1, "reservations": found}))
-    elif not found:
-        print("there are no reservations")
-    else:
-        for each in found:
-            print(reservation_line(each))
+    show(arguments.json, lambda: {"format": 1, "reservations": found},
+         lambda: "\n".join(map(reservation_line, found)) or "there are no reservations", indent=None)
     return 0
 
 

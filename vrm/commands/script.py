@@ -193,11 +193,14 @@ def duration(text: str) -> int:
 
 def memory(text: str) -> int:
     """`1400`, `1400M` or `2G` in MiB."""
-    from vrm.model.quantities import scale
-    found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)B?", text.upper())
-    if not found:
+    from vrm.model.quantities import SLURM_MEMORY, memory_bytes
+    try:
+        size = memory_bytes(text, SLURM_MEMORY) >> 20
+    except ValueError:
+        size = 0
+    if not 0 < size < 1 << 50:
         raise argparse.ArgumentTypeError(f"`{text}` is not a size such as 1400M or 2G")
-    return int(found[1]) * scale(found[2] or "M") // scale("M")
+    return size
 
 
 def name(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import threading
@@ -85,6 +84,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
+    from vrm.system.output import json_parts
 
     everything = getattr(arguments, "all", False)
     over = snapshot["manager"]["phase"] == "ended"
@@ -95,7 +95,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
         data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
         if rows is not None and queue:
             data["ended_jobs"] = ended_json(rows)
-        return _json(data, "" if arguments.watch else "\n")
+        return json_parts(data, "" if arguments.watch else "\n")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     now = state.now(snapshot)
     parts = []
@@ -107,24 +107,6 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     if rows:
         parts.append(ended_table(rows, width, everything))
     return iter(["\n".join(parts)])
-
-
-def _json(data: Mapping[str, Any], between: str) -> Iterator[str]:
-    """JSON of this, key by key and each element of a list by itself, with `between` before it: the whole text of a long
-    queue is never in memory."""
-    before = "{"
-    for key, value in data.items():
-        yield f"{before}{between}{json.dumps(key)}: "
-        before = ", "
-        if isinstance(value, (list, Iterator)):
-            opening = "["
-            for each in value:
-                yield f"{opening}{between}{json.dumps(each)}"
-                opening = ", "
-            yield "[]" if opening == "[" else "]"
-        else:
-            yield json.dumps(value)
-    yield "}"
 
 
 def _rows(path: Path) -> list[Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import groupby
+from typing import NamedTuple
 from collections.abc import Iterable, Sequence
 
 # ---------------------------------------------------------------------------------------------- times
@@ -101,7 +102,25 @@ def clock(seconds: float, days: bool = False) -> str:
 
 # ---------------------------------------------------------------------------------------------- memory
 
-_MEMORY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?(?:([kmgt])(?:i?b)?|b)", re.IGNORECASE)
+class MemoryDialect(NamedTuple):
+    """How sizes of memory are written: a pattern of the number, its fraction and its unit, and the unit of a number
+    alone."""
+
+    pattern: re.Pattern[str]
+    alone: str = ""
+
+
+PEOPLE = MemoryDialect(re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?([kmgt](?:i?b)?|b)", re.IGNORECASE))
+"""`4G`, `4GiB`, `1.5T`: with a unit."""
+
+SLURM_MEMORY = MemoryDialect(re.compile(r"([0-9]{1,15})()((?:[kmgt]b?)?)", re.IGNORECASE), "m")
+"""`4G`, `4000`: a number alone is MiB."""
+
+PBS_MEMORY = MemoryDialect(re.compile(r"([0-9]{1,15})()([kmgtp]?[bw]?)", re.IGNORECASE))
+"""`4gb`, `500kw`, `2048`: a number alone is bytes, a word has eight."""
+
+LOG_MEMORY = MemoryDialect(re.compile(r"([0-9]+)(\.[0-9]+)?\s*((?:[kmgtp](?:i?b|w)?|b|w)?)", re.IGNORECASE))
+"""What logs and tables of several systems have: `62.50G`, `4096mb`, `1000 kw`."""
 
 
 def scale(letter: str) -> int:
@@ -117,15 +136,22 @@ def memory_text(size: int) -> str:
     return f"{size}B"
 
 
-def memory_bytes(text: str) -> int:
-    """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T; every unit is a power of 1024, as Slurm and
-    PBS count. ValueError for another text, one without a unit, and less than a byte."""
-    found = _MEMORY.fullmatch(text)
+def memory_parts(text: str, dialect: MemoryDialect) -> tuple[str, str, int]:
+    """The digits, the fraction (`.5`, or nothing), and the bytes of the unit; every unit is a power of 1024, as Slurm
+    and PBS count. ValueError for another text."""
+    found = dialect.pattern.fullmatch(text)
     if not found:
         raise ValueError(text)
-    each = scale(found[3] or "")
-    size = int(found[1]) * each + round(float(found[2] or 0) * each)
-    if size < 1:
+    unit = found[3] or dialect.alone
+    return found[1], found[2] or "", scale(unit[:1].strip("bBwW")) * (8 if unit[-1:] in ("w", "W") else 1)
+
+
+def memory_bytes(text: str, dialect: MemoryDialect = PEOPLE) -> int:
+    """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T. ValueError for another text and, for PEOPLE, for less than a
+    byte."""
+    whole, fraction, each = memory_parts(text, dialect)
+    size = int(whole) * each + round(float(fraction or 0) * each)
+    if size < 1 and dialect is PEOPLE:
         raise ValueError(text)
     return size
 

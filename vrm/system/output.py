@@ -6,12 +6,35 @@ import csv
 import io
 import json
 from typing import Any
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 
 def show(as_json: bool, record: Callable[[], Any], text: Callable[[], str], indent: int | None = 2) -> None:
     """Print what was found: as one JSON value, or as text for people."""
-    print(json.dumps(record(), indent=indent) if as_json else text())
+    print(json_text(record(), indent) if as_json else text())
+
+
+def json_text(record: Any, indent: int | None = None) -> str:
+    """A value as JSON."""
+    return json.dumps(record, indent=indent)
+
+
+def json_parts(data: Mapping[str, Any], between: str) -> Iterator[str]:
+    """JSON of this, key by key and each element of a list by itself, with `between` before it: the whole text of a long
+    list is never in memory."""
+    before = "{"
+    for key, value in data.items():
+        yield f"{before}{between}{json.dumps(key)}: "
+        before = ", "
+        if isinstance(value, (list, Iterator)):
+            opening = "["
+            for each in value:
+                yield f"{opening}{between}{json.dumps(each)}"
+                opening = ", "
+            yield "[]" if opening == "[" else "]"
+        else:
+            yield json.dumps(value)
+    yield "}"
 
 
 def boxed(heads: Sequence[str], rows: Sequence[Sequence[Any]], left: Collection[int] | None = None,

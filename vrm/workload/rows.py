@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.job import Job, Request
-from vrm.model.quantities import of_parts, scale
+from vrm.model.quantities import LOG_MEMORY, memory_parts, of_parts, scale
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
 from vrm.workload.swf import LARGEST_ID, Selection, TraceError
@@ -263,9 +263,6 @@ def _key(one: Asked) -> Any:
 
 # ---------------------------------------------------------------------------- words of logs
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b|w)?", re.IGNORECASE)
-
-
 def clock(text: str) -> float:
     """Whole seconds of `[days-][hours:]minutes:seconds`, or a number; 0 for anything else, such as
     UNLIMITED."""
@@ -279,10 +276,8 @@ def clock(text: str) -> float:
 def gibibytes(text: str, unit: str = "") -> float:
     """GiB of a text such as 4G, 4096mb or 62.50G; a bare number is in `unit` (k, m, g; none: bytes).
     ValueError for another text."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise ValueError(text)
-    return float(found[1]) * (scale(found[2] or unit) / scale("G"))
+    whole, fraction, each = memory_parts(text.strip(), LOG_MEMORY._replace(alone=unit))
+    return float(whole + fraction) * (each / scale("G"))
 
 
 def moment(text: str) -> float | None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.ext.slurm.calls import answers, jobs as front, names
-from vrm.ext.slurm import blocking, sbatch, scancel
+from vrm.ext.slurm import blocking, requests, sbatch, scancel
 from vrm.ext.slurm.forms import formats, nodelists, times, words
 from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, LaterAnswer
 from vrm.ext.slurm.calls.counter import SubmittedJob
@@ -24,6 +24,7 @@ from vrm.model import JobState
 from vrm.model.fields import made
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
 from vrm.model.quantities import of_slurm
+from vrm.ext.steps import options as step_options
 from vrm.ext.steps.records import Step
 
 SCRIPT = b"#!/bin/sh\ntrue\n"
@@ -125,6 +126,23 @@ def test_options_in_all_their_forms() -> None:
                           ("-n", "needs a value"), ("--quiet=1", "takes no value"), ("-wn1", "cannot be followed")):
         with pytest.raises(Refused, match=words_):
             options.parse([wrong])
+
+
+def test_srun_knows_the_same_options_in_a_job_and_outside_of_one() -> None:
+    """And what follows an option is the same: a program is not taken for its value."""
+    inside, outside = ({name: (option.letter, option.takes) for name, option in reader.names.items()}
+                       for reader in (step_options.SRUN, blocking.SRUN))
+    assert inside == outside
+    found = step_options.parse(["--get-user-env", "-k", "--pty", "--cpu-freq=high", "--gpu-bind=closest", "-n=2", "true", "-n"])
+    assert found.words == ["true", "-n"] and found.given == {"pty": "", "ntasks": "2"}
+    for refused in ("--cpus-per-gpu=2", "-F", "-a1", "--bcast", "-Z"):
+        with pytest.raises(step_options.Wrong, match="vrm does not do --"):
+            step_options.parse([refused, "x", "true"])
+
+
+@pytest.mark.parametrize("options", [sbatch.OPTIONS, blocking.SRUN, blocking.SALLOC])
+def test_whatever_asks_something_of_a_job_is_an_option(options: Options) -> None:
+    assert {*requests.READERS, *sbatch.FIELDS} <= options.names.keys()
 
 
 @given(st.lists(st.text("-=nNtabcw ,:/3\n'", max_size=8), max_size=6), st.sampled_from(sorted(names.everything().answers)))

@@ -123,13 +123,13 @@ def qalter(call: Call, counter: Counter) -> Answer:
         try:
             values.update(_change(letter, value))
         except words.Illegal as error:
-            illegal = f"Resource_List.{error.name}"
+            illegal = error.name
         except ValueError as error:
             raise Refused(f"qalter: illegal -{letter} value: {value}; {error}", words.USAGE) from error
 
     def act(job: JobView) -> None:
         if illegal:
-            raise Refused(f"Illegal attribute or resource value {illegal}", words.VALUE)
+            raise Refused(f"Illegal attribute or resource value Resource_List.{illegal}", words.VALUE)
         counter.change(job.id, values)
     return _each(call, counter, ids, act)
 
@@ -141,8 +141,5 @@ def _change(letter: str, value: str) -> Mapping[str, float]:
         wanted: dict[str, str] = {}
         words.resources(value, wanted)
         if set(wanted) == {"walltime"}:
-            try:
-                return {"walltime": words.walltime(wanted["walltime"])}
-            except ValueError as error:
-                raise words.Illegal("walltime", wanted["walltime"]) from error
+            return {"walltime": words.walltime(wanted["walltime"])}
     raise ValueError("vrm changes -l walltime=HH:MM:SS and -p priority only; delete the job and submit it again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import groupby
 from typing import Any
 
@@ -36,8 +35,7 @@ def pbsnodes(call: Call, counter: Counter) -> Answer:
             on.setdefault(name, []).extend(f"{words.shown(job)}/{number}" for number in range(cores))
     shown = [(node.name, facts(node, on.get(node.name, []))) for node in nodes]
     if "F" in chosen:
-        text = json.dumps({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": words.SERVER,
-                           "nodes": dict(_nested(each) for each in shown)}, indent=4) + "\n"
+        text = words.document(counter, {"nodes": dict(_nested(each) for each in shown)})
     else:
         text = "".join(f"{name}\n" + "".join(f"     {key} = {value}\n" for key, value in each) + "\n"
                        for name, each in shown)

@@ -406,9 +406,7 @@ def full(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> s
     known = [(row.id, facts(row, counter)) for row in rows]
     form = given.get("F", "")
     if form == "json":
-        jobs = {"Jobs": {name: _nested(each) for name, each in known}} if known else {}
-        return json.dumps({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": words.SERVER,
-                           **jobs}, indent=4) + "\n"
+        return words.document(counter, {"Jobs": {name: _nested(each) for name, each in known}} if known else {})
     if form == "dsv":
         mark = given.get("D", "|")
         return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])

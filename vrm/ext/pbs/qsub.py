@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.pbs import words
 from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer
@@ -157,63 +157,70 @@ def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
 def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
          ) -> tuple[SubmittedJob, bool]:
     """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
-    single = wish.single
+    single, site = wish.single, counter.site
     try:
         values = words.request(wish.resources)
-    except words.Illegal as error:
-        raise Refused(f"qsub: Illegal attribute or resource value {error}", words.VALUE) from error
-    except words.Unknown as error:
-        raise Refused(f"qsub: Unknown resource {error}", words.NO_RESOURCE) from error
-    except words.Together as error:
-        raise Refused(f"qsub: {error}", words.TOGETHER) from error
+        limit = (words.walltime(wish.resources["walltime"]) if "walltime" in wish.resources else
+                 min(site.default_time, max(1.0, site.closing - counter.now)))
+    except words.ResourceError as error:
+        raise Refused(f"qsub: {error}", error.code) from error
     except ValueError as error:
         raise wrong("l", ",".join(f"{key}={value}" for key, value in wish.resources.items()), str(error)) from error
-    site = counter.site
-    limit = min(site.default_time, max(1.0, site.closing - counter.now))
-    if "walltime" in wish.resources:
-        try:
-            limit = words.walltime(wish.resources["walltime"])
-        except ValueError as error:
-            raise Refused(f"qsub: Illegal attribute or resource value Resource_List.walltime: "
-                          f"{wish.resources['walltime']}: no time as 3600 or 1:00:00", words.VALUE) from error
     called = single.get("N", name)
-    if "N" in single and not re.fullmatch(r"\S{1,230}", called):
-        raise wrong("N", called, "a name has no blanks, and at most 230 characters")
-    if "q" in single:
-        queue = single["q"].partition("@")[0]
-        if queue in site.queues:
-            values["queue"] = queue
-        elif site.queues:
-            raise Refused(f"qsub: Unknown queue {queue}; there are {', '.join(site.queues)}", words.NO_QUEUE)
-    if "p" in single:
-        if not re.fullmatch(r"[+-]?[0-9]{1,4}", single["p"]) or abs(int(single["p"])) > 1024:
-            raise wrong("p", single["p"], "a whole number from -1024 to 1023")
-        values["priority"] = int(single["p"])
+    values.update({} if "N" in single else named(name), **_fields(single, counter))
     indices, width = array(single["J"]) if "J" in single else ((), 0)
     if not text.startswith(b"#!") or "S" in single:
         shell = single.get("S", SHELL).partition("@")[0].partition(",")[0]
         text = f"#!{shell}\n".encode() + text
     values.update(
-        named(called), script=True, front="pbs", walltime=limit, directory=call.env.get("HOME", "") or call.cwd,
+        script=True, front="pbs", walltime=limit, directory=call.env.get("HOME", "") or call.cwd,
         held="h" in single, arguments=tuple(arguments), variables=variables(call, called, wish, values),
         **outputs(single, called[:15] if "N" not in single else called, call.cwd, bool(indices)))
     if path:
         values["file"] = path
-    if single.get("r", "y") not in ("y", "n"):
-        raise wrong("r", single["r"], "y or n")
-    if "r" in single:
-        values["requeue"] = {"y": "yes", "n": "no"}[single["r"]]
-    if "a" in single:
-        try:
-            values["begin"] = max(0.0, words.moment(single["a"], counter.now) - counter.now)
-        except ValueError as error:
-            raise wrong("a", single["a"], "a time as 1530, 241530 (the day), 12241530, or 202612241530.00") from error
     if "depend" in wish.attributes:
         values["after"] = dependencies(wish.attributes["depend"], counter)
     environment = dict(call.env) if "V" in single else chosen(call.env)
     return SubmittedJob(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
                  command=call.token), bool(indices)
 
+
+def _fields(single: Mapping[str, str], counter: Counter) -> dict[str, Any]:
+    """The fields of a job that options set."""
+    found: dict[str, Any] = {}
+    for letter, (read, why) in _FIELDS.items():
+        try:
+            found.update(read(single[letter], counter) if letter in single else {})
+        except Refused:
+            raise
+        except (KeyError, ValueError) as error:
+            raise wrong(letter, single[letter], why) from error
+    return found
+
+
+def _matched(pattern: str, text: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise ValueError(text)
+    return text
+
+
+def _queue(text: str, counter: Counter) -> dict[str, str]:
+    """The queue of this name, if the run has queues."""
+    queue, known = text.partition("@")[0], counter.site.queues
+    if known and queue not in known:
+        raise Refused(f"qsub: Unknown queue {queue}; there are {', '.join(known)}", words.NO_QUEUE)
+    return {"queue": queue} if known else {}
+
+
+_FIELDS: Mapping[str, tuple[Callable[[str, Counter], Mapping[str, Any]], str]] = {
+    "N": (lambda text, _: named(_matched(r"\S{1,230}", text)), "a name has no blanks, and at most 230 characters"),
+    "q": (_queue, ""),
+    "p": (lambda text, _: {"priority": int(_matched(r"[+-]?0*(10[01][0-9]|102[0-4]|[0-9]{1,3})", text))},
+          "a whole number from -1024 to 1023"),
+    "r": (lambda text, _: {"requeue": {"y": "yes", "n": "no"}[text]}, "y or n"),
+    "a": (lambda text, counter: {"begin": max(0.0, words.moment(text, counter.now) - counter.now)},
+          "a time as 1530, 241530 (the day), 12241530, or 202612241530.00")}
+"""How the value of an option is read as fields of a job, and what it should be."""
 
 KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "USER", "TZ", "LC_ALL", "LC_CTYPE")
 

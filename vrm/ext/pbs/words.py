@@ -10,7 +10,7 @@ import math
 import re
 import time
 from typing import Any, NamedTuple
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.calls import jobs as front
 from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
@@ -18,6 +18,7 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, RunFacts
 from vrm.model import JobState, quantities
 from vrm.model.hosts import HOST
+from vrm.system.output import json_text
 
 SERVER = "vrm"
 """The server's name, which follows the number in a job's id."""
@@ -32,20 +33,27 @@ NO_QUEUE, NO_RESOURCE, VALUE, TOGETHER = 170, 187, 166, 5
 """Exit status: no such queue, no such resource, no value of a resource, resources that exclude each other."""
 
 
-class Illegal(ValueError):
-    """A value that is none of its resource; the text begins with the name of that."""
+class ResourceError(ValueError):
+    """A job cannot have the resources that it asks for; `code` is the exit status that tells which kind of error."""
+
+    code = TOGETHER
+
+
+class Illegal(ResourceError):
+    """A value that is none of its resource, with the name of that."""
+
+    code = VALUE
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"Resource_List.{name}: {why}")
+        super().__init__(f"Illegal attribute or resource value Resource_List.{name}: {why}")
         self.name = name
 
 
-class Unknown(ValueError):
+class Unknown(ResourceError):
     """vrm has no resource of this name."""
 
+    code = NO_RESOURCE
 
-class Together(ValueError):
-    """A resource of the whole job with one of its chunks."""
 
 _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
@@ -83,6 +91,11 @@ def moment(text: str, now: float) -> float:
         said[0 if month is not None else 1 if day is not None else 2] += 1
         at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
     return at
+
+
+def document(counter: Counter, found: Mapping[str, Any]) -> str:
+    """What `-F json` prints of what was found."""
+    return json_text({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": SERVER, **found}, 4) + "\n"
 
 
 def shown(job: JobView) -> str:
@@ -165,19 +178,16 @@ def clock(seconds: float) -> str:
 
 
 def walltime(text: str) -> float:
-    """`3600`, `10:00`, `1:00:00` in seconds; ValueError."""
+    """`3600`, `10:00`, `1:00:00` in seconds; Illegal."""
     found = quantities.of_parts(text) if re.fullmatch(r"[0-9]+(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text) else 0.0
     if not found:
-        raise ValueError(text)
+        raise Illegal("walltime", f"{text}: no time as 3600 or 1:00:00")
     return found
 
 
 def size(text: str) -> int:
     """`4gb`, `500mb`, `2048` or `1000kw` in bytes; ValueError."""
-    found = re.fullmatch(r"([0-9]{1,15})(?:([kmgtp]?)([bw]))?", text.lower())
-    if not found:
-        raise ValueError(text)
-    return int(found[1]) * quantities.scale(found[2] or "") * (8 if found[3] == "w" else 1)
+    return quantities.memory_bytes(text, quantities.PBS_MEMORY)
 
 
 MOST = 1_000_000
@@ -211,76 +221,99 @@ def resources(text: str, into: dict[str, str]) -> None:
         into[name.strip()] = value.strip()
 
 
-IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy",
-           "filesystems")
-"""Resources that change nothing here: vrm does not count them."""
+KNOWN = frozenset((
+    "select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect", "mpiprocs",
+    "min_walltime", "max_walltime",
+    # These change nothing here: vrm does not count them.
+    "cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy",
+    "filesystems"))
+"""Resources."""
+
+_OF_CHUNKS = ("nodes", "ncpus", "mpiprocs", "mem", "ngpus", "procs")
+"""Resources that a job without chunks has."""
 
 PLACES = ("free", "pack", "scatter", "vscatter", "excl", "exclhost", "shared")
+
+
+class Chunks(NamedTuple):
+    """The chunks of a job, which are equal: how many, what each has, its ranks and the cores of a rank, and what of the
+    job's fields says where they are."""
+
+    number: int
+    each: dict[str, str]
+    ranks: int
+    cores: int
+    where: dict[str, Any]
 
 
 def request(wanted: dict[str, str]) -> dict[str, Any]:
     """What a job asks of the machine, by the names of `vrm.model.fields`. ValueError with the reason for what
     vrm cannot give."""
-    place = wanted.get("place", "free").split(":")
-    for word in place:
-        if word not in PLACES:
-            raise Illegal("place", f"{word}: vrm knows {', '.join(PLACES)}")
-    found: dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
+    place = frozenset(wanted.get("place", "free").split(":"))
+    for word in sorted(place - set(PLACES)):
+        raise Illegal("place", f"{word}: vrm knows {', '.join(PLACES)}")
     for name in wanted:
-        if name not in ("select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect",
-                        "mpiprocs", "min_walltime", "max_walltime", *IGNORED):
-            raise Unknown(f"Resource_List.{name}: vrm has none of this name; leave it out")
-    if "select" in wanted:
-        for name in ("nodes", "ncpus", "mpiprocs", "mem", "ngpus", "procs"):
-            if name in wanted:
-                raise Together(f'"-lresource=" cannot be used with "select" or "place", resource is: {name}')
-    fixed = bool({"scatter", "vscatter"} & set(place))
-    hosts: list[str] = []
-    if "nodes" in wanted:
-        count, each, _ = _equal(wanted["nodes"], "nodes")
-        ranks, cores, fixed = int(each.get("ppn", "1")), 1, True
-        features = [name for name in each if name not in (*_COUNTED, "ppn", "mem")]
-        if features:
-            found["features"] = frozenset(features)
-    elif "select" in wanted:
-        different = _different(wanted["select"])
-        count, each, hosts = different or _equal(wanted["select"], "select")
-        cpus = int(each.get("ncpus", "1"))
-        ranks = int(each.get("mpiprocs", "1"))
-        cores = max(1, cpus // max(1, ranks))
-        unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch"}
-        if unknown:
-            raise Unknown(f"{', '.join(sorted(unknown))}: vrm has none of this name in a chunk; leave it out")
-        if ranks < 1 or cpus < 1:
-            raise ValueError("select: a chunk needs a core and a rank")
-        if cpus % ranks and cpus > ranks:
-            raise ValueError(f"select: {cpus} cores cannot be shared equally by {ranks} ranks")
-        if different and fixed:
-            raise ValueError("place=scatter: vrm spreads ranks evenly; ask for equal chunks, or leave it out")
-        chunks = sum(chunk(part)[0] for part in wanted["select"].split("+"))
-    else:
-        count, each = 1, {}
-        ranks = int(wanted.get("procs", wanted.get("mpiprocs", "1")))
-        cores = max(1, int(wanted.get("ncpus", "1")) // max(1, ranks))
-        each = {name: wanted[name] for name in ("ngpus",) if name in wanted}
-    if count * ranks < 1:
+        if name not in KNOWN:
+            raise Unknown(f"Unknown resource Resource_List.{name}: vrm has none of this name; leave it out")
+    together = [name for name in _OF_CHUNKS if name in wanted and "select" in wanted]
+    if together:
+        raise ResourceError(f'"-lresource=" cannot be used with "select" or "place", resource is: {together[0]}')
+    form = next((form for name, form in _FORMS.items() if name in wanted), _alone)
+    chunks = form(wanted, bool({"scatter", "vscatter"} & place))
+    tasks = chunks.number * chunks.ranks
+    if tasks < 1:
         raise ValueError("a job needs a core")
-    if count * ranks * cores > MOST:
+    if tasks * chunks.cores > MOST:
         raise ValueError(f"a job has {MOST} cores at most")
-    found.update(procs=count * ranks, cores=cores)
-    if hosts:
-        _on_hosts(found, hosts, count, ranks, fixed)
-    elif fixed:
-        found.update(nodes=(count, count), tasks_per_node=ranks)
-    elif "select" in wanted:
-        found.update(nodes=(1, chunks))
-    elif "procs" not in wanted:
-        found.update(nodes=(1, 1))
-    _amounts(found, wanted, each, count, ranks)
-    return found
+    return {"exclusive": bool({"excl", "exclhost"} & place), "procs": tasks, "cores": chunks.cores, **chunks.where,
+            **_memory(wanted, chunks), **_gpus(chunks)}
 
 
-def _on_hosts(found: dict[str, Any], hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> None:
+def _spread(count: int, ranks: int) -> dict[str, Any]:
+    """Chunks that are each on a node of its own."""
+    return {"nodes": (count, count), "tasks_per_node": ranks}
+
+
+def _by_nodes(wanted: Mapping[str, str], _: bool) -> Chunks:
+    """`nodes=2:ppn=4:ib`."""
+    count, each, _hosts = _equal(wanted["nodes"], "nodes")
+    ranks = int(each.get("ppn", "1"))
+    features = frozenset(each) - {*_COUNTED, "ppn", "mem"}
+    return Chunks(count, each, ranks, 1, {**_spread(count, ranks), **({"features": features} if features else {})})
+
+
+def _by_chunks(wanted: Mapping[str, str], fixed: bool) -> Chunks:
+    """`select=2:ncpus=8:mpiprocs=4`; `fixed`: each on a node of its own."""
+    different = _different(wanted["select"])
+    count, each, hosts = different or _equal(wanted["select"], "select")
+    cpus, ranks = int(each.get("ncpus", "1")), int(each.get("mpiprocs", "1"))
+    unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch"}
+    if unknown:
+        raise Unknown(f"Unknown resource {', '.join(sorted(unknown))}: vrm has none of this name in a chunk; "
+                      "leave it out")
+    if ranks < 1 or cpus < 1:
+        raise ValueError("select: a chunk needs a core and a rank")
+    if cpus % ranks and cpus > ranks:
+        raise ValueError(f"select: {cpus} cores cannot be shared equally by {ranks} ranks")
+    if different and fixed:
+        raise ValueError("place=scatter: vrm spreads ranks evenly; ask for equal chunks, or leave it out")
+    chunks = sum(chunk(part)[0] for part in wanted["select"].split("+"))
+    return Chunks(count, each, ranks, max(1, cpus // ranks), _on_hosts(hosts, count, ranks, fixed) if hosts else
+                  _spread(count, ranks) if fixed else {"nodes": (1, chunks)})
+
+
+def _alone(wanted: Mapping[str, str], fixed: bool) -> Chunks:
+    """`ncpus=4`, `procs=8`."""
+    ranks = int(wanted.get("procs", wanted.get("mpiprocs", "1")))
+    return Chunks(1, {name: wanted[name] for name in ("ngpus",) if name in wanted}, ranks,
+                  max(1, int(wanted.get("ncpus", "1")) // max(1, ranks)),
+                  _spread(1, ranks) if fixed else {} if "procs" in wanted else {"nodes": (1, 1)})
+
+
+_FORMS: Mapping[str, Callable[[Mapping[str, str], bool], Chunks]] = {"nodes": _by_nodes, "select": _by_chunks}
+
+
+def _on_hosts(hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> dict[str, Any]:
     """Chunks of which some or all are to be on these hosts: as many on each, since vrm spreads ranks evenly."""
     names = frozenset(hosts)
     wrong = [name for name in hosts if not HOST.fullmatch(name)]
@@ -289,12 +322,9 @@ def _on_hosts(found: dict[str, Any], hosts: Sequence[str], count: int, ranks: in
     there = {hosts.count(host) for host in names}
     if len(there) > 1 or (len(hosts) < count and there != {1}):
         raise ValueError("select: vrm spreads chunks evenly; ask for equally many on each host")
-    found["nodelist"] = names
-    if len(hosts) < count and not fixed:
-        found["nodes"] = (len(names), count)
-    else:
-        number = len(names) + count - len(hosts)
-        found.update(nodes=(number, number), tasks_per_node=count * ranks // number)
+    number = len(names) + count - len(hosts)
+    return {"nodelist": names, **({"nodes": (len(names), count)} if len(hosts) < count and not fixed else
+                                  _spread(number, count * ranks // number))}
 
 
 def _different(text: str) -> tuple[int, dict[str, str], list[str]] | None:
@@ -340,19 +370,23 @@ def _equal(text: str, what: str) -> tuple[int, dict[str, str], list[str]]:
     return total, same, hosts
 
 
-def _amounts(found: dict[str, Any], wanted: dict[str, str], each: dict[str, str], count: int, ranks: int) -> None:
-    """Memory and GPUs: of a chunk with several ranks each gets its part."""
-    name, text, share = next(((name, values[name], tasks) for name, values, tasks in (
-        ("mem", each, ranks), ("pmem", wanted, 1), ("mem", wanted, count * ranks)) if name in values), ("", "", 1))
-    if name:
-        try:
-            found["mem_per_task"] = -(-size(text) // share)
-        except ValueError as error:
-            raise Illegal(name, f"{text}: no size as 500mb") from error
-    gpus = int(each.get("ngpus", "0"))
-    if gpus and gpus % ranks:
-        if found.get("nodes") != (count, count):
-            raise ValueError(f"{gpus} GPUs cannot be shared equally by {ranks} ranks")
-        found["gpus_per_node"] = gpus
-    elif gpus:
-        found["gpus_per_task"] = gpus // ranks
+def _memory(wanted: Mapping[str, str], chunks: Chunks) -> dict[str, int]:
+    """The memory of a rank: of a chunk with several ranks each gets its part."""
+    for name, values, share in (("mem", chunks.each, chunks.ranks), ("pmem", wanted, 1),
+                                ("mem", wanted, chunks.number * chunks.ranks)):
+        if name in values:
+            try:
+                return {"mem_per_task": -(-size(values[name]) // share)}
+            except ValueError as error:
+                raise Illegal(name, f"{values[name]}: no size as 500mb") from error
+    return {}
+
+
+def _gpus(chunks: Chunks) -> dict[str, int]:
+    """The GPUs of a rank, or of a node with a chunk of its own."""
+    gpus, ranks = int(chunks.each.get("ngpus", "0")), chunks.ranks
+    if gpus % ranks == 0:
+        return {"gpus_per_task": gpus // ranks} if gpus else {}
+    if chunks.where.get("nodes") != (chunks.number, chunks.number):
+        raise ValueError(f"{gpus} GPUs cannot be shared equally by {ranks} ranks")
+    return {"gpus_per_node": gpus}

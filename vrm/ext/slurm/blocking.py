@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 from functools import partial
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vrm.ext.slurm.forms import nodelists, words
 from vrm.ext.slurm.calls import shell
@@ -21,53 +21,16 @@ from vrm.ext.slurm.calls.answers import Answer, Joins, Needs, Refused, Reply, La
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.sbatch import JOB_OPTIONS, NO_HETEROGENEOUS, ask
+from vrm.ext.slurm.sbatch import NO_HETEROGENEOUS, ask
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.model import JobState
-from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS
+from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS, known
 
-STEP_OPTIONS = """
-. cpu-bind v
-. cpu_bind v cpu-bind
-. mem_bind v -
-. het-group v
-. jobid v
-. pack-group v
-. container-image v !
-. container-mounts v !
-. container-name v !
-. container-workdir v !
-. exact n
-. overlap n
-K kill-on-bad-exit m
-l label n
-. mpi v
-u unbuffered n
-W wait v -
-X disable-status n -
-E preserve-env n -
-T threads v -
-. slurmd-debug v -
-. epilog v -
-. prolog v -
-. task-epilog v -
-. task-prolog v -
-. bcast m !
-. multi-prog n
-. pty m
-r relative v !
-I immediate m -
-Z no-allocate n !
-. whole n -
-"""
-"""The options of srun beyond those of a job: srun itself reads them again in the job."""
+SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
+"""The options of srun, which reads those of a step again in the job."""
 
-SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n",
-               "[options] PROGRAM [ARGUMENTS]")
-SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n\n. bell n -\n"
-                 ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n",
-                 "[options] [[--] COMMAND [ARGUMENTS]]")
-MPIRUN = Options("mpirun", JOB_OPTIONS)
+SALLOC = Options("salloc", known("salloc"), "[options] [[--] COMMAND [ARGUMENTS]]")
+MPIRUN = Options("mpirun", "")
 
 PART = 1 << 20
 """Bytes of output that are passed on at a time."""
@@ -94,10 +57,7 @@ def srun(call: Call, counter: Counter) -> Reply:
 
 def _step_of(text: str, call: Call, counter: Counter) -> Reply:
     """A step in a job that runs: the client is its srun."""
-    try:
-        found, missing = words.find(counter, text)
-    except ValueError as error:
-        raise SRUN.error(f"Invalid job id {text}") from error
+    found, missing = SRUN.checked(f"Invalid job id {text}", words.find, counter, text)
     if missing or len(found) != 1:
         raise SRUN.error(f"--jobid={text}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     try:
@@ -133,10 +93,11 @@ def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, 
 _COUNTS = ("n", "np", "c")
 _PER_NODE = ("npernode", "ppn", "perhost", "N")
 _HOSTS = ("H", "host", "hosts", "hostfile", "machinefile", "machine", "f", "rankfile", "rf", "nolocal")
-_PAIRS = ("mca", "gmca", "omca", "prtemca", "pmixmca", "env", "genv")
-_VALUES = ("x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename", "display",
-           "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
-           "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern")
+_VALUES = {**dict.fromkeys(("mca", "gmca", "omca", "prtemca", "pmixmca", "env", "genv"), 2), **dict.fromkeys((
+    *_COUNTS, *_PER_NODE, "x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename",
+    "display", "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
+    "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern"), 1)}
+"""How many values follow an option of mpirun."""
 
 
 def mpirun(call: Call, counter: Counter) -> Reply:
@@ -155,22 +116,11 @@ def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     left = list(arguments)
     while left:
         found = 0
-        while left and left[0].startswith("-") and left[0] != "--":
-            option, equals, value = left.pop(0).lstrip("-").partition("=")
-            if option in _HOSTS:
-                raise MPIRUN.error(f"vrm chooses the nodes and cores; leave out the option {option}")
-            needed = 2 if option in _PAIRS else int(option in (*_COUNTS, *_PER_NODE, *_VALUES) and not equals)
-            if len(left) < needed:
-                raise MPIRUN.error(f"the option {option} needs a value")
-            value = left[0] if needed == 1 else value
-            del left[:needed]
-            if option in (*_COUNTS, *_PER_NODE):
-                if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
-                    raise MPIRUN.error(f"`{value}` is not a number of ranks")
-                if option in _COUNTS:
-                    found = int(value)
-                else:
-                    per_node = int(value)
+        for option, value in _launcher_options(left):
+            if option in _COUNTS:
+                found = _whole(value)
+            elif option in _PER_NODE:
+                per_node = _whole(value)
             wide = re.search(r"\bpe=(\d{1,4})\b", value.lower())
             cores = max(cores, int(wide[1])) if wide else cores
         if not left:
@@ -182,6 +132,26 @@ def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     if not program:
         raise MPIRUN.error(f"which program? For example {name} -n 4 PROGRAM")
     return total, cores, per_node, program
+
+
+def _launcher_options(left: list[str]) -> Iterator[tuple[str, str]]:
+    """The options at the beginning, each with its value if it has one; they are taken from the list."""
+    while left and left[0].startswith("-") and left[0] != "--":
+        option, equals, value = left.pop(0).lstrip("-").partition("=")
+        if option in _HOSTS:
+            raise MPIRUN.error(f"vrm chooses the nodes and cores; leave out the option {option}")
+        needed = _VALUES.get(option, 0)
+        needed -= needed == 1 and bool(equals)
+        if len(left) < needed:
+            raise MPIRUN.error(f"the option {option} needs a value")
+        yield option, left[0] if needed == 1 else value
+        del left[:needed]
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+        raise MPIRUN.error(f"`{text}` is not a number of ranks")
+    return int(text)
 
 
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.ext.slurm.forms import words
 from vrm.ext.slurm.calls.counter import Counter
@@ -27,10 +27,8 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
     own: dict[int, list[Dependency]] = {index: [] for index in indices}
     if "?" in text:
         raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        kind, *ids = part.strip().split(":")
+    for part in filter(None, map(str.strip, text.split(","))):
+        kind, *ids = part.split(":")
         if kind == "singleton" and not ids:
             single = sorted(job.id for job in counter.jobs(ended=False) if job.name == name)
             found += _on(single, ANY)
@@ -43,17 +41,23 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
         for word in ids:
             jobs, minutes = _depended(word, options, counter)
             array = {job.details.index: job.id for job in jobs if job.array is not None}
-            if kind != "aftercorr" or not indices or not array:
+            if kind == "aftercorr" and array and indices:
+                _add_one_by_one(own, array, word, options)
+            else:
                 together.setdefault(60.0 * minutes * (kind == "after"), set()).update(job.id for job in jobs)
-                continue
-            for index in indices:
-                if index not in array:
-                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, so task "
-                                        f"{index} of this one would never start")
-                own[index] += _on([array[index]], OK)
         for delay, these in together.items():
             found += _on(sorted(these), _KINDS[kind], delay)
     return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}, single
+
+
+def _add_one_by_one(own: Mapping[int, list[Dependency]], array: Mapping[int | None, int], word: str, options: Options
+                    ) -> None:
+    """Let each task of an array wait for that of the same index of another one."""
+    for index, waits in own.items():
+        if index not in array:
+            raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, so task "
+                                f"{index} of this one would never start")
+        waits += _on([array[index]], OK)
 
 
 def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobView], int]:
@@ -61,10 +65,7 @@ def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobVi
     name, plus, minutes = word.partition("+")
     if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
         raise options.error(f"--dependency: expected minutes behind the +, got `{minutes}`")
-    try:
-        jobs, missing = words.find(counter, name)
-    except ValueError as error:
-        raise options.error(f"--dependency: `{name}` is not an id of a job") from error
+    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", words.find, counter, name)
     if missing or not jobs:
         raise options.error(f"Job dependency problem: there is no job {name or word}")
     return jobs, int(minutes or 0)

@@ -4,6 +4,7 @@ licences."""
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, TypeVar
 from collections.abc import Callable, Mapping
 
@@ -12,77 +13,56 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.model.amounts import Amounts, amounts
 from vrm.model.kinds import FieldError, name_sound
 from vrm.model.job import Request
-from vrm.model.quantities import scale
+from vrm.model.quantities import SLURM_MEMORY, memory_bytes, scale
 
 Demand = dict[str, Any]
 """Values by the names of `vrm.model.fields`."""
 
 _Found = TypeVar("_Found")
+_NO_GPUS = (0, "")
 
-NO_FEATURES: frozenset[str] = frozenset()
-NOTHING: Amounts = ()
-NO_NODES: list[str] = []
+
+def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found
+         ) -> _Found:
+    """The value of an option, or the default where it is not given; Refused where it is wrong."""
+    if name not in chosen:
+        return default
+    try:
+        return how(chosen[name])
+    except FieldError as error:
+        raise options.error(f"--{name}: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise options.error(f"Invalid value `{chosen[name]}` for --{name}") from error
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
     """What is asked for. Refused for what cannot be understood, or that vrm cannot give."""
-
-    def read(name: str, how: Callable[[str], _Found], default: _Found) -> _Found:
-        if name not in chosen:
-            return default
-        try:
-            return how(chosen[name])
-        except FieldError as error:
-            raise options.error(f"--{name}: {error}") from error
-        except ValueError as error:
-            raise options.error(f"Invalid value `{chosen[name]}` for --{name}") from error
-
-    cores = read("cpus-per-task", _positive, 1)
-    per_node = read("ntasks-per-node", _positive, 0)
-    least, most = read("nodes", nodes, (0, 0))
-    tasks = read("ntasks", _positive, 0)
-    nodelist = read("nodelist", nodelists.names, NO_NODES)
+    said = {name: read(options, chosen, name, *reader) for name, reader in READERS.items()}
+    per_node, (least, most), nodelist, tasks = (
+        said[name] for name in ("ntasks-per-node", "nodes", "nodelist", "ntasks"))
     if nodelist:
         nodelist, least, most, tasks = nodelists.nodes_for(nodelist, least, most, tasks, per_node, options)
     tasks = tasks or max(least, 1) * (per_node or 1)
-    gpus_per_task, gpus_per_node = read("gpus-per-task", _gpus, (0, "")), read("gpus-per-node", _gpus, (0, ""))
+    gpus, others = said["gres"]
+    gpus_per_task, gpus_per_node = said["gpus-per-task"], gpus or said["gpus-per-node"]
+    cores, memory = said["cpus-per-task"], said["mem-per-gpu"]
     if "cpus-per-gpu" in chosen:
         if not gpus_per_task[0] or "cpus-per-task" in chosen:
             raise options.error("--cpus-per-gpu: vrm follows it together with --gpus-per-task alone; say "
                                 "--cpus-per-task")
-        cores = gpus_per_task[0] * read("cpus-per-gpu", _positive, 1)
-    features = set(read("constraint", _features, NO_FEATURES))
-    others: dict[str, float] = {}
-    for part in chosen.get("gres", "").split(","):
-        name, _, rest = part.removeprefix("gres:").removeprefix("gres/").partition(":")
-        if not name or name.upper() == "NONE":
-            continue
-        try:
-            if name == "gpu":
-                gpus_per_node = _gpus(rest or "1")
-            else:
-                if not name_sound(name):
-                    raise ValueError(part)
-                others[name] = others.get(name, 0) + float(_count(rest.rpartition(":")[2] or "1"))
-        except ValueError as error:
-            raise options.error(f"Invalid generic resource (gres) specification: {part}") from error
+        cores = gpus_per_task[0] * said["cpus-per-gpu"]
     if "gpus" in chosen:
-        total = read("gpus", _gpus, (0, ""))
-        gpus_per_task, gpus_per_node = _shared(total, tasks, least, most, options)
-    features |= {kind for _, kind in (gpus_per_task, gpus_per_node) if kind}
+        gpus_per_task, gpus_per_node = _shared(said["gpus"], tasks, least, most, options)
     found: Demand = {"procs": tasks, "cores": cores}
     if least:
         least = min(least, tasks)
         found["nodes"] = least, max(least, min(most, tasks)) if most else 0
     wanted = {"tasks_per_node": per_node, "gpus_per_task": gpus_per_task[0], "gpus_per_node": gpus_per_node[0],
-              "mem_per_node": read("mem", _memory, 0), "mem_per_task": read("mem-per-cpu", _memory, 0) * cores,
-              "features": frozenset(features), "others_per_node": amounts(others),
-              "licences": read("licenses", _licences, NOTHING), "nodelist": frozenset(nodelist),
-              "exclude": frozenset(read("exclude", nodelists.names, NO_NODES))}
-    if "mem-per-gpu" in chosen:
-        memory = read("mem-per-gpu", _memory, 0)
-        wanted["mem_per_task"] = memory * gpus_per_task[0]
-        wanted["mem_per_node"] = memory * gpus_per_node[0]
+              "mem_per_node": said["mem"] if memory is None else memory * gpus_per_node[0],
+              "mem_per_task": said["mem-per-cpu"] * cores if memory is None else memory * gpus_per_task[0],
+              "features": said["constraint"] | {kind for _, kind in (gpus_per_task, gpus_per_node) if kind},
+              "others_per_node": others, "licences": said["licenses"],
+              "nodelist": frozenset(nodelist), "exclude": frozenset(said["exclude"])}
     found.update((name, value) for name, value in wanted.items() if value)
     try:
         Request.of_fields(tasks, cores, False, found)
@@ -98,11 +78,16 @@ def _positive(text: str) -> int:
     return found
 
 
-
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,7}", text):
         raise ValueError(text)
     return int(text)
+
+
+def _sound(name: str) -> str:
+    if not name_sound(name):
+        raise ValueError(name)
+    return name
 
 
 def nodes(text: str) -> tuple[int, int]:
@@ -117,23 +102,28 @@ def nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def _memory(text: str) -> int:
-    """Bytes of `4G` or, without a unit, of megabytes; 0 for all, which says nothing."""
-    match = re.fullmatch(r"([0-9]{1,15})([kmgtKMGT]?)[bB]?", text)
-    if not match:
-        raise ValueError(text)
-    return int(match[1]) * scale(match[2] or "M")
-
-
 def _gpus(text: str) -> tuple[int, str]:
     """The number of GPUs, and their kind, of `2`, `a100:2` or `gpu:a100:2`."""
     text = text.removeprefix("gpu:")
     kind, _, number = text.rpartition(":")
     if not re.fullmatch(r"[0-9]{1,6}", number):
         kind, number = text, "1"
-    if kind and not name_sound(kind):
-        raise ValueError(text)
-    return int(number), kind
+    return int(number), kind and _sound(kind)
+
+
+def _resources(text: str) -> tuple[tuple[int, str] | None, Amounts]:
+    """The GPUs (None: nothing is said of them) and the other resources of each node, of `gpu:a100:2,ssd:1`."""
+    gpus, others = None, dict[str, float]()
+    for part in text.split(","):
+        name, _, rest = part.removeprefix("gres:").removeprefix("gres/").partition(":")
+        try:
+            if name == "gpu":
+                gpus = _gpus(rest or "1")
+            elif name and name.upper() != "NONE":
+                others[_sound(name)] = others.get(name, 0) + _count(rest.rpartition(":")[2] or "1")
+        except ValueError as error:
+            raise FieldError("Invalid generic resource (gres) specification: {}", part) from error
+    return gpus, amounts(others)
 
 
 def _shared(total: tuple[int, str], tasks: int, least: int, most: int, options: Options
@@ -165,7 +155,16 @@ def _licences(text: str) -> Amounts:
     for part in text.split(","):
         name, _, number = part.replace("=", ":").partition(":")
         name = name.partition("@")[0]
-        if not name_sound(name):
-            raise ValueError(text)
-        found[name] = float(_positive(number or "1"))
+        found[_sound(name)] = float(_positive(number or "1"))
     return amounts(found)
+
+
+_memory = partial(memory_bytes, dialect=SLURM_MEMORY)
+
+READERS: Mapping[str, tuple[Callable[[str], Any], Any]] = {
+    "cpus-per-task": (_positive, 1), "ntasks-per-node": (_positive, 0), "nodes": (nodes, (0, 0)),
+    "ntasks": (_positive, 0), "nodelist": (nodelists.names, []), "gpus-per-task": (_gpus, _NO_GPUS),
+    "gpus-per-node": (_gpus, _NO_GPUS), "cpus-per-gpu": (_positive, 1), "constraint": (_features, frozenset()),
+    "gres": (_resources, (None, ())), "gpus": (_gpus, _NO_GPUS), "mem": (_memory, 0), "mem-per-cpu": (_memory, 0),
+    "licenses": (_licences, ()), "exclude": (nodelists.names, []), "mem-per-gpu": (_memory, None)}
+"""How the values of options are read that ask something of the machine, and what counts without them."""

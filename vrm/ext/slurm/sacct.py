@@ -16,61 +16,16 @@ from vrm.model import JobState
 from vrm.model.quantities import memory_text
 from vrm.ext.steps.records import BATCH, Step
 
-OPTIONS = Options("sacct", """
-A accounts v
-a allusers n -
-. array n -
-b brief n
-B batch-script n !
-c completion n !
-D duplicates n -
-. delimiter v
-e helpformat n
-E endtime v
-. env-vars n !
-. expand-patterns n -
-f file v !
-F flags v -
-. federation n -
-g gid v -
-. group v -
-h help n
-i nnodes v !
-I ncpus v !
-j jobs v
-. json m
-k timelimit-min v !
-K timelimit-max v !
-L allclusters n -
-l long n
-. local n -
-M clusters v -
-. cluster v -
-n noheader n
-N nodelist v !
-. name v
-. noconvert n -
-o format v
-p parsable n
-P parsable2 n
-q qos v
-r partition v
-R reason v !
-s state v
-S starttime v
-T truncate n -
-. units v -
-u user v
-. uid v user
-. use-local-uid n -
-U usage n help
-v verbose n -
-V version n
-W wckeys v -
-. whole-hetjob m -
-x associations v -
-X allocations n
-""")
+OPTIONS = Options("sacct",
+    "A accounts v, b brief n, . delimiter v, e helpformat n, E endtime v, h help n, j jobs v, . json m, "
+    "l long n, n noheader n, . name v, o format v, p parsable n, P parsable2 n, q qos v, r partition v, "
+    "s state v, S starttime v, u user v, . uid v user, U usage n help, X allocations n, "
+    "a allusers n -, . array n -, D duplicates n -, . expand-patterns n -, F flags v -, . federation n -, "
+    "g gid v -, . group v -, L allclusters n -, . local n -, M clusters v -, . cluster v -, . noconvert n -, "
+    "T truncate n -, . units v -, . use-local-uid n -, v verbose n -, W wckeys v -, . whole-hetjob m -, "
+    "x associations v -, "
+    "B batch-script n !, c completion n !, . env-vars n !, f file v !, i nnodes v !, I ncpus v !, "
+    "k timelimit-min v !, K timelimit-max v !, N nodelist v !, R reason v !")
 
 DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 BRIEF = "jobid,state,exitcode"
@@ -202,15 +157,9 @@ def sacct(call: Call, counter: Counter) -> Answer:
     given, rest = OPTIONS.parse(call.arguments)
     known = columns(counter, call.env)
     if "helpformat" in given:
-        names = [field.name for field in known.values()]
-        lines = [" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip() for at in range(0, len(names), 4)]
-        return Answer("\n".join(lines) + "\n")
-    try:
-        chosen = formats.fields(
-            given.get("format") or (LONG if "long" in given else BRIEF if "brief" in given else
-                                    call.env.get("SACCT_FORMAT") or DEFAULT), known)
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+        return Answer(formats.help_of([field.name for field in known.values()]))
+    chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields, given.get("format") or (
+        LONG if "long" in given else BRIEF if "brief" in given else call.env.get("SACCT_FORMAT") or DEFAULT), known)
     if rest:
         raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
     rows = _rows(given, counter)
@@ -221,10 +170,7 @@ def sacct(call: Call, counter: Counter) -> Answer:
                 steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
         return Answer(data.document(call, counter, "jobs", (
             data.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
-    heading = "noheader" not in given
-    if "parsable" in given or "parsable2" in given:
-        return Answer(formats.parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given))
-    return Answer(formats.aligned(chosen, rows, heading))
+    return Answer(formats.table(chosen, rows, given))
 
 
 def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
@@ -233,20 +179,14 @@ def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
     users = words.split(given.get("user", ""))
     if (users and not set(users) & {site.user, str(site.uid)}) or given.get("accounts"):
         return []
-    try:
-        states = words.states_of(given["state"]) if given.get("state") else None
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid state: {error}") from error
-    try:
-        jobs = words.find(counter, given["jobs"].replace(" ", ""))[0] if "jobs" in given else counter.jobs()
-    except ValueError as error:
-        raise OPTIONS.error(f"Bad job/step specified: {error}") from error
+    states = OPTIONS.checked("Invalid state: {}", words.states_of, given["state"]) if given.get("state") else None
+    jobs = OPTIONS.checked("Bad job/step specified: {}", words.find, counter, given["jobs"].replace(" ", ""))[0] if (
+        "jobs" in given) else counter.jobs()
 
     def moment(key: str, default: float) -> float:
-        try:
-            return times.when(given[key], now) if key in given else default
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid time specification: {given[key]}") from error
+        if key not in given:
+            return default
+        return OPTIONS.checked(f"Invalid time specification: {given[key]}", times.when, given[key], now)
     since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
     until = moment("endtime", math.inf)
     # Times of sacct are whole seconds.

@@ -6,132 +6,22 @@ import math
 import os
 import re
 import shlex
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.forms import nodelists, times, words
 from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer, LaterAnswer
 from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.dependencies import dependencies
-from vrm.ext.slurm.forms.options import CommandOption, Options
-from vrm.ext.slurm.requests import Demand, demand
+from vrm.ext.slurm.forms.options import Options
+from vrm.ext.slurm.requests import demand, read
+from vrm.ext.steps.options import known
 from vrm.model import JobState
 from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
 
-JOB_OPTIONS = """
-a array v
-A account v
-. acctg-freq v -
-B extra-node-info v !
-. batch v !
-. bb v !
-. bbf v !
-b begin v
-c cpus-per-task v
-D chdir v
-d dependency v
-C constraint v
-. cluster-constraint v -
-M clusters v -
-. comment v
-. container v !
-. contiguous n -
-S core-spec v -
-. cores-per-socket v -
-. cpu-freq v -
-. cpus-per-gpu v
-. deadline v
-. delay-boot v -
-m distribution v -
-e error v
-x exclude v
-. exclusive m
-. export v
-. export-file v !
-. extra v -
-F nodefile v
-. get-user-env m -
-. gid v -
-. gpu-bind v -
-. gpu-freq v -
-G gpus v
-. gpus-per-node v
-. gpus-per-socket v !
-. gpus-per-task v
-. gres v
-. gres-flags v -
-H hold n
-. hint v -
-i input v
-J job-name v
-. kill-on-invalid-dep v
-L licenses v
-. mail-type v -
-. mail-user v -
-. mcs-label v -
-. mem v
-. mem-bind v -
-. mem-per-cpu v
-. mem-per-gpu v
-. mincpus v -
-. network v -
-. nice m
-k no-kill m -
-. no-requeue n requeue=no
-N nodes v
-w nodelist v
-n ntasks v
-. ntasks-per-core v -
-. ntasks-per-gpu v !
-. ntasks-per-node v
-. ntasks-per-socket v -
-. open-mode v
-o output v
-O overcommit n !
-s oversubscribe n -
-p partition v
-. power v -
-. prefer v -
-. priority v
-. profile v -
-. propagate m -
-q qos v -
-Q quiet n
-. reboot n !
-. requeue n requeue=yes
-. reservation v
-. signal v
-. sockets-per-node v -
-. spread-job n -
-. switches v -
-. thread-spec v -
-. threads-per-core v -
-t time v
-. time-min v -
-. tmp v -
-. tres-bind v -
-. tres-per-task v !
-. uid v -
-. use-min-nodes n -
-v verbose n -
-. wait-all-nodes v -
-. wckey v -
-. x11 m !
-"""
-"""The options of a job, for sbatch and for what else makes jobs."""
-
-OPTIONS = Options("sbatch", JOB_OPTIONS + """
-h help n
-. ignore-pbs n -
-. parsable n
-. test-only n
-. usage n help
-V version n
-W wait n
-. wrap v
-""", "[options] [SCRIPT [ARGUMENTS]]")
+OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")
 
 NO_HETEROGENEOUS = "vrm has no heterogeneous jobs: submit a job for each part, or one with the nodes of all"
 
@@ -219,41 +109,44 @@ class Until(LaterAnswer):
 # ------------------------------------------------------------------------------- the script
 
 
+_UNREADABLE: tuple[tuple[Callable[[bytes], bool], str], ...] = (
+    (lambda text: not text.strip(), "is empty; a script begins with #! and the path of its interpreter"),
+    (lambda text: len(text) > LARGEST, f"is longer than {LARGEST} bytes"),
+    (lambda text: not text.startswith(b"#!"), "is not a batch script: its first line must begin with #!, followed by "
+     "the path of who reads it,\nfor instance #!/bin/sh"),
+    (lambda text: b"\r\n" in text, "has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)"),
+    (lambda text: b"\0" in text, "is not a script: it has bytes that are zero"))
+"""What is not a script, and why."""
+
+
 @lru_cache(maxsize=16)  # scripts are often equal
 def _script_options(text: bytes, path: str) -> Mapping[str, str]:
     """The options in a script's lines of `#SBATCH`; Refused for what is not a script."""
-    if not text.strip():
-        raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of its interpreter")
-    if len(text) > LARGEST:
-        raise OPTIONS.error(f"{path} is longer than {LARGEST} bytes")
-    if not text.startswith(b"#!"):
-        raise OPTIONS.error(f"{path} is not a batch script: its first line must begin with #!, followed by the path "
-                            "of who reads it,\nfor instance #!/bin/sh")
-    if b"\r\n" in text:
-        raise OPTIONS.error(f"{path} has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)")
-    if b"\0" in text:
-        raise OPTIONS.error(f"{path} is not a script: it has bytes that are zero")
+    for wrong, why in _UNREADABLE:
+        if wrong(text):
+            raise OPTIONS.error(f"{path} {why}")
     found: dict[str, str] = {}
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
-            said = os.fsdecode(line[7:])
-            try:
-                parts = shlex.split(said, comments=True)
-                values, rest = OPTIONS.parse(parts)
-            except ValueError as error:
-                raise OPTIONS.error(f"{path}:{number}: {said.strip()[:200]}: {error}") from error
-            except Refused as error:
-                raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
-            except HelpAnswer as told:
-                raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is not valid in a script") from told
-            if rest:
-                raise OPTIONS.error(f"{path}:{number}: " + (
-                    NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))
-            found.update(values)
+            found.update(_line_options(os.fsdecode(line[7:]), f"{path}:{number}"))
         elif line.strip() and not line.lstrip().startswith(b"#"):
             break
     found.pop("wrap", None)
     return found
+
+
+def _line_options(said: str, place: str) -> Mapping[str, str]:
+    """The options of such a line."""
+    try:
+        values, rest = OPTIONS.parse(shlex.split(said, comments=True))
+    except ValueError as error:
+        raise OPTIONS.error(f"{place}: {said.strip()[:200]}: {error}") from error
+    except HelpAnswer as told:
+        raise OPTIONS.error(f"{place}: `{said.strip()}` is not valid in a script") from told
+    if rest:
+        raise OPTIONS.error(f"{place}: " + (
+            NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))
+    return values
 
 
 # ------------------------------------------------------------------------------- what is asked for
@@ -262,57 +155,31 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
 def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
         script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> SubmittedJob:
     """The job that these options ask for. `output`: its output goes to a file of the user's."""
-    needs = demand(chosen, options)
-    indices, width = _array(chosen, options)
-    values: dict[str, Any] = {**named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
+    values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
+    indices, width = read(options, chosen, "array", _array, _NO_ARRAY)
+    for option, (key, how) in FIELDS.items():
+        found = read(options, chosen, option, partial(how, counter), None)
+        if found is not None:
+            values[key] = found
     values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
                   script=True, file=path, front="slurm", arguments=tuple(arguments))
     if output:
         values.update(_files(chosen, options, bool(indices)))
-    for key, said in (("held", "hold" in chosen), ("append", chosen.get("open-mode") == "append")):
-        if said:
-            values[key] = True
-    if chosen.get("comment"):
-        values["comment"] = printable(chosen["comment"])
-    if "signal" in chosen:
-        values["warning"] = _read(options, "signal", chosen["signal"], _signal)
     after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
                                       values.get("title", values["app"]), indices)
-    if after:
-        values["after"] = after
-    if single:
-        values["singleton"] = fold(single)
-    if "begin" in chosen:
-        begin = _read(options, "begin", chosen["begin"], lambda said: times.begin(said, counter.now))
-        values["begin"] = _within(options, "begin", begin - counter.now)
+    values.update({"after": after} if after else {}, **({"singleton": fold(single)} if single else {}))
+    limit = read(options, chosen, "time", lambda text: of_slurm(text) if text else 0.0, 0.0)
     if "deadline" in chosen:
-        values["deadline"] = _deadline(chosen, options, counter)
-    if chosen.get("kill-on-invalid-dep", "yes") != "yes":
-        raise options.error("--kill-on-invalid-dep: vrm cancels a job whose dependency can never come true")
+        _check_deadline(chosen, limit, values["deadline"], options)
     tasks = chosen.get("cpus-per-task", "")
     variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
                  "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
     values["variables"] = {key: value for key, value in variables.items() if value}
-    if "requeue" in chosen:
-        values["requeue"] = chosen["requeue"]
-    walltime, flexible = _walltime(chosen, options, counter)
+    walltime, flexible = _walltime(limit, counter)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
-
-
-_Found = TypeVar("_Found")
-
-
-def _read(options: Options, name: str, text: str, read: Callable[[str], _Found]) -> _Found:
-    """The value of an option; Refused where it is wrong."""
-    try:
-        return read(text)
-    except FieldError as error:
-        raise options.error(f"--{name}: {error}") from error
-    except (ValueError, KeyError) as error:
-        raise options.error(f"Invalid value `{text}` for --{name}") from error
 
 
 def printable(text: str) -> str:
@@ -329,32 +196,26 @@ def named(name: str) -> dict[str, Any]:
     return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
 
 
-def _within(options: Options, name: str, seconds: float) -> float:
-    """So many seconds from now; Refused where that is too far."""
+def _later(counter: Counter, text: str) -> float:
+    """The seconds from now until this moment; FieldError where that is too far."""
+    seconds = times.begin(text, counter.now) - counter.now
     if seconds > LONGEST_TIME:
-        raise options.error(f"--{name}: that is more than {LONGEST_TIME // 31_536_000} years from now")
+        raise FieldError(f"that is more than {LONGEST_TIME // 31_536_000} years from now")
     return max(0.0, seconds)
 
 
-def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> dict[str, Any]:
-    """What it asks of the machine, and where it waits."""
-    values = dict(needs)
-    if "exclusive" in chosen and chosen["exclusive"] != "0":
-        values["exclusive"] = True
-    if "nice" in chosen:
-        values["priority"] = -_read(options, "nice", chosen["nice"] or "100", _integer)
-    if "priority" in chosen and chosen["priority"].upper() != "TOP":
-        values["priority"] = _read(options, "priority", chosen["priority"], _integer)
-    site = counter.site
-    if "partition" in chosen and site.queues:
-        known = [each for each in chosen["partition"].split(",") if each in site.queues]
-        if not known:
-            raise options.error(f"invalid partition specified: {chosen['partition']}; vrm's queues are "
-                                f"{', '.join(site.queues)}")
-        values["queue"] = known[0]
-    if "reservation" in chosen:
-        values["reservation"] = chosen["reservation"]
-    return values
+def _queue(counter: Counter, text: str) -> str | None:
+    """The first of these partitions that is a queue."""
+    queues = counter.site.queues
+    known = [each for each in text.split(",") if each in queues]
+    if queues and not known:
+        raise FieldError(f"invalid partition specified: {{}}; vrm's queues are {', '.join(queues)}", text)
+    return known[0] if known else None
+
+
+def _invalid_dependency(counter: Counter, text: str) -> None:
+    if text != "yes":
+        raise FieldError("vrm cancels a job whose dependency can never come true")
 
 
 def _integer(text: str) -> int:
@@ -380,27 +241,24 @@ def _files(chosen: Mapping[str, str], options: Options, array: bool) -> dict[str
     return found
 
 
-def _array(chosen: Mapping[str, str], options: Options) -> tuple[tuple[int, ...], int]:
+_NO_ARRAY: tuple[tuple[int, ...], int] = ((), 0)
+
+
+def _array(text: str) -> tuple[tuple[int, ...], int]:
     """The indices of an array, and how many of its jobs may run at a time (0: any number)."""
-    if "array" not in chosen:
-        return (), 0
-    text, percent, width = chosen["array"].partition("%")
-
-    def read(said: str) -> tuple[tuple[int, ...], int]:
-        if percent and not re.fullmatch(r"[0-9]{1,6}", width):
-            raise ValueError(said)
-        return tuple(sorted(numbers(text))), int(width or 0)
-    found = _read(options, "array", chosen["array"], read)
-    if len(found[0]) > MOST_JOBS or found[0][-1] > 9999:
-        raise options.error(f"Invalid value `{chosen['array']}` for --array: indices are at most 9999")
-    return found
+    listed, percent, width = text.partition("%")
+    if percent and not re.fullmatch(r"[0-9]{1,6}", width):
+        raise ValueError(text)
+    found = tuple(sorted(numbers(listed)))
+    if len(found) > MOST_JOBS or found[-1] > 9999:
+        raise FieldError("{}: indices are at most 9999", text)
+    return found, int(width or 0)
 
 
-def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> tuple[float, bool]:
+def _walltime(said: float, counter: Counter) -> tuple[float, bool]:
     """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
     only where it fits."""
     site = counter.site
-    said = _read(options, "time", chosen["time"], of_slurm) if chosen.get("time") else 0.0
     left = site.closing - counter.now
     if not 0 < said < math.inf:
         return (min(site.default_time, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
@@ -409,15 +267,12 @@ def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> 
     return min(said, 1e9), False
 
 
-def _deadline(chosen: Mapping[str, str], options: Options, counter: Counter) -> float:
-    """The seconds until the job must have ended; Refused where it cannot."""
-    until = _read(options, "deadline", chosen["deadline"], lambda said: times.begin(said, counter.now)) - counter.now
-    limit = _read(options, "time", chosen.get("time", ""), of_slurm) if chosen.get("time") else 0.0
+def _check_deadline(chosen: Mapping[str, str], limit: float, until: float, options: Options) -> None:
+    """Refused where the job cannot end by its deadline."""
     if not 0 < limit < math.inf:
         raise options.error("--deadline: say how long the job may run, with --time")
     if limit > until:
         raise options.error(f"--deadline: a job of {chosen['time']} cannot end by {chosen['deadline']}")
-    return _within(options, "deadline", until)
 
 
 _SIGNAL = re.compile(r"(?:([RB]):)?([A-Z0-9+]+)(?:@([0-9]{1,5}))?")
@@ -430,6 +285,23 @@ def _signal(text: str) -> str:
         raise ValueError(text)
     signal_number(found[2])
     return f"{'B:' if found[1] == 'B' else ''}{signal_number(found[2])}@{found[3] or 60}"
+
+
+FIELDS: Mapping[str, tuple[str, Callable[[Counter, str], Any]]] = {
+    "exclusive": ("exclusive", lambda _, text: text != "0" or None),
+    "nice": ("priority", lambda _, text: -_integer(text or "100")),
+    "priority": ("priority", lambda _, text: None if text.upper() == "TOP" else _integer(text)),
+    "partition": ("queue", _queue),
+    "reservation": ("reservation", lambda _, text: text),
+    "hold": ("held", lambda *_: True),
+    "open-mode": ("append", lambda _, text: text == "append" or None),
+    "comment": ("comment", lambda _, text: printable(text) or None),
+    "signal": ("warning", lambda _, text: _signal(text)),
+    "begin": ("begin", _later),
+    "deadline": ("deadline", _later),
+    "kill-on-invalid-dep": ("", _invalid_dependency),
+    "requeue": ("requeue", lambda _, text: text)}
+"""The field of a job that an option sets, and how its value is read; None sets nothing."""
 
 
 def signal_number(text: str) -> int:
@@ -462,4 +334,4 @@ def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-__all__ = ["JOB_OPTIONS", "OPTIONS", "CommandOption", "Until", "ask", "exported", "named", "sbatch", "signal_number"]
+__all__ = ["OPTIONS", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

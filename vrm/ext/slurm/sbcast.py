@@ -15,21 +15,10 @@ from vrm.ext.steps import jobfile
 from vrm.ext.steps.jobfile import StepJob
 from vrm.system import marks
 
-OPTIONS = Options("sbcast", """
-C compress m -
-. exclude v -
-f force n
-F fanout v -
-j jobid v -
-p preserve n
-s size v -
-. send-libs m !
-t timeout v -
-v verbose n -
-V version n
-. help n
-. usage n help
-""", "[-f] [-p] SOURCE DESTINATION")
+OPTIONS = Options("sbcast",
+    "f force n, p preserve n, "
+    "C compress m -, . exclude v -, F fanout v -, j jobid v -, s size v -, t timeout v -, v verbose n -, "
+    ". send-libs m !", "[-f] [-p] SOURCE DESTINATION")
 
 BROKEN_OFF = ".vrm-part"
 """Behind the name of a file that is not complete yet."""

@@ -13,33 +13,11 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sbatch import signal_number
 from vrm.model import JobState
 
-OPTIONS = Options("scancel", """
-A account v
-b batch n
-. ctld n -
-c cron n -
-f full n
-. help n
-H hurry n -
-i interactive n -
-. me n
-M clusters v -
-n name v
-. jobname v name
-p partition v
-q qos v
-Q quiet n
-R reservation v
-. sibling v -
-s signal v
-t state v
-u user v
-. usage n help
-v verbose n
-V version n
-w nodelist v !
-. wckey v
-""", "[options] [ID ...]")
+OPTIONS = Options("scancel",
+    "A account v, b batch n, f full n, . me n, n name v, . jobname v name, p partition v, q qos v, Q quiet n, "
+    "R reservation v, s signal v, t state v, u user v, v verbose n, . wckey v, "
+    ". ctld n -, c cron n -, H hurry n -, i interactive n -, M clusters v -, . sibling v -, "
+    "w nodelist v !", "[options] [ID ...]")
 
 _FILTERS = ("account", "me", "name", "partition", "qos", "reservation", "state", "user", "wckey")
 
@@ -84,21 +62,14 @@ def scancel(call: Call, counter: Counter) -> Reply:
     given, rest = OPTIONS.parse(call.arguments)
     if not rest and not any(key in given for key in _FILTERS):
         raise OPTIONS.error("No job identification provided")
-    number = 0
-    if "signal" in given:
-        try:
-            number = signal_number(given["signal"])
-        except ValueError as error:
-            raise OPTIONS.error(f"Unknown job signal: {given['signal']}") from error
+    number = OPTIONS.checked(f"Unknown job signal: {given['signal']}", signal_number, given["signal"]) if (
+        "signal" in given) else 0
     said: list[str] = []
     found: set[int] = set()
     for word in rest:
         if "." in word:
             raise OPTIONS.error(f"{word}: vrm ends whole jobs; a step ends with its job, or by a signal to its srun")
-        try:
-            named, missing = words.find(counter, word)
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid job id {word}") from error
+        named, missing = OPTIONS.checked(f"Invalid job id {word}", words.find, counter, word)
         found.update(job.id for job in named)
         if missing:
             said.append(f"scancel: error: Kill job error on job id {', '.join(missing)}: Invalid job id specified")
@@ -147,9 +118,6 @@ def _matching(jobs: list[JobView], given: dict[str, str], counter: Counter) -> l
         return []
     jobs = words.selected(jobs, given, site)
     if "state" in given:
-        try:
-            states = words.states_of(given["state"])
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid job state specified: {error}") from error
+        states = OPTIONS.checked("Invalid job state specified: {}", words.states_of, given["state"])
         jobs = [job for job in jobs if states is None or words.state(job) in states]
     return jobs

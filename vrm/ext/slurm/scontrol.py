@@ -20,24 +20,11 @@ from vrm.ext.slurm.updating import update
 from vrm.model import JobState
 from vrm.model.hosts import expand
 
-OPTIONS = Options("scontrol", """
-a all n -
-d details n -
-F future n -
-h help n
-. hide n -
-. json m
-M clusters v -
-. local n -
-o oneliner n
-Q quiet n
-. sibling n -
-u uid v -
-v verbose n -
-V version n
-. usage n help
-. yaml m !
-""", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
+OPTIONS = Options("scontrol",
+    "h help n, . json m, o oneliner n, Q quiet n, "
+    "a all n -, d details n -, F future n -, . hide n -, M clusters v -, . local n -, . sibling n -, u uid v -, "
+    "v verbose n -, "
+    ". yaml m !", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
                   "update JobId=ID NAME=VALUE, write batch_script ID, wait_job ID, top IDS, listpids [ID], ping")
 
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
@@ -79,27 +66,10 @@ _NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "alias
 def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
     if not what:
         raise OPTIONS.error("show what? For example scontrol show job")
-    kind, names = what[0].lower(), list(what[1:])
-    if "=" in what[0]:
-        kind, _, name = what[0].partition("=")
-        kind, names = kind.lower(), [name, *names]
-    if "hostnames".startswith(kind) and len(kind) > 4:
-        return hostnames(names, call)
-    if "hostlistsorted".startswith(kind) and len(kind) > 4:
-        return Answer(words.node_list(names[0].split(",") if names else []) + "\n")
-    if kind in ("job", "jobs", "jobid"):
-        return _jobs(names, given, call, counter)
-    if kind in ("node", "nodes", "nodename"):
-        nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
-        if "json" in given:
-            partitions = words.partitions(counter.site)
-            return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
-        return _blocks([node_text(node, counter) for node in nodes], given)
-    if kind in ("partition", "partitions", "partitionname"):
-        parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
-        return _blocks([partition_text(name, counter) for name in parts], given)
-    if kind == "config":
-        return Answer(_config(counter))
+    kind, equals, name = what[0].partition("=")
+    kind, names = kind.lower(), [name, *what[1:]] if equals else what[1:]
+    if kind in _KINDS:
+        return _KINDS[kind](names, given, call, counter)
     if kind in _NONE:
         return Answer(_NONE[kind])
     raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
@@ -110,10 +80,7 @@ def hostnames(names: Sequence[str], call: Call) -> Answer:
     text = names[0] if names else call.env.get("SLURM_JOB_NODELIST") or call.env.get("VRM_NODELIST", "")
     if not text:
         raise OPTIONS.error("which nodes? This is not a job of vrm, and no list is given")
-    try:
-        return Answer("".join(f"{name}\n" for name in expand(text)))
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid hostlist: {text}: {error}") from error
+    return Answer("".join(f"{name}\n" for name in OPTIONS.checked(f"Invalid hostlist: {text}: {{}}", expand, text)))
 
 
 def alone(call: Call) -> int | None:
@@ -129,10 +96,8 @@ def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: s
     """What is meant by the names; all without one."""
     if not names:
         return list(known.values())
-    try:
-        wanted = [each for name in names for each in expand(name.partition("=")[2] or name)]
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid name of {many}: {error}") from error
+    wanted = [each for name in names for each in OPTIONS.checked(
+        f"Invalid name of {many}: {{}}", expand, name.partition("=")[2] or name)]
     for name in wanted:
         if name not in known:
             raise Refused(f"{kind} {name} not found")
@@ -157,10 +122,7 @@ def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: C
 
 
 def _find(text: str, counter: Counter) -> tuple[list[JobView], list[str]]:
-    try:
-        return words.find(counter, text.removeprefix("JobId="))
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid job id specified: {error}") from error
+    return OPTIONS.checked("Invalid job id specified: {}", words.find, counter, text.removeprefix("JobId="))
 
 
 def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answer:
@@ -251,6 +213,29 @@ def _script(names: Sequence[str], counter: Counter) -> Answer:
     if len(names) > 1 and names[1] == "-":
         return Answer(text)
     raise OPTIONS.error("vrm prints scripts and writes no file: scontrol write batch_script ID - > FILE")
+
+
+def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+    nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
+    if "json" in given:
+        partitions = words.partitions(counter.site)
+        return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
+    return _blocks([node_text(node, counter) for node in nodes], given)
+
+
+def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, counter: Counter) -> Answer:
+    parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
+    return _blocks([partition_text(name, counter) for name in parts], given)
+
+
+_KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, Counter], Answer]] = {
+    **{"hostnames"[:end]: lambda names, _, call, __: hostnames(names, call) for end in range(5, 10)},
+    **{"hostlistsorted"[:end]: lambda names, *_: Answer(words.node_list(names[0].split(",") if names else []) + "\n")
+       for end in range(5, 15)},
+    **dict.fromkeys(("job", "jobs", "jobid"), _jobs), **dict.fromkeys(("node", "nodes", "nodename"), _nodes),
+    **dict.fromkeys(("partition", "partitions", "partitionname"), _partitions),
+    "config": lambda _, __, ___, counter: Answer(_config(counter))}
+"""What is shown."""
 
 
 # ------------------------------------------------------------------------------------- texts

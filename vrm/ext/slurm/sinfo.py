@@ -12,37 +12,12 @@ from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import NodeView
 from vrm.ext.slurm.forms.options import Options
 
-OPTIONS = Options("sinfo", """
-a all n -
-d dead n
-e exact n -
-F future n -
-. federation n -
-h noheader n
-. help n
-. hide n -
-i iterate v !
-. json m
-. local n -
-l long n
-M clusters v -
-n nodes v
-N Node n
-. noconvert n -
-o format v
-O Format v
-p partition v
-r responding n
-R list-reasons n
-s summarize n
-S sort v -
-t states v
-T reservation n
-. usage n help
-v verbose n -
-V version n
-. yaml m !
-""")
+OPTIONS = Options("sinfo",
+    "d dead n, h noheader n, . json m, l long n, n nodes v, N Node n, o format v, O Format v, p partition v, "
+    "r responding n, R list-reasons n, s summarize n, t states v, T reservation n, "
+    "a all n -, e exact n -, F future n -, . federation n -, . hide n -, . local n -, M clusters v -, "
+    ". noconvert n -, S sort v -, v verbose n -, "
+    "i iterate v !, . yaml m !")
 
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
@@ -71,16 +46,12 @@ def sinfo(call: Call, counter: Counter) -> Answer:
         return Answer("No reservations in the system\n")
     letters, names = _columns(counter)
     by_node = "Node" in given
-    try:
-        if "Format" in given:
-            table = formats.names(given["Format"], names)
-        else:
-            default = (SUMMARY if "summarize" in given else NODES_LONG if by_node and "long" in given else
-                       NODES if by_node else LONG if "long" in given else DEFAULT)
-            table = formats.letters((given.get("format") or call.env.get("SINFO_FORMAT") or default
-                                     ).replace("#", ""), letters)
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid node format specification: {error}") from error
+    default = (SUMMARY if "summarize" in given else NODES_LONG if by_node and "long" in given else
+               NODES if by_node else LONG if "long" in given else DEFAULT)
+    wrong = "Invalid node format specification: {}"
+    table = OPTIONS.checked(wrong, formats.names, given["Format"], names) if "Format" in given else OPTIONS.checked(
+        wrong, formats.letters, (given.get("format") or call.env.get("SINFO_FORMAT") or default).replace("#", ""),
+        letters)
     nodes, partitions = _chosen(given, counter)
     rows = []
     for partition in partitions:
@@ -106,10 +77,7 @@ def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView],
     from vrm.model.hosts import expand
     nodes, partitions = counter.nodes(), words.partitions(counter.site)
     if "nodes" in given and given["nodes"] != "all":
-        try:
-            wanted = set(expand(given["nodes"]))
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid node name: {error}") from error
+        wanted = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodes"]))
         nodes = [node for node in nodes if node.name in wanted]
     if "partition" in given:
         partitions = [name for name in partitions if name in given["partition"].split(",")]
@@ -161,7 +129,7 @@ _OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
 """What is counted over the nodes of a row."""
 
 
-def _columns(counter: Counter) -> tuple[dict[str, tuple[str, Value]], dict[str, tuple[str, Value]]]:
+def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
     """What letters and names stand for."""
     site = counter.site
     first = words.default_partition(site)
@@ -182,7 +150,7 @@ def _columns(counter: Counter) -> tuple[dict[str, tuple[str, Value]], dict[str, 
     def features(row: SinfoRow) -> str:
         return ",".join(row.nodes[0].features) or "(null)"
 
-    rows: list[tuple[str, str, str, Value]] = [
+    rows: Sequence[tuple[str, str, str, Value]] = [
         ("P", "partition", "PARTITION", lambda row: row.partition + "*" * (row.partition == first)),
         ("R", "partitionname", "PARTITION", lambda row: row.partition),
         ("a", "available", "AVAIL", lambda row: "up"),
@@ -214,5 +182,4 @@ def _columns(counter: Counter) -> tuple[dict[str, tuple[str, Value]], dict[str, 
         ("", "gresused", "GRES_USED", lambda row: f"gpu:{sum(node.gpus_taken for node in row.nodes) // 1000}"),
         ("", "extra", "EXTRA", lambda row: ""), ("", "comment", "COMMENT", lambda row: ""),
         ("", "state", "STATE", lambda row: words.SHORT_NODE[state(row)])]
-    return ({letter: (heading, read) for letter, _, heading, read in rows if letter},
-            {name: (heading, read) for _, name, heading, read in rows})
+    return formats.by_letter_and_name(rows)

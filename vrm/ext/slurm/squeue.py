@@ -13,45 +13,13 @@ from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
 
-OPTIONS = Options("squeue", """
-A account v
-a all n -
-r array n -
-. array-unique n -
-. federation n -
-h noheader n
-. help n
-. hide n -
-i iterate v !
-j jobs v
-. json n
-L licenses v licences
-. local n -
-l long n
-. me n
-M clusters v -
-n name v
-. noconvert n -
-. notme n !
-w nodelist v
-o format v
-O Format v
-p partition v
-. priority n -
-q qos v
-R reservation v
-. sibling n -
-S sort v
-. start n
-s steps m
-t states v
-u user v
-. users v user
-. usage n help
-v verbose n -
-V version n
-. yaml m !
-""")
+OPTIONS = Options("squeue",
+    "A account v, h noheader n, j jobs v, . json n, L licenses v licences, l long n, . me n, n name v, "
+    "w nodelist v, o format v, O Format v, p partition v, q qos v, R reservation v, S sort v, . start n, "
+    "s steps m, t states v, u user v, . users v user, "
+    "a all n -, r array n -, . array-unique n -, . federation n -, . hide n -, . local n -, M clusters v -, "
+    ". noconvert n -, . priority n -, . sibling n -, v verbose n -, "
+    "i iterate v !, . notme n !, . yaml m !")
 
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -79,37 +47,23 @@ def squeue(call: Call, counter: Counter) -> Answer:
 
 
 def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> formats.TextTable:
-    known = Columns(counter, env)
-    try:
-        if "Format" in given:
-            return formats.names(given["Format"], known.names)
-        if "format" in given:
-            return formats.letters(given["format"], known.letters)
-        if "start" in given:
-            return formats.letters(START, known.letters)
-        if "long" in given:
-            return formats.letters(LONG, known.letters)
-        if env.get("SQUEUE_FORMAT2"):
-            return formats.names(env["SQUEUE_FORMAT2"], known.names)
-        return formats.letters(env.get("SQUEUE_FORMAT") or DEFAULT, known.letters)
-    except ValueError as error:
-        raise OPTIONS.error(f"Unrecognized field: {error}") from error
+    letters, names = columns(counter, env)
+    choices = ((formats.names, names, given.get("Format")), (formats.letters, letters, given.get("format")),
+               (formats.letters, letters, START if "start" in given else LONG if "long" in given else None),
+               (formats.names, names, env.get("SQUEUE_FORMAT2") or None),
+               (formats.letters, letters, env.get("SQUEUE_FORMAT") or DEFAULT))
+    how, known, text = next(choice for choice in choices if choice[2] is not None)
+    return OPTIONS.checked("Unrecognized field: {}", how, text, known)
 
 
 def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> tuple[list[JobView], bool]:
     """The jobs to show, and whether one was asked for that is not there."""
     site = counter.site
-    try:
-        states = words.states_of(given.get("states") or env.get("SQUEUE_STATES") or ",".join(
-            ("PENDING",) if "start" in given else ACTIVE))
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid job state specified: {error}") from error
+    states = OPTIONS.checked("Invalid job state specified: {}", words.states_of, given.get("states") or env.get(
+        "SQUEUE_STATES") or ("PENDING" if "start" in given else ",".join(ACTIVE)))
     ended = states is None or any(state not in ACTIVE for state in states)
     if "jobs" in given:
-        try:
-            jobs, missing = words.find(counter, given["jobs"])
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid job id: {error}") from error
+        jobs, missing = OPTIONS.checked("Invalid job id: {}", words.find, counter, given["jobs"])
         if missing and not jobs and len(words.split(given["jobs"])) == 1:
             return [], True
     else:
@@ -125,10 +79,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
     if "nodelist" in given:
         from vrm.model.hosts import expand
-        try:
-            on = set(expand(given["nodelist"]))
-        except ValueError as error:
-            raise OPTIONS.error(f"Invalid node name: {error}") from error
+        on = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodelist"]))
         jobs = [job for job in jobs if on & set(job.nodes)]
     return jobs, False
 
@@ -163,94 +114,86 @@ def _gpus(job: JobView) -> str:
     return f"gres:gpu:{count}" if count else "N/A"
 
 
-class Columns:
+def columns(counter: Counter, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
     """What each letter and each name of a format stands for."""
+    site = counter.site
 
-    def __init__(self, counter: Counter, env: Mapping[str, str]) -> None:
-        site = counter.site
+    def where(job: JobView) -> str:
+        if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
+            return f"({words.reason(job)})"
+        return words.node_list(job.nodes)
 
-        def where(job: JobView) -> str:
-            if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
-                return f"({words.reason(job)})"
-            return words.node_list(job.nodes)
+    def first(job: JobView) -> str:
+        return job.nodes[0] if job.nodes else "n/a"
 
-        def first(job: JobView) -> str:
-            return job.nodes[0] if job.nodes else "n/a"
-
-        def value(read: Callable[[JobView], str]) -> Value:
-            return read
-
-        rows: list[tuple[str, str, str, Value]] = [
-            ("A", "jobid", "JOBID", lambda job: str(job.id)),
-            ("i", "jobarrayid", "JOBID", lambda job: job.shown_id),
-            ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
-            ("K", "arraytaskid", "ARRAY_TASK_ID",
-             lambda job: "N/A" if job.array is None else str(job.details.index)),
-            ("t", "statecompact", "ST", lambda job: words.STATES[words.state(job)]),
-            ("T", "state", "STATE", words.state),
-            ("j", "name", "NAME", lambda job: job.name),
-            ("u", "username", "USER", lambda job: site.user),
-            ("U", "userid", "UID", lambda job: str(site.uid)),
-            ("g", "groupname", "GROUP", lambda job: site.group),
-            ("G", "groupid", "GROUP", lambda job: str(site.gid)),
-            ("P", "partition", "PARTITION", lambda job: words.partition(job, site)),
-            ("r", "reason", "REASON", words.reason),
-            ("R", "reasonlist", "NODELIST(REASON)", value(where)),
-            ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
-            ("B", "batchhost", "EXEC_HOST", value(first)),
-            ("D", "numnodes", "NODES", lambda job: str(job.node_count)),
-            ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
-            ("c", "mincpus", "MIN_CPUS", lambda job: str(job.job.cores)),
-            ("m", "minmemory", "MIN_MEMORY", lambda job: job.memory_text),
-            ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
-            ("b", "tres-per-node", "TRES_PER_NODE", value(_gpus)),
-            ("l", "timelimit", "TIME_LIMIT", lambda job: times.used(job.job.walltime)),
-            ("M", "timeused", "TIME", lambda job: times.used(job.ran(counter.now))),
-            ("L", "timeleft", "TIME_LEFT", lambda job: times.used(max(0.0, job.job.walltime - job.ran(counter.now)))),
-            ("S", "starttime", "START_TIME", lambda job: times.moment(job.start, env)),
-            ("e", "endtime", "END_TIME", lambda job: times.moment(job.known_end, env)),
-            ("V", "submittime", "SUBMIT_TIME", lambda job: times.moment(job.job.submit, env)),
-            ("Z", "workdir", "WORK_DIR", lambda job: job.job.payload.directory),
-            ("z", "reqb:s:c:t", "S:C:T", lambda job: "*:*:*"),
-            ("k", "comment", "COMMENT", lambda job: job.details.more.get("comment") or "(null)"),
-            ("a", "account", "ACCOUNT", lambda job: "(null)"),
-            ("q", "qos", "QOS", lambda job: "normal"),
-            ("E", "dependency", "DEPENDENCY",
-             words.dependency),
-            ("f", "feature", "FEATURES", lambda job: job.features or "(null)"),
-            ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
-            ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
-            ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
-            ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
-            ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
-            ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
-            ("Q", "prioritylong", "PRIORITY", lambda job: str(job.priority)),
-            ("v", "reservation", "RESERVATION", lambda job: job.details.more.get("reservation") or "(null)"),
-            ("W", "licenses", "LICENSES", lambda job: job.licences or "(null)"),
-            ("w", "wckey", "WCKEY", lambda job: "(null)"),
-            ("y", "nice", "NICE", lambda job: str(-job.job.priority)),
-            ("s", "selectjobinfo", "SELECT_JOBINFO", lambda job: ""),
-            ("O", "contiguous", "CONTIGUOUS", lambda job: "0"),
-            ("H", "sockets", "SOCKETS_PER_NODE", lambda job: "*"),
-            ("I", "cores", "CORES_PER_SOCKET", lambda job: "*"),
-            ("J", "threads", "THREADS_PER_CORE", lambda job: "*"),
-            ("X", "corespec", "CORE_SPEC", lambda job: "N/A"),
-            ("", "cluster", "CLUSTER", lambda job: "vrm"),
-            ("", "exit_code", "EXIT_CODE", lambda job: str(job.code or 0)),
-            ("", "jobname", "NAME", lambda job: job.name),
-            ("", "numtasks", "TASKS", lambda job: str(job.job.procs)),
-            ("", "cpus-per-task", "CPUS_PER_TASK", lambda job: str(job.job.cores)),
-            ("", "restartcnt", "RESTART_COUNT", lambda job: str(job.requeued)),
-            ("", "stdout", "STDOUT", lambda job: counter.files(job)[0]),
-            ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
-            ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
-            ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
-            ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
-            ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
-            ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
-            ("", "nodes", "NODES", lambda job: str(job.node_count)),
-            ("", "gres", "TRES_PER_NODE", value(_gpus)),
-        ]
-        self.letters: dict[str, tuple[str, Value]] = {
-            letter: (heading, read) for letter, _, heading, read in rows if letter}
-        self.names: dict[str, tuple[str, Value]] = {name: (heading, read) for _, name, heading, read in rows}
+    rows: list[tuple[str, str, str, Value]] = [
+        ("A", "jobid", "JOBID", lambda job: str(job.id)),
+        ("i", "jobarrayid", "JOBID", lambda job: job.shown_id),
+        ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
+        ("K", "arraytaskid", "ARRAY_TASK_ID",
+         lambda job: "N/A" if job.array is None else str(job.details.index)),
+        ("t", "statecompact", "ST", lambda job: words.STATES[words.state(job)]),
+        ("T", "state", "STATE", words.state),
+        ("j", "name", "NAME", lambda job: job.name),
+        ("u", "username", "USER", lambda job: site.user),
+        ("U", "userid", "UID", lambda job: str(site.uid)),
+        ("g", "groupname", "GROUP", lambda job: site.group),
+        ("G", "groupid", "GROUP", lambda job: str(site.gid)),
+        ("P", "partition", "PARTITION", lambda job: words.partition(job, site)),
+        ("r", "reason", "REASON", words.reason),
+        ("R", "reasonlist", "NODELIST(REASON)", where),
+        ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
+        ("B", "batchhost", "EXEC_HOST", first),
+        ("D", "numnodes", "NODES", lambda job: str(job.node_count)),
+        ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
+        ("c", "mincpus", "MIN_CPUS", lambda job: str(job.job.cores)),
+        ("m", "minmemory", "MIN_MEMORY", lambda job: job.memory_text),
+        ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
+        ("b", "tres-per-node", "TRES_PER_NODE", _gpus),
+        ("l", "timelimit", "TIME_LIMIT", lambda job: times.used(job.job.walltime)),
+        ("M", "timeused", "TIME", lambda job: times.used(job.ran(counter.now))),
+        ("L", "timeleft", "TIME_LEFT", lambda job: times.used(max(0.0, job.job.walltime - job.ran(counter.now)))),
+        ("S", "starttime", "START_TIME", lambda job: times.moment(job.start, env)),
+        ("e", "endtime", "END_TIME", lambda job: times.moment(job.known_end, env)),
+        ("V", "submittime", "SUBMIT_TIME", lambda job: times.moment(job.job.submit, env)),
+        ("Z", "workdir", "WORK_DIR", lambda job: job.job.payload.directory),
+        ("z", "reqb:s:c:t", "S:C:T", lambda job: "*:*:*"),
+        ("k", "comment", "COMMENT", lambda job: job.details.more.get("comment") or "(null)"),
+        ("a", "account", "ACCOUNT", lambda job: "(null)"),
+        ("q", "qos", "QOS", lambda job: "normal"),
+        ("E", "dependency", "DEPENDENCY", words.dependency),
+        ("f", "feature", "FEATURES", lambda job: job.features or "(null)"),
+        ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
+        ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
+        ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
+        ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
+        ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
+        ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
+        ("Q", "prioritylong", "PRIORITY", lambda job: str(job.priority)),
+        ("v", "reservation", "RESERVATION", lambda job: job.details.more.get("reservation") or "(null)"),
+        ("W", "licenses", "LICENSES", lambda job: job.licences or "(null)"),
+        ("w", "wckey", "WCKEY", lambda job: "(null)"),
+        ("y", "nice", "NICE", lambda job: str(-job.job.priority)),
+        ("s", "selectjobinfo", "SELECT_JOBINFO", lambda job: ""),
+        ("O", "contiguous", "CONTIGUOUS", lambda job: "0"),
+        ("H", "sockets", "SOCKETS_PER_NODE", lambda job: "*"),
+        ("I", "cores", "CORES_PER_SOCKET", lambda job: "*"),
+        ("J", "threads", "THREADS_PER_CORE", lambda job: "*"),
+        ("X", "corespec", "CORE_SPEC", lambda job: "N/A"),
+        ("", "cluster", "CLUSTER", lambda job: "vrm"),
+        ("", "exit_code", "EXIT_CODE", lambda job: str(job.code or 0)),
+        ("", "jobname", "NAME", lambda job: job.name),
+        ("", "numtasks", "TASKS", lambda job: str(job.job.procs)),
+        ("", "cpus-per-task", "CPUS_PER_TASK", lambda job: str(job.job.cores)),
+        ("", "restartcnt", "RESTART_COUNT", lambda job: str(job.requeued)),
+        ("", "stdout", "STDOUT", lambda job: counter.files(job)[0]),
+        ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
+        ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
+        ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
+        ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
+        ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
+        ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
+        ("", "nodes", "NODES", lambda job: str(job.node_count)),
+        ("", "gres", "TRES_PER_NODE", _gpus),
+    ]
+    return formats.by_letter_and_name(rows)

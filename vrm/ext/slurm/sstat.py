@@ -14,22 +14,10 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
 from vrm.ext.steps.records import BATCH
 
-OPTIONS = Options("sstat", """
-a allsteps n
-e helpformat n
-h help n
-i pidformat n
-j jobs v
-. noconvert n -
-n noheader n
-o format v
-. fields v format
-p parsable n
-P parsable2 n
-. usage n help
-v verbose n -
-V version n
-""", "[options] -j JOB[.STEP]")
+OPTIONS = Options("sstat",
+    "a allsteps n, e helpformat n, h help n, i pidformat n, j jobs v, n noheader n, o format v, "
+    ". fields v format, p parsable n, P parsable2 n, "
+    ". noconvert n -, v verbose n -", "[options] -j JOB[.STEP]")
 
 DEFAULT = (
     "JobID,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,"
@@ -57,15 +45,11 @@ def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
     if "helpformat" in given:
-        names = sorted(field.name for field in known.values())
-        return Answer("\n".join(" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip()
-                                for at in range(0, len(names), 4)) + "\n")
+        return Answer(formats.help_of(sorted(field.name for field in known.values())))
     if rest or not given.get("jobs"):
         raise OPTIONS.error("You didn't give me any jobs to stat: sstat -j JOB[.STEP]")
-    try:
-        chosen = formats.fields(given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
-    except ValueError as error:
-        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+    chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields,
+                             given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
     named = {word: _jobs(word, counter) for word in words.split(given["jobs"])}
     look = counter.usage([job for jobs in named.values() for job in jobs])
 
@@ -79,9 +63,7 @@ def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
             some, why = _steps(word, "allsteps" in given, jobs, here)
             rows += some
             wrong += f"sstat: error: {why}\n" * bool(why)
-        heading = "noheader" not in given
-        return Answer(formats.parsable(chosen, rows, heading, "|", "parsable" in given)
-                      if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading), wrong)
+        return Answer(formats.table(chosen, rows, given), wrong)
     return answer() or Later(answer)
 
 
@@ -98,10 +80,8 @@ class Later(LaterAnswer):
 
 def _jobs(word: str, counter: Counter) -> list[JobView]:
     """The running jobs that a word names."""
-    try:
-        return [job for job in words.find(counter, word.partition(".")[0])[0] if job.state is JobState.RUNNING]
-    except ValueError as error:
-        raise OPTIONS.error(f"Bad job/step specified: {word}") from error
+    found, _ = OPTIONS.checked(f"Bad job/step specified: {word}", words.find, counter, word.partition(".")[0])
+    return [job for job in found if job.state is JobState.RUNNING]
 
 
 def _steps(word: str, every: bool, jobs: list[JobView], rows: list[SstatRow]) -> tuple[list[SstatRow], str]:

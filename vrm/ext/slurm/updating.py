@@ -31,10 +31,7 @@ def update(given: Sequence[str], counter: Counter, options: Options) -> Answer:
     text = values.pop("jobid", values.pop("job", ""))
     if not text:
         raise options.error("update what? For example scontrol update JobId=12 TimeLimit=1:00:00")
-    try:
-        jobs, missing = words.find(counter, text)
-    except ValueError as error:
-        raise options.error(f"Invalid job id specified: {error}") from error
+    jobs, missing = options.checked("Invalid job id specified: {}", words.find, counter, text)
     if missing or not jobs:
         raise _wrong("Invalid job id specified")
     throttle = values.pop("arraytaskthrottle", None)

@@ -104,6 +104,24 @@ def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
     """
     free = [[core for core in range(len(node.cores)) if (at, core) not in used]
             if wish.allowed is None or at in wish.allowed else [] for at, node in enumerate(job.nodes)]
+    gpus = [[gpu for gpu in range(len(node.gpus)) if (at, gpu) not in held] for at, node in enumerate(job.nodes)]
+    own, room = _rooms(job, wish, free, gpus)
+    counts = _counts(own, wish)
+    if counts is None and own != room:
+        counts = _counts(room, wish)
+    if counts is None:
+        return None
+    tasks = [task for at, count in enumerate(counts)
+             for task in _on_node(at, job.nodes[at], count, wish, free[at], gpus[at])]
+    if wish.cyclic:
+        turns = [(turn, at) for at, count in enumerate(counts) for turn in range(count)]
+        tasks = [task for _, task in sorted(zip(turns, tasks), key=lambda each: each[0])]
+    return tasks
+
+
+def _rooms(job: StepJob, wish: StepRequest, free: list[list[int]], gpus: list[list[int]]
+           ) -> tuple[list[int], list[int]]:
+    """For how many tasks there is room on each node: without the cores that no task of the job has, and with them."""
     room = [len(cores) // wish.cpus for cores in free]
     most_room = sorted(filter(None, room), reverse=True)[:wish.nodes[1] if wish.nodes else None]
     more = -(-max(0, wish.tasks - sum(most_room)) // len(most_room)) if wish.over and most_room else 0
@@ -111,44 +129,33 @@ def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
     if wish.per_node:
         room = [min(most, wish.per_node) for most in room]
     each, together = wish.gpus or (0, 0)
-    gpus = [[gpu for gpu in range(len(node.gpus)) if (at, gpu) not in held] for at, node in enumerate(job.nodes)]
     if each or together:
         room = [min(most, (len(mine) - together) // each if each else most) if len(mine) >= together else 0
                 for most, mine in zip(room, gpus)]
-    own = [min(most, more + max(0, node.tasks * job.cpus - (len(node.cores) - len(cores))) // wish.cpus)
-           for most, node, cores in zip(room, job.nodes, free)]
-    counts = _counts(own, wish)
-    if counts is None and own != room:
-        counts = _counts(room, wish)
-    if counts is None:
-        return None
-    tasks: list[Task] = []
-    for at, count in enumerate(counts):
-        left, here = free[at], []
-        for _ in range(count):
-            cores = _of_one_socket(left, job.nodes[at].socket, wish.cpus)
-            own = _nearest(job.nodes[at], gpus[at], cores, each)
-            gpus[at] = [gpu for gpu in gpus[at] if gpu not in own]
-            here.append(Task(at, cores, None if wish.gpus is None else own))
-            left = [core for core in left if core not in cores]
-            if wish.over and len(left) < wish.cpus:
-                left = free[at]
-        if together and count:
-            own = _nearest(job.nodes[at], gpus[at], [core for task in here for core in task.cores], together)
-            for task in here:
-                task.gpus = [*(task.gpus or ()), *own]
-        if wish.shared:
-            for task in here:
-                task.gpus = sorted({gpu for other in here for gpu in other.gpus or ()})
-        tasks += here
-    if wish.cyclic:
-        turns: dict[int, int] = {}
-        keyed = []
-        for task in tasks:
-            turns[task.node] = turns.get(task.node, -1) + 1
-            keyed.append((turns[task.node], task.node, task))
-        tasks = [task for _, _, task in sorted(keyed, key=lambda each: each[:2])]
-    return tasks
+    return [min(most, more + max(0, node.tasks * job.cpus - (len(node.cores) - len(cores))) // wish.cpus)
+            for most, node, cores in zip(room, job.nodes, free)], room
+
+
+def _on_node(at: int, node: JobNode, count: int, wish: StepRequest, free: list[int], gpus: list[int]) -> list[Task]:
+    """So many tasks on a node, which has these cores and GPUs free."""
+    each, together = wish.gpus or (0, 0)
+    left, here = free, list[Task]()
+    for _ in range(count):
+        cores = _of_one_socket(left, node.socket, wish.cpus)
+        own = _nearest(node, gpus, cores, each)
+        gpus = [gpu for gpu in gpus if gpu not in own]
+        here.append(Task(at, cores, None if wish.gpus is None else own))
+        left = [core for core in left if core not in cores]
+        if wish.over and len(left) < wish.cpus:
+            left = free
+    if together and count:
+        own = _nearest(node, gpus, [core for task in here for core in task.cores], together)
+        for task in here:
+            task.gpus = [*(task.gpus or ()), *own]
+    if wish.shared:
+        for task in here:
+            task.gpus = sorted({gpu for other in here for gpu in other.gpus or ()})
+    return here
 
 
 def _counts(room: list[int], wish: StepRequest) -> list[int] | None:

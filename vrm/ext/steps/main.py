@@ -14,7 +14,7 @@ from vrm.ext.steps import jobfile
 from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (FLAGS, SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
+from vrm.ext.steps.options import (SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
                                    pattern, refuse, wide)
 from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.ext.steps.tasks import Process, RunningStep, feed
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if "version" in options or "help" in options:
             sys.stdout.write((VERSION if "version" in options else USAGE) + "\n")
             return 0
-        _of_environment(options, os.environ)
+        options.complete(os.environ)
         refuse(options)
         if options.get("jobid") and not _own(options.get("jobid")):
             _ask_the_manager(arguments)
@@ -79,19 +79,6 @@ def carry_out(options: SrunOptions, work: Callable[[StepRunner], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _say(f"error: {where}{error.strerror}")
     return 1
-
-
-def _of_environment(options: SrunOptions, env: os._Environ[str]) -> None:
-    """What variables say instead of options."""
-    for name, variables in (("label", "SLURM_LABELIO"), ("overlap", "SLURM_OVERLAP"),
-                            ("kill-on-bad-exit", "SLURM_KILL_BAD_EXIT"), ("mpi", "SLURM_MPI_TYPE"),
-                            ("cpus-per-task", "SRUN_CPUS_PER_TASK"), ("export", "SRUN_EXPORT_ENV"),
-                            ("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"),
-                            ("input", "SLURM_STDINMODE"), ("chdir", "SLURM_WORKING_DIR"),
-                            ("distribution", "SLURM_DISTRIBUTION"), ("overcommit", "SLURM_OVERCOMMIT")):
-        value = env.get(variables)
-        if value is not None and name not in options and not (value == "0" and name in FLAGS):
-            options.given[name] = value
 
 
 class StepRunner:
@@ -334,21 +321,9 @@ class StepRunner:
         """Start the tasks."""
         shared, common = self._shared_files(claim), self._common(claim)
         out, err = self._names()
-        given = self.options.get("input", "all").lower()
         tasks = claim.tasks
         width = len(str(len(tasks) - 1))
-        inputs = [shared[0]] * len(tasks)
-        if given.isdigit():
-            inputs = [0 if rank == int(given) else os.open(os.devnull, os.O_RDONLY)
-                      for rank in range(len(tasks))]
-        elif given == "all" and len(tasks) > 1 and not os.isatty(0):
-            pipes = [os.pipe() for _ in tasks]
-            for _, target in pipes:
-                os.set_inheritable(target, False)
-            inputs = [source for source, _ in pipes]
-            running.feeder = feed([target for _, target in pipes])
-        elif given == "all" and len(tasks) > 1:
-            inputs = [os.open(os.devnull, os.O_RDONLY)] * len(tasks)
+        inputs = self._inputs(shared[0], len(tasks), running)
         cwd, here, away = os.getcwd(), self.job.here(os.environ), self._away(tasks)
         if away and not self.part:
             from vrm.ext.steps import afar
@@ -363,30 +338,45 @@ class StepRunner:
                 files[1] = self._open(out, values)
             if err and each_task(err):
                 files[2] = files[1] if err == out else self._open(err, values)
-            node = self.job.nodes[task.node]
-            same = [each for each in tasks if each.node == task.node]
-            local = sum(each.node == task.node for each in tasks[:rank])
-            env = {**self.env, **common, **devices(self.job, task),
-                   "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": values["n"],
-                   "SLURMD_NODENAME": node.name, marks.NODE: node.name,
-                   "SLURM_CPUS_ON_NODE": str(len({core for each in same for core in each.cores})),
-                   "SLURM_GTIDS": ",".join(str(number) for number, each in enumerate(tasks)
-                                           if each.node == task.node)}
-            for name in OUTER:
-                if name in env and node.gpus:
-                    del env[name]
+            label = b""
             if "label" in self.options:
                 from vrm.ext.steps.label import prefix
                 label = prefix(str(rank), width)
-            else:
-                label = b""
             running.start(rank, Process(
-                [self.program, *self.options.words[1:]], env,
+                [self.program, *self.options.words[1:]], self._of_task(tasks, rank, common, values["n"]),
                 self.cpus[rank] if self.job.bound else None,
                 (files[0], files[1], files[2]), label))
         os.chdir(cwd)
         for source in set(inputs) - {0}:
             os.close(source)
+
+    def _inputs(self, shared: int, tasks: int, running: RunningStep) -> list[int]:
+        """The standard input of each task."""
+        given = self.options.get("input", "all").lower()
+        if given.isdigit():
+            return [0 if rank == int(given) else os.open(os.devnull, os.O_RDONLY) for rank in range(tasks)]
+        if given != "all" or tasks == 1:
+            return [shared] * tasks
+        if os.isatty(0):
+            return [os.open(os.devnull, os.O_RDONLY)] * tasks
+        pipes = [os.pipe() for _ in range(tasks)]
+        for _, target in pipes:
+            os.set_inheritable(target, False)
+        running.feeder = feed([target for _, target in pipes])
+        return [source for source, _ in pipes]
+
+    def _of_task(self, tasks: list[Task], rank: int, common: dict[str, str], number: str) -> dict[str, str]:
+        """The variables of a task, whose node has this number in the step."""
+        task, node = tasks[rank], self.job.nodes[tasks[rank].node]
+        same = [at for at, each in enumerate(tasks) if each.node == task.node]
+        env = {**self.env, **common, **devices(self.job, task),
+               "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(same.index(rank)), "SLURM_NODEID": number,
+               "SLURMD_NODENAME": node.name, marks.NODE: node.name,
+               "SLURM_CPUS_ON_NODE": str(len({core for at in same for core in tasks[at].cores})),
+               "SLURM_GTIDS": ",".join(map(str, same))}
+        for name in OUTER if node.gpus else ():
+            env.pop(name, None)
+        return env
 
     # Started by the launcher.
 

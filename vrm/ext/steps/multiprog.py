@@ -19,27 +19,28 @@ def words(path: str, text: str, tasks: int) -> list[str]:
     for number, line in enumerate(text.replace("\\\n", "  ").splitlines(), 1):
         try:
             said = shlex.split(line, comments=True)
-            if not said:
-                continue
-            if len(said) < 2:
+            if len(said) == 1:
                 raise ValueError("it names no program")
-            if said[0] == "*":
+            if said[:1] == ["*"]:
                 rest = rest or said[1:]
-                continue
-            for place, task in enumerate(_tasks(said[0])):
-                if task in programs:
-                    raise ValueError(f"task {task} has a program already")
-                programs[task] = place, said[1:]
+            elif said:
+                _add(programs, said)
         except ValueError as error:
             raise Wrong(f"{path}: line {number}: {error}; a line is tasks, a program and its arguments: 1-3 ./worker %t"
                         ) from None
-    if rest:
-        for place, task in enumerate([task for task in range(tasks) if task not in programs]):
-            programs[task] = place, rest
-    missing = next((task for task in range(tasks) if task not in programs), None)
-    if missing is not None:
-        raise Wrong(f"Configuration file {path} invalid, no record for task id {missing}")
+    missing = [task for task in range(tasks) if task not in programs]
+    if missing and not rest:
+        raise Wrong(f"Configuration file {path} invalid, no record for task id {missing[0]}")
+    programs.update((task, (place, rest)) for place, task in enumerate(missing))
     return ["/bin/sh", "-c", "\n".join(_lines(programs, tasks)), "srun"]
+
+
+def _add(programs: dict[int, tuple[int, list[str]]], said: list[str]) -> None:
+    """Add the tasks of a line."""
+    for place, task in enumerate(_tasks(said[0])):
+        if task in programs:
+            raise ValueError(f"task {task} has a program already")
+        programs[task] = place, said[1:]
 
 
 def _tasks(text: str) -> list[int]:

@@ -1,65 +1,183 @@
-"""The options of `srun`: those that say how a step runs, those that are refused, and those without meaning
-here, which are accepted in silence."""
+"""The options of `srun`, `sbatch` and `salloc`, how they are read, and what those of `srun` ask of a step. Modules
+that take long to load are not used here, since each step of each job loads this one."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "D": "chdir", "o": "output", "e": "error",
-         "i": "input", "l": "label", "u": "unbuffered", "t": "time", "K": "kill-on-bad-exit",
-         "w": "nodelist", "J": "job-name", "Q": "quiet", "v": "verbose", "m": "distribution", "V": "version",
-         "W": "wait", "h": "help", "p": "partition", "A": "account", "q": "qos", "C": "constraint",
-         "x": "exclude", "s": "oversubscribe", "k": "no-kill", "H": "hold", "E": "preserve-env",
-         "X": "disable-status", "I": "immediate", "S": "core-spec", "T": "threads", "O": "overcommit",
-         "B": "extra-node-info", "L": "licenses", "d": "dependency", "G": "gpus", "M": "clusters",
-         "b": "begin", "r": "relative", "a": "array", "Z": "no-allocate"}
+VALUE, NONE, MAYBE = "v", "n", "m"
+"""What follows an option: a value, nothing, or a value that is written with it (`--wait=3`)."""
 
-FLAGS = frozenset((
-    "exact", "overlap", "label", "unbuffered", "quiet", "verbose", "version", "help", "pty", "multi-prog",
-    "oversubscribe", "no-kill", "hold", "preserve-env", "disable-status", "overcommit", "no-allocate",
-    "contiguous", "spread-job", "use-min-nodes", "whole", "reboot", "parallel", "usage"))
-"""Options without a value."""
+IGNORED, NOT_HERE = "-", "!"
+"""What is done with an option: nothing, since it changes nothing of the outcome; or it is refused."""
 
-MAYBE = frozenset(("exclusive", "kill-on-bad-exit", "immediate", "nice", "propagate", "bcast", "compress",
-                   "resv-ports", "send-libs", "interactive"))
-"""Options whose value, if there is one, is behind `=` (or directly behind the letter)."""
+_ALL = "sbatch srun salloc"
 
-HARMLESS = frozenset((
-    "partition", "account", "qos", "mem", "mem-per-cpu", "mem-bind", "comment", "hint", "oversubscribe",
-    "no-kill", "preserve-env", "disable-status", "threads", "clusters", "wckey", "reservation", "mail-type",
-    "mail-user", "nice", "propagate", "quiet", "verbose", "wait", "whole", "exact", "exclusive", "contiguous",
-    "threads-per-core", "ntasks-per-core", "ntasks-per-socket", "cores-per-socket", "sockets-per-node",
-    "priority", "open-mode", "slurmd-debug", "profile", "acctg-freq", "cpu-freq", "tmp", "constraint",
-    "licenses", "unbuffered", "thread-spec", "core-spec", "extra-node-info", "use-min-nodes", "spread-job",
-    "task-prolog", "task-epilog", "prolog", "epilog", "deadline", "immediate", "mincpus", "resv-ports",
-    "delay-boot", "interactive", "parallel", "max-exit-timeout", "msg-timeout", "gid", "uid", "compress",
-    "get-user-env", "power", "switches", "export-file", "mcs-label", "debugger-test"))
-"""Options of the whole job, and of things that vrm does not do in a step: they do not change what the
-programs of a step compute or where."""
+TABLE = (
+    (_ALL, "", "", "c cpus-per-task v, D chdir v, e error v, x exclude v, . export v, G gpus v, . gpus-per-node v, "
+     ". gpus-per-task v, . gres v, h help n, i input v, J job-name v, N nodes v, w nodelist v, n ntasks v, "
+     ". ntasks-per-node v, . open-mode v, o output v, Q quiet n, t time v, . usage n help, V version n"),
+    (_ALL, "", "-", "A account v, C constraint v, . comment v, . deadline v, . exclusive m, . kill-on-invalid-dep v, "
+     "L licenses v, . mem v, . mem-per-cpu v, . mem-per-gpu v, . nice m, . no-requeue n requeue=no, p partition v, "
+     ". priority v, . requeue n requeue=yes, . reservation v"),
+    (_ALL, "", "!", "a array v, b begin v, . cpus-per-gpu v, d dependency v, H hold n, F nodefile v, . signal v"),
+    (_ALL, "-", "", "m distribution v"),
+    (_ALL, "-", "-", ". acctg-freq v, . cluster-constraint v, M clusters v, . contiguous n, S core-spec v, "
+     ". cores-per-socket v, . cpu-freq v, . delay-boot v, . extra v, . get-user-env m, . gid v, . gpu-bind v, "
+     ". gpu-freq v, . gres-flags v, . hint v, . mail-type v, . mail-user v, . mcs-label v, . mem-bind v, . mincpus v, "
+     ". network v, k no-kill m, . ntasks-per-core v, . ntasks-per-socket v, s oversubscribe n, . power v, . prefer v, "
+     ". profile v, . propagate m, q qos v, . sockets-per-node v, . spread-job n, . switches v, . thread-spec v, "
+     ". threads-per-core v, . time-min v, . tmp v, . tres-bind v, . uid v, . use-min-nodes n, v verbose n, "
+     ". wait-all-nodes v, . wckey v"),
+    (_ALL, "!", "", "O overcommit n, . tres-per-task v"),
+    (_ALL, "!", "-", "B extra-node-info v, . export-file v"),
+    (_ALL, "!", "!", ". batch v, . bb v, . bbf v, . container v, . gpus-per-socket v, . ntasks-per-gpu v, . reboot n, "
+     ". x11 m"),
+    ("sbatch", "", "", ". parsable n, . test-only n, W wait n, . wrap v"),
+    ("sbatch", "-", "", ". ignore-pbs n"),
+    ("srun", "", "", ". cpu-bind v, . cpu_bind v cpu-bind, . exact n, . het-group v, . jobid v, K kill-on-bad-exit m, "
+     "l label n, . mpi v, . multi-prog n, . overlap n, . pack-group v, . pty m, u unbuffered n"),
+    ("srun", "-", "-", ". compress m, . debugger-test v, X disable-status n, . epilog v, . interactive m, "
+     ". max-exit-timeout v, . mem_bind v, . msg-timeout v, . parallel n, E preserve-env n, . prolog v, . resv-ports m, "
+     ". slurmd-debug v, . task-epilog v, . task-prolog v, T threads v, W wait v, . whole n"),
+    ("srun", "!", "", "r relative v"),
+    ("srun", "!", "!", ". bcast m, . container-env v, . container-image v, . container-mounts v, . container-name v, "
+     ". container-save v, . container-workdir v, . mpi-combine v, Z no-allocate n, . send-libs m"),
+    ("srun salloc", "-", "-", "I immediate m"),
+    ("salloc", "", "", ". no-shell n"),
+    ("salloc", "-", "", ". bell n, K kill-command m, . no-bell n"))
+"""The options of these commands: which of them know the options, what becomes of these where a job is made and in a
+step of one ("": they are followed, IGNORED, NOT_HERE), and the options, each as `OptionReader` describes it. What a
+value asks of a job is said in `vrm.ext.slurm.requests`; ignored are options whose effect vrm does not have, and in a
+step those of the whole job."""
 
-USED = frozenset((
-    "ntasks", "nodes", "cpus-per-task", "ntasks-per-node", "overlap", "chdir", "output", "error", "input",
-    "label", "time", "export", "cpu-bind", "mpi", "kill-on-bad-exit", "nodelist", "job-name", "version",
-    "help", "distribution", "exclude", "relative", "jobid", "gpus",
-    "gres", "gpus-per-task", "gpus-per-node", "pty", "tres-per-task", "overcommit", "multi-prog"))
 
-REFUSED = frozenset((
-    "signal", "container", "het-group", "pack-group", "mpi-combine", "container-image", "container-mounts",
-    "container-workdir", "container-name", "container-save", "container-env"))
-"""Options that would change the outcome, beyond those above that nothing follows."""
+def known(command: str, in_step: bool = False) -> str:
+    """The options that a command knows, for an `OptionReader`."""
+    return ",".join(f"{option} {step if in_step else job}" for commands, job, step, options in TABLE
+                    if command in commands for option in options.split(","))
 
-KNOWN = FLAGS | MAYBE | HARMLESS | USED | REFUSED | frozenset(SHORT.values())
 
-OLD = {"cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
-"""Spellings of earlier versions of Slurm."""
+class CommandOption:
+    """An option: the letter and the long name ("": it has none), what follows, and the key under which
+    its value is found, or IGNORED or NOT_HERE."""
+
+    __slots__ = ("letter", "name", "takes", "key")
+
+    def __init__(self, letter: str, name: str, takes: str, *key: str) -> None:
+        self.letter, self.name, self.takes, self.key = letter.strip("."), name, takes, (name, *key)[-1]
+
+    @property
+    def shown(self) -> str:
+        """As people write it."""
+        return f"--{self.name}" if self.name else f"-{self.letter}"
+
+
+class OptionReader:
+    """The options of a command: `-n4`, `-n 4`, `--ntasks=4`, `--ntasks 4`, unique beginnings of long names, several
+    short ones in a word.
+
+    Each line of the text, or part between commas, is an option: its letter (`.`: none), its long name, what follows it
+    (VALUE, NONE, MAYBE), and the key (IGNORED, NOT_HERE; left out: the long name), which may be followed by the value
+    that it stands for, as `requeue=no`.
+    """
+
+    says = {"name": "unrecognized option '--{name}'", "letter": "invalid option -- '{name}'",
+            "near": "option '--{name}' is ambiguous; possibilities: {near}",
+            "needs": "option '{name}' requires an argument", "takes": "option '{name}' doesn't allow an argument",
+            NOT_HERE: "vrm does not do {name} in a step; leave it out"}
+    """What is wrong with options."""
+
+    def __init__(self, command: str, text: str) -> None:
+        self.command = command
+        self.names = {words[1]: CommandOption(*words)
+                      for words in map(str.split, text.replace(",", "\n").split("\n")) if words}
+        self.all = list(self.names.values())
+        self.letters = {option.letter: option for option in self.all if option.letter}
+
+    def error(self, why: str) -> Exception:
+        """What is wrong, as this command says it."""
+        return Wrong(why)
+
+    def _wrong(self, what: str, name: str, near: str = "") -> Exception:
+        return self.error(self.says[what].format(name=name, near=near, command=self.command))
+
+    def parse(self, words: Sequence[str], mixed: bool = True) -> tuple[dict[str, str], list[str]]:
+        """The values by their keys, the last of each option, and the other words. `mixed`: options may
+        come behind these; else the first of them ends the options. Raises what `error` gives for what is not an option,
+        for one without its value, and for one that vrm cannot follow."""
+        values: dict[str, str] = {}
+        rest: list[str] = []
+        left = list(reversed(words))
+        while left:
+            word = left.pop()
+            if len(word) > 1 and word.startswith("-") and word != "--":
+                self._word(word, left, values)
+            elif mixed and word != "--":
+                rest.append(word)
+            else:
+                rest += [word, *reversed(left)][word == "--":]
+                break
+        return values, rest
+
+    def _word(self, word: str, left: list[str], values: dict[str, str]) -> None:
+        """Read a word with options, and the value behind it."""
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            option = self._named(name)
+            if option.takes == NONE and equals:
+                raise self._wrong("takes", option.shown)
+            self._take(option, value if equals or option.takes != VALUE else self._next(option, left), values)
+            return
+        letters = word[1:]
+        while letters:
+            found = self.letters.get(letters[0])
+            if found is None:
+                raise self._wrong("letter", letters[0])
+            letters = letters[1:]
+            if found.takes == NONE:
+                self._take(found, "", values)
+                continue
+            value = letters if letters or found.takes == MAYBE else self._next(found, left)
+            self._take(found, value.removeprefix("="), values)
+            return
+
+    def _named(self, name: str) -> CommandOption:
+        """The option whose name begins so."""
+        near = [self.names[name]] if name in self.names else [
+            option for each, option in self.names.items() if name and each.startswith(name)]
+        if len(near) != 1:
+            raise self._wrong("near" if near else "name", name, ", ".join(option.shown for option in near))
+        return near[0]
+
+    def _next(self, option: CommandOption, left: list[str]) -> str:
+        if not left:
+            raise self._wrong("needs", option.shown)
+        return left.pop()
+
+    def _take(self, option: CommandOption, value: str, values: dict[str, str]) -> None:
+        key, equals, meant = option.key.partition("=")
+        if key == NOT_HERE:
+            raise self._wrong(NOT_HERE, option.shown)
+        if key != IGNORED:
+            values.pop(key, None)  # the last one counts, also for the order
+            values[key] = meant if equals else value
+
 
 NO_HETEROGENEOUS = "vrm has no heterogeneous jobs and steps (`:`, --het-group): start each part with an srun of its own"
 
 
 class Wrong(Exception):
     """The command line asks for what cannot be; the text is for standard error."""
+
+
+_VARIABLES = {"SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap", "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
+              "SLURM_MPI_TYPE": "mpi", "SRUN_CPUS_PER_TASK": "cpus-per-task", "SRUN_EXPORT_ENV": "export",
+              "SLURM_STDOUTMODE": "output", "SLURM_STDERRMODE": "error", "SLURM_STDINMODE": "input",
+              "SLURM_WORKING_DIR": "chdir", "SLURM_DISTRIBUTION": "distribution", "SLURM_OVERCOMMIT": "overcommit"}
+"""Variables that say the same as options of srun."""
 
 
 class SrunOptions:
@@ -75,6 +193,13 @@ class SrunOptions:
 
     def __contains__(self, name: object) -> bool:
         return name in self.given
+
+    def complete(self, env: Mapping[str, str]) -> None:
+        """Add what variables say instead of options."""
+        for variable, name in _VARIABLES.items():
+            value = env.get(variable)
+            if value is not None and name not in self.given and not (value == "0" and SRUN.names[name].takes == NONE):
+                self.given[name] = value
 
     def number(self, name: str, default: int) -> int:
         """The value of an option that is a number above 0."""
@@ -141,60 +266,12 @@ def gpus_of(options: SrunOptions) -> dict[str, int]:
     return found
 
 
-def parse(arguments: list[str]) -> SrunOptions:
-    """What these arguments ask for. Options end at the first word that is none. Raises Wrong."""
-    given: dict[str, str] = {}
-    at = 0
-    while at < len(arguments):
-        word = arguments[at]
-        if word == "--":
-            at += 1
-            break
-        if not word.startswith("-") or word == "-":
-            break
-        at += 1
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = _whole(OLD.get(name, name))
-            if name in FLAGS:
-                if equals:
-                    raise Wrong(f"option '--{name}' doesn't allow an argument")
-            elif not equals and name not in MAYBE:
-                if at == len(arguments):
-                    raise Wrong(f"option '--{name}' requires an argument")
-                value = arguments[at]
-                at += 1
-            given[name] = value
-            continue
-        letters = word[1:]
-        while letters:
-            letter, letters = letters[0], letters[1:]
-            found = SHORT.get(letter)
-            if found is None:
-                raise Wrong(f"invalid option -- '{letter}'")
-            if found in FLAGS:
-                given[found] = ""
-            elif found in MAYBE:
-                given[found], letters = letters.lstrip("="), ""
-            else:
-                if not letters:
-                    if at == len(arguments):
-                        raise Wrong(f"option requires an argument -- '{letter}'")
-                    letters = arguments[at]
-                    at += 1
-                given[found], letters = letters, ""
-    return SrunOptions(given, arguments[at:])
+SRUN = OptionReader("srun", known("srun", in_step=True))
 
 
-def _whole(name: str) -> str:
-    """The long name that begins so; Wrong for one that is unknown or could be several."""
-    if name in KNOWN:
-        return name
-    fits = sorted(known for known in KNOWN if name and known.startswith(name))
-    if len(fits) != 1:
-        raise Wrong(f"unrecognized option '--{name}'" if not fits else
-                    f"option '--{name}' is ambiguous; possibilities: " + " ".join(f"'--{fit}'" for fit in fits))
-    return fits[0]
+def parse(arguments: Sequence[str]) -> SrunOptions:
+    """What these arguments ask of a step. Options end at the first word that is none. Raises Wrong."""
+    return SrunOptions(*SRUN.parse(arguments, mixed=False))
 
 
 def refuse(options: SrunOptions) -> None:
@@ -202,9 +279,6 @@ def refuse(options: SrunOptions) -> None:
     given = options.given
     if ":" in options.words or "het-group" in given or "pack-group" in given:
         raise Wrong(NO_HETEROGENEOUS)
-    for name in given:
-        if name not in USED and name not in HARMLESS:
-            raise Wrong(f"vrm does not do --{name} in a step; leave it out")
     kind = given.get("distribution", "block").partition(",")[0].split(":")[0].lower()
     if kind not in ("block", "*", "cyclic", ""):
         raise Wrong(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")
@@ -314,12 +388,4 @@ def pattern(text: str, values: Mapping[str, str]) -> str:
 
 def each_task(text: str) -> bool:
     """Whether such a name of a file is another for each task, or node."""
-    at = text.find("%")
-    while at >= 0 and "\\" not in text:
-        at += 1
-        while at < len(text) and text[at].isdigit():
-            at += 1
-        if text[at:at + 1] in ("t", "n", "N") and text[at:at + 1]:
-            return True
-        at = text.find("%", at + 1)
-    return False
+    return "\0" in pattern(text, dict.fromkeys("tnN", "\0"))

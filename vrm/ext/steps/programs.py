@@ -59,6 +59,21 @@ def devices(job: StepJob, task: Task) -> dict[str, str]:
                                                      for name, words in shown.items()}}
 
 
+def _node_of_rank(job: StepJob, tasks: list[Task], nodes: list[int]) -> list[str]:
+    """The lines that find out on which of its nodes a task is."""
+    if len(nodes) == 1:
+        return ["i=0"]
+    if not job.bound:  # emulated: one machine, where the ranks come in their order
+        return ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
+                                f"{sum(each.node == task.node for each in tasks[:rank])};;"
+                                for rank, task in enumerate(tasks)), "esac"]
+    names = [dict.fromkeys((job.nodes[at].name.partition(".")[0], job.nodes[at].host.partition(".")[0]))
+             for at in nodes]
+    return ["h=$(uname -n)", "case ${h%%.*} in",
+            *(f"{'|'.join(map(quoted, each))}) i={number};;" for number, each in enumerate(names)),
+            "*) echo \"srun: error: $h is not a node of this step\" >&2; exit 1;;", "esac"]
+
+
 def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str, bound: list[list[int]],
             outputs: list[tuple[str, str]], label: int, step: int) -> str:
     """The script that each task of a step goes through.
@@ -67,21 +82,8 @@ def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str
     `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
     each line, 0 for none; `step` is its number.
     """
-    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}"]
     nodes = list(dict.fromkeys(task.node for task in tasks))
-    if job.bound and len(nodes) > 1:
-        lines += ["h=$(uname -n)", "case ${h%%.*} in"]
-        for number, at in enumerate(nodes):
-            node = job.nodes[at]
-            names = dict.fromkeys((node.name.partition(".")[0], node.host.partition(".")[0]))
-            lines.append(f"{'|'.join(map(quoted, names))}) i={number};;")
-        lines += ["*) echo \"srun: error: $h is not a node of this step\" >&2; exit 1;;", "esac"]
-    elif len(nodes) > 1:  # emulated: one machine, where the ranks come in their order
-        lines += ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
-                                  f"{sum(each.node == task.node for each in tasks[:rank])};;"
-                                  for rank, task in enumerate(tasks)), "esac"]
-    else:
-        lines.append("i=0")
+    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}", *_node_of_rank(job, tasks, nodes)]
     lines += [f"export {name}={quoted(value)}" for name, value in common.items()
               if is_name(name) and not name.startswith(_OF_LAUNCHERS)]
     lines.append('export SLURM_PROCID="$r" SLURM_LOCALID="$l" SLURM_NODEID="$i" SLURM_TASK_PID=$$')

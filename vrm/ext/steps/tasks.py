@@ -161,18 +161,7 @@ class RunningStep:
     def _act(self) -> None:
         now = time.monotonic()
         while self._got:
-            number = self._got.pop(0)
-            if number == _signal.SIGCHLD:
-                continue
-            if number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT):
-                self.cancelled, self.killed_by = True, self.killed_by or number
-                if number == _signal.SIGINT and now - self._interrupted < TWICE:
-                    number = _signal.SIGKILL
-                self._interrupted = now
-                if self._kill_at is None:
-                    self._kill_at = now + KILLED_AFTER
-            for pid in list(self._pids):
-                self._send(pid, number)
+            self._pass_on(self._got.pop(0), now)
         if self._limit is not None and now >= self._limit:
             self._limit, self.timed_out = None, True
             self.end()
@@ -181,13 +170,28 @@ class RunningStep:
             self.end()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
-            for pid in list(self._pids):
-                self._send(pid, _signal.SIGKILL)
+            self._send_all(_signal.SIGKILL)
+
+    def _pass_on(self, number: int, now: float) -> None:
+        """Pass on a signal that has come; those that end the step end it at last."""
+        if number == _signal.SIGCHLD:
+            return
+        if number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT):
+            self.cancelled, self.killed_by = True, self.killed_by or number
+            if number == _signal.SIGINT and now - self._interrupted < TWICE:
+                number = _signal.SIGKILL
+            self._interrupted = now
+            if self._kill_at is None:
+                self._kill_at = now + KILLED_AFTER
+        self._send_all(number)
+
+    def _send_all(self, number: int) -> None:
+        for pid in list(self._pids):
+            self._send(pid, number)
 
     def end(self) -> None:
         """End all that run."""
-        for pid in list(self._pids):
-            self._send(pid, _signal.SIGTERM)
+        self._send_all(_signal.SIGTERM)
         self._kill_at = time.monotonic() + KILLED_AFTER
 
     def _send(self, pid: int, number: int) -> None:

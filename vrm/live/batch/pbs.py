@@ -17,7 +17,7 @@ from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, E
                                  NodeShare, WrapperError, counted, read_text, register,
                                  slots_of_lines, whole)
 from vrm.model.hosts import HOST
-from vrm.model.quantities import clock, of_parts, scale
+from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, of_parts
 from vrm.system.moments import moment_of
 
 
@@ -164,9 +164,9 @@ def parse_qstat(text: str) -> BatchJob:
         if vnode:
             cores[vnode[1]] = cores.get(vnode[1], 0) + int(vnode[2])
             gpus = re.search(r":ngpus=(\d{1,4})(?=:|$)", chunk)
-            memory = re.search(r":mem=(\d+)([kmgt]?)([bw])(?=:|$)", chunk)
+            memory = re.search(r":mem=([0-9]{1,15}[kmgtp]?[bw]?)(?=:|$)", chunk)
             shares[vnode[1]] = shares.get(vnode[1], NodeShare()) + NodeShare(
-                _bytes(*memory.groups()) if memory else 0, int(gpus[1]) if gpus else None)
+                memory_bytes(memory[1], PBS_MEMORY) if memory else 0, int(gpus[1]) if gpus else None)
     if not cores:  # Torque: n0/0-7+n1/0,2
         for part in values.get("exec_host", "").split("+"):
             host, _, slots = part.partition("/")
@@ -180,11 +180,6 @@ def parse_qstat(text: str) -> BatchJob:
     end = start + length if start is not None and length is not None else None
     runs = values.get("run_count", "")
     return BatchJob(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0, shares)
-
-
-def _bytes(number: str, unit: str, of: str) -> int:
-    """PBS counts in bytes, or words of eight."""
-    return int(number) * scale(unit) * (8 if of == "w" else 1)
 
 
 def _named(name: str, hosts: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, indices_of, register, whole)
 from vrm.model.hosts import MOST_HOSTS, expand
-from vrm.model.quantities import clock, repeated, scale
+from vrm.model.quantities import SLURM_MEMORY, clock, memory_bytes, repeated
 from vrm.system.moments import STANDARD, moment_of
 
 WARNING = 120
@@ -212,8 +212,10 @@ def _memory(env: Environment, hosts: Mapping[str, int]) -> dict[str, int]:
 
 def _mebibytes(text: str) -> int:
     """A size in MiB, as Slurm has it, or with a unit behind; 0 if it is none."""
-    match = re.fullmatch(r"(\d{1,9})([MGT]?)", text.strip())
-    return int(match[1]) * scale(match[2] or "M") // scale("M") if match else 0
+    try:
+        return memory_bytes(text.strip(), SLURM_MEMORY) >> 20
+    except ValueError:
+        return 0
 
 
 def parse_shares(text: str) -> dict[str, NodeShare]:

@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.ext.slurm.calls import names, wire
 from vrm.ext.slurm.calls.answers import Answer, Refused, HelpAnswer
@@ -173,41 +173,48 @@ def peer(connection: socket.socket) -> int:
 
 def talk(call: Call, manager: socket.socket) -> int:
     """Send the call and print what comes back; the exit status. Lost when it stops coming."""
-    screen, reads = Printer(), names.reads(call)
+    screen = Printer()
     try:
-        manager.settimeout(wire.PATIENCE if reads else None)
-        manager.sendall(call.packed())
-        manager.settimeout(wire.PATIENCE if reads else wire.SAYS_AFTER)
-        rest = b""
-        while True:
-            try:
-                part = manager.recv(1 << 16)
-            except TimeoutError:
-                if reads:
-                    raise
-                print(f"{call.name}: {wire.waits()}", file=sys.stderr)
-                manager.settimeout(None)
-                continue
-            if not part:
-                raise ConnectionError
-            if not reads:
-                manager.settimeout(None)
-            found, rest = wire.frames(rest + part)
-            for kind, data in found:
-                if kind in b"OE":
-                    screen.print(int(kind == b"E"), data)
-                elif kind == b"X":
-                    return int(data)
-                elif kind == b"S":
-                    step(call, dict(os.fsdecode(text).partition("=")[::2] for text in data.split(b"\0") if text))
-                elif kind == b"I":
-                    call, why = with_file(call, os.fsdecode(data))
-                    manager.sendall(wire.frame(b"F", why.encode()) if why else
-                                    wire.frame(b"D", call.sent[os.fsdecode(data)]))
+        for kind, data in _frames(call, manager):
+            if kind in b"OE":
+                screen.print(int(kind == b"E"), data)
+            elif kind == b"X":
+                return int(data)
+            elif kind == b"S":
+                step(call, dict(os.fsdecode(text).partition("=")[::2] for text in data.split(b"\0") if text))
+            elif kind == b"I":
+                call, why = with_file(call, os.fsdecode(data))
+                manager.sendall(wire.frame(b"F", why.encode()) if why else
+                                wire.frame(b"D", call.sent[os.fsdecode(data)]))
     except TimeoutError as error:
         raise RunError(wire.gives_up()) from error
     except ConnectionError as error:
         raise Lost(call, screen.given) from error
+    raise Lost(call, screen.given)
+
+
+def _frames(call: Call, manager: socket.socket) -> Iterator[tuple[bytes, bytes]]:
+    """Send the call; the frames that come back, until the manager has gone. TimeoutError where a command that only
+    reads has no answer in time; the others say once that they wait."""
+    reads, rest = names.reads(call), b""
+    manager.settimeout(wire.PATIENCE if reads else None)
+    manager.sendall(call.packed())
+    manager.settimeout(wire.PATIENCE if reads else wire.SAYS_AFTER)
+    while True:
+        try:
+            part = manager.recv(1 << 16)
+        except TimeoutError:
+            if reads:
+                raise
+            print(f"{call.name}: {wire.waits()}", file=sys.stderr)
+            part = None
+        if not reads:
+            manager.settimeout(None)
+        if part is not None:
+            if not part:
+                return
+            found, rest = wire.frames(rest + part)
+            yield from found
 
 
 def step(call: Call, variables: Mapping[str, str]) -> NoReturn:

@@ -3,7 +3,6 @@ sacct, `job_state[0]` of squeue, and numbers that may be unset or infinite."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +18,15 @@ Json = dict[str, Any]
 
 def document(call: Call, counter: Counter, key: str, records: Iterable[Json]) -> str:
     """The whole answer: records under their key, and what it says of itself."""
+    from vrm.system.output import json_parts
+
     release = words.VERSION.split()[1]
     site, version = counter.site, dict(zip(("major", "minor", "micro"), release.split(".")))
     meta = {"plugin": {"type": "openapi/slurmctld", "name": "vrm", "data_parser": "data_parser/v0.0.40",
                        "accounting_storage": ""},
             "client": {"source": "", "user": site.user, "group": site.group}, "command": list(call.arguments),
             "slurm": {"version": version, "release": release, "cluster": "vrm"}}
-    parts = ", ".join(json.dumps(record) for record in records)
-    return f'{{"{key}": [{parts}], "meta": {json.dumps(meta)}, "errors": [], "warnings": []}}\n'
+    return "".join(json_parts({key: iter(records), "meta": meta, "errors": [], "warnings": []}, "")) + "\n"
 
 
 def number(value: float | None) -> Json:

@@ -11,6 +11,16 @@ Value = Callable[[Any], str]
 """Gives the text of a column for a row."""
 
 
+Known = Mapping[str, tuple[str, Value]]
+"""The heading and the text of columns, by what names them in a format."""
+
+
+def by_letter_and_name(rows: Sequence[tuple[str, str, str, Value]]) -> tuple[Known, Known]:
+    """Columns by the letters and by the names that these rows begin with."""
+    return ({letter: (heading, read) for letter, _, heading, read in rows if letter},
+            {name: (heading, read) for _, name, heading, read in rows})
+
+
 class Column(NamedTuple):
     """A column: its heading, what its text is, the width (0: as wide as the text), whether the text is at
     the right, and what follows it."""
@@ -49,7 +59,7 @@ WIDEST = 100_000
 _LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
 
 
-def letters(text: str, known: Mapping[str, tuple[str, Value]]) -> TextTable:
+def letters(text: str, known: Known) -> TextTable:
     """The table of a format as `%.18i %j`: `%`, a `.` for the right side, a width, a letter, and what is to
     follow. `%all` are all letters, with `|` between them. Several `%` in a row are one, as Slurm has it.
     ValueError with the part that is wrong."""
@@ -74,7 +84,7 @@ WIDTH = 20
 """Characters of a column of `-O` without a width."""
 
 
-def names(text: str, known: Mapping[str, tuple[str, Value]]) -> TextTable:
+def names(text: str, known: Known) -> TextTable:
     """The table of a format as `JobID:20,State`. ValueError with the part that is wrong."""
     columns = []
     for part in text.split(","):
@@ -108,6 +118,20 @@ def fields(text: str, known: dict[str, SacctField]) -> list[SacctField]:
             raise ValueError(part.strip())
         found.append(field._replace(width=int(width)) if percent and int(width) else field)
     return found
+
+
+def help_of(names: Sequence[str]) -> str:
+    """What `--helpformat` prints."""
+    return "".join(" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip() + "\n"
+                   for at in range(0, len(names), 4))
+
+
+def table(chosen: Sequence[SacctField], rows: Sequence[Any], given: Mapping[str, str]) -> str:
+    """The rows in the form that these options choose."""
+    heading = "noheader" not in given
+    if "parsable" in given or "parsable2" in given:
+        return parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given)
+    return aligned(chosen, rows, heading)
 
 
 def parsable(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool, between: str, behind: bool) -> str:

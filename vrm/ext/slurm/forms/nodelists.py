@@ -46,10 +46,7 @@ def _listed(text: str) -> str:
 
 def _shared_out(chosen: dict[str, str], options: Options) -> None:
     """A list that names a node for each task says how many tasks there are, and how many on a node."""
-    try:
-        hosts = _repeated(chosen["nodelist"])
-    except ValueError as error:
-        raise options.error(f"{HOSTFILE}: {error}") from error
+    hosts = options.checked(f"{HOSTFILE}: {{}}", _repeated, chosen["nodelist"])
     each = {hosts.count(host) for host in set(hosts)}
     if len(each) > 1:
         raise options.error(f"{HOSTFILE}: vrm spreads tasks evenly over nodes; name every node equally often")
