@@ -119,8 +119,8 @@ class FoundingBackfilling(Dispatcher):
         window = self._window(now, waiting[first], cluster, policy)
         later = iter(waiting[first + 1:])
         for job in later:
-            placement = policy.place(job, cluster) if job.estimate <= window else None
-            if placement is not None:
+            placement = job.estimate <= window and policy.place(job, cluster)
+            if placement:
                 yield job, placement
                 next(later, None)
 

@@ -418,7 +418,7 @@ def test_placements_as_text(data):
             placement = policy.place(job, cluster)
         except Infeasible:
             continue
-        if placement is None:
+        if not placement:
             continue
         cluster.book(job, placement, 0.0)
         taken = [names[node] for node in placement.nodes]

@@ -53,7 +53,7 @@ def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
     job = state.queue.get(2)
     found = offer(state.cluster, 1)
     placement = borrowed(job, state.cluster, [(1, found.cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     booking = state.cluster.book(job, placement, 5.0)
     state.queue.remove_started([job])
     loan, = state.cluster.loans.of_borrower(2)
@@ -92,7 +92,7 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     state = run.state
     placement = borrowed(state.queue.get(2), state.cluster,
                          [(1, offer(state.cluster, 1).cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     booking = state.cluster.book(state.queue.get(2), placement, 5.0)
     state.queue.remove_started([booking.job])
     state.lend(state.cluster.loans.of_borrower(2)[0])
@@ -121,7 +121,7 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     state = begun(records).state
     placement = borrowed(state.queue.get(2), state.cluster,
                          [(1, offer(state.cluster, 1).cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     state.cluster.book(state.queue.get(2), placement, 5.0)
     state.lend(state.cluster.loans.of_borrower(2)[0])
     before = state.cluster.bookings[1].limit

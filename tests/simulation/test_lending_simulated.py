@@ -44,7 +44,7 @@ class Lender(Easy):
                 continue
             for found in offers(view, lambda each: True):
                 placement = borrowed(job, view, [(found.lender, found.cores)], shrinks=True)
-                if placement is not None:
+                if placement:
                     yield job, placement
                     break
 

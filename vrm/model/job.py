@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
-from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
 from vrm.model.quantities import fold_range, to_ranges
@@ -78,6 +78,22 @@ def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
 
 class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
+
+
+class Insufficient:
+    """Why a job does not fit now: what a placement policy gives instead of a placement. It is false; `str` asks
+    `why(*of)` for the reason, in a few words, which costs nothing where nobody wants to know it."""
+
+    __slots__ = ("_why", "_of")
+
+    def __init__(self, why: Callable[..., str], *of: Any) -> None:
+        self._why, self._of = why, of
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        return self._why(*self._of)
 
 
 class Request(NamedTuple):

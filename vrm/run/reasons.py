@@ -99,12 +99,11 @@ class Reasons:
         if kind not in self._known:
             if len(self._known) >= MOST:
                 return ""
-            fits = self.policy.fits(job, self.cluster)
-            self._known[kind] = "" if fits else self._why(job)
+            placement = self.policy.place(job, self.cluster)
+            self._known[kind] = "" if placement else self._why(job, str(placement))
         return self._known[kind]
 
-    def _why(self, job: Job) -> str:
-        needs = self.policy.lacks(job, self.cluster)
+    def _why(self, job: Job, needs: str) -> str:
         if job.id in self.reserved:
             return needs
         moment = Shadow(job, self.now, self.cluster, self.policy).time

@@ -13,9 +13,9 @@ import copy
 from collections.abc import Hashable, Iterator, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Pool
-from vrm.model.job import Job
+from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.reservation import Calendar
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.wrapping import Wrapped
@@ -28,13 +28,13 @@ class BesideReservations(Wrapped):
     it starts and on its walltime.
     """
 
-    def __init__(self, policy: PlacementPolicy, calendar: Calendar) -> None:
+    def __init__(self, policy: CountingPolicy, calendar: Calendar) -> None:
         super().__init__(policy)
         self.calendar = calendar
         self._views: dict[int, Pool] = {}  # of the cluster as it is, by the nodes that are closed
         self._of: tuple[Pool | None, int] = (None, -1)
 
-    def copy(self) -> PlacementPolicy:
+    def copy(self) -> CountingPolicy:
         """An independent copy."""
         twin = copy.copy(self)
         twin.inner = self.inner.copy()
@@ -62,9 +62,9 @@ class BesideReservations(Wrapped):
         """Whether the job could start on the view, at its time."""
         return self.inner.fits(job, self.open(job, view))
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
         """Where the job would start on the view, at its time."""
-        return self.inner.place(job, self.open(job, view))
+        return self.inner.place(job, self.open(job, view)) or Insufficient(self._lacks, job, view)
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the policy says, for jobs of one walltime."""
@@ -75,17 +75,18 @@ class BesideReservations(Wrapped):
         """No: see above."""
         return False
 
-    def lacks(self, job: Job, view: Pool) -> str:
+    def _lacks(self, job: Job, view: Pool) -> str:
         """As the policy says, or which reservation is in the way."""
-        if not self.inner.fits(job, view):
-            return self.inner.lacks(job, view)
+        placement = self.inner.place(job, view)
+        if not placement:
+            return str(placement)
         closed = self.calendar.closed(view.at, view.at + job.walltime)
         found = self.calendar.in_the_way(closed, view.at, view.at + job.walltime)
         return (f"its walltime reaches into reservation {found.name} on "
                 f"{len(found.nodes)} node{'s' * (len(found.nodes) > 1)}" if found else "")
 
 
-def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: PlacementPolicy
+def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: CountingPolicy
                 ) -> list[Booking]:
     """Start the jobs of reservations that have begun: in the order of the queue, what fits on the
     nodes of its reservation and ends by its end. They are booked, and out of the queue."""
@@ -98,7 +99,7 @@ def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: Placement
             view = cluster.what_if()
             view.close(view.up & ~nodes)
             placement = policy.place(job, view)
-            if placement is not None:
+            if placement:
                 bookings.append(cluster.book(job, placement, now))
                 queue.remove(job.id)
     return bookings

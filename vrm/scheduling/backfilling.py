@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.queue import Waiting
@@ -28,14 +28,14 @@ class NoBackfilling(Dispatcher):
 
     tries_all = False
 
-    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether there is too little room for the head."""
         room = policy.room(view)
         return room is not None and (room == 0 or policy.size(waiting[0]) > room)
 
 
 def ordered(jobs: Iterable[Job], order: Ordering | None, now: float,
-            policy: PlacementPolicy) -> Iterable[Job]:
+            policy: CountingPolicy) -> Iterable[Job]:
     """Later jobs in the order in which they are backfilled; None: as they come."""
     if order is None:
         return jobs
@@ -43,7 +43,7 @@ def ordered(jobs: Iterable[Job], order: Ordering | None, now: float,
     return sorted(jobs, key=lambda job: key(job, now, nodes(job)))
 
 
-def fitting(waiting: Waiting, first: int, view: Pool, policy: PlacementPolicy,
+def fitting(waiting: Waiting, first: int, view: Pool, policy: CountingPolicy,
             window: float = math.inf, beside: int = 0) -> Iterable[Job]:
     """The jobs from place `first` on without those that cannot start for lack of room, and
     those that take longer than `window` and need more than `beside`, as far as can be counted."""
@@ -55,7 +55,7 @@ def fitting(waiting: Waiting, first: int, view: Pool, policy: PlacementPolicy,
     return waiting.fitting(first, room, window, beside)
 
 
-def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: PlacementPolicy,
+def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy,
              reservations: Sequence[Shadow] = ()) -> Starts:
     """Those of `jobs`, in order, that fit now and delay none of the reservations."""
     size_of, room, checks = policy.size, policy.room(view), [each.may for each in reservations]
@@ -71,7 +71,7 @@ def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: PlacementPo
                 break
         else:
             placement = policy.place(job, view)
-            if placement is not None and admitted(reservations, job, placement, now, policy):
+            if placement and admitted(reservations, job, placement, now, policy):
                 yield job, placement
                 room = policy.room(view)
                 if room == 0:
@@ -92,7 +92,7 @@ class ListScheduling(Dispatcher):
         self.order = order
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
-             policy: PlacementPolicy) -> Starts:
+             policy: CountingPolicy) -> Starts:
         """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
         jobs = fitting(waiting, first + 1, view, policy)
         return backfill(ordered(jobs, self.order, now, policy), now, view, policy)
@@ -115,20 +115,20 @@ class Easy(Dispatcher):
         self._kept: tuple[Cluster | None, int] = (None, -1)
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
-             policy: PlacementPolicy) -> Starts:
+             policy: CountingPolicy) -> Starts:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
         return self._fill(waiting[first], now, waiting, first + 1, view, policy)
 
-    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> list[Shadow]:
+    def reserve(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> list[Shadow]:
         """The reservations of the head, which all who start now respect; the last one is the soonest."""
         return [Shadow(head, now, view, policy)]
 
-    def behind(self, head: Job, jobs: Iterable[Job], now: float, view: Cluster, policy: PlacementPolicy
+    def behind(self, head: Job, jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy
                ) -> Iterable[Job]:
         """Those of the later `jobs` which are tried, in order."""
         return ordered(jobs, self.order, now, policy)
 
-    def _fill(self, head: Job, now: float, waiting: Waiting, first: int, view: Cluster, policy: PlacementPolicy
+    def _fill(self, head: Job, now: float, waiting: Waiting, first: int, view: Cluster, policy: CountingPolicy
               ) -> Starts:
         """The jobs from place `first` on that start now."""
         if self._stands(head, now, view, policy):
@@ -142,7 +142,7 @@ class Easy(Dispatcher):
         counts = self._reserved[-1].pool is None
         self._kept = (view, view.generation) if counts or view.generation == before else (None, -1)
 
-    def _stands(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> bool:
+    def _stands(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether the reservations of the last step stand: it is the same head, and nothing has changed."""
         known = self._reserved
         return (self._kept == (view, view.generation) and known[0].job is head
@@ -150,7 +150,7 @@ class Easy(Dispatcher):
                 and not (view.ends and view.ends[0][0] <= now) and all(each.holds(now) for each in known))
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """That of the head."""
         return start_of(waiting[0], now, view, policy)
 
@@ -164,7 +164,7 @@ class Easy(Dispatcher):
         return twin
 
 
-def start_of(head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> dict[int, float]:
+def start_of(head: Job, now: float, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
     """When the head can start at the latest, by id; nothing where that is not known."""
     time = Shadow(head, now, view, policy).time
     return {head.id: time} if time < math.inf else {}

@@ -9,7 +9,7 @@ from vrm.model import bits
 from vrm.model.amounts import base
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Infeasible, Job, Request
+from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
@@ -66,7 +66,7 @@ class CorePolicy(Ordered):
         need = self._needs.get(job.request)
         if need is None:
             placement = self.place(job, self._machine)
-            if placement is None:
+            if not placement:
                 raise Infeasible(self._why_never(job))
             if not job.exclusive and not self._plain(job) and not self._light(job):
                 self._heavy = True
@@ -108,7 +108,7 @@ class CorePolicy(Ordered):
         if self.size(job) > view.count_free() or not view.has_licences(job):
             return False
         if not self._keeps:
-            return self.place(job, view) is not None
+            return bool(self.place(job, view))
         known, (least, most), must = self._known(job, view), job.request.nodes, 0
         if job.request.nodelist:
             must = self._must(job)
@@ -124,17 +124,17 @@ class CorePolicy(Ordered):
         others = sorted(known.each[node] for node in bits.members(known.some & ~must))
         return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
-        """Where the job would start now, or None when it does not fit; takes nothing."""
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """Where the job would start now, or why it does not fit; takes nothing."""
         if self.size(job) > view.count_free():
-            return None
+            return Insufficient(self.lacks, job, view)
         if self._first_fit and (self._plain(job) or self.exact(job)):
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
         else:
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
         if not chosen:
-            return None
+            return Insufficient(self.lacks, job, view)
         layout = view.layout
         return Placement.of_cores(layout, chosen, job.procs, job.cores,
                                   layout.cores_of(layout.nodes_of(chosen)) if job.exclusive else 0)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
 from vrm.model.rules import KEYS, KINDS, WORDS, Rules
 from vrm.scheduling.added_keys import values
@@ -114,7 +114,7 @@ def _dispatcher(backfill: Any) -> Dispatcher:
                          "reservations, or an object with `schedule(step)`")
 
 
-def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> PlacementPolicy:
+def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> CountingPolicy:
     policy = rules.policy
     if isinstance(policy, str):
         return make_policy(policy, machine, heatmap, order)

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.constraint import Constraint
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.registry import PolicyError, Registry, guarded
 from vrm.scheduling.wrapping import Wrapped
 
@@ -22,7 +22,7 @@ CONSTRAINTS = Registry("constraint", "vrm.constraints")
 _METHODS = ("__init__", *(name for name in vars(Constraint) if not name.startswith("_")))
 
 
-def constrained(policy: PlacementPolicy, constraints: Iterable[Constraint], cluster: Cluster) -> PlacementPolicy:
+def constrained(policy: CountingPolicy, constraints: Iterable[Constraint], cluster: Cluster) -> CountingPolicy:
     """Return the policy for a cluster under constraints; without any, the policy itself. The cluster gets the
     constraints, and its jobs take what they need."""
     found = tuple(constraints)
@@ -50,7 +50,7 @@ def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
 class Constrained(Wrapped):
     """A placement policy under constraints. Counts do not say all of any job: it may be something else that lacks."""
 
-    def __init__(self, policy: PlacementPolicy, cluster: Cluster) -> None:
+    def __init__(self, policy: CountingPolicy, cluster: Cluster) -> None:
         super().__init__(policy)
         self._nodes, self._licences = cluster.nodes, dict(cluster.all_licences)
         self._programs = cluster.programs
@@ -74,21 +74,22 @@ class Constrained(Wrapped):
         if key not in self._alone:
             empty = Pool(self._nodes)
             empty.licences, empty.programs = dict(self._licences), self._programs  # base units already
-            self._alone[key] = self.inner.place(job, empty)
+            self._alone[key] = self.inner.place(job, empty) or None
         return self._alone[key]
 
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view, at its time."""
         if any(each.depends(job) for each in view.constraints):
-            return self.place(job, view) is not None
+            return bool(self.place(job, view))
         return self._allowed(job, None, view, job.walltime) and self.inner.fits(job, view)
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
         """Where the job would start on the view, at its time."""
-        if not self._allowed(job, None, view, job.walltime):
-            return None
-        placement = self.inner.place(job, view)
-        return placement if placement and self._allowed(job, placement, view, job.walltime) else None
+        if self._allowed(job, None, view, job.walltime):
+            placement = self.inner.place(job, view)
+            if placement and self._allowed(job, placement, view, job.walltime):
+                return placement
+        return Insufficient(self._lacks, job, view)
 
     @staticmethod
     def _allowed(job: Job, placement: Placement | None, view: Pool, seconds: float) -> bool:
@@ -102,12 +103,12 @@ class Constrained(Wrapped):
         """No: see above."""
         return False
 
-    def lacks(self, job: Job, view: Pool) -> str:
+    def _lacks(self, job: Job, view: Pool) -> str:
         """Return what the policy lacks for a job, else what the first constraint that does not allow it lacks."""
-        if not self.inner.fits(job, view):
-            return self.inner.lacks(job, view)
-        begin, end = view.at, view.at + job.walltime
         placement = self.inner.place(job, view)
+        if not placement:
+            return str(placement)
+        begin, end = view.at, view.at + job.walltime
         for each in view.constraints:
             if not each.allows(job, placement, begin, end):
                 return each.lacks(job, self._where(job, each), begin, end)

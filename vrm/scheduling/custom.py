@@ -12,12 +12,13 @@ from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import Follower, CountingPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.lanes import LanePolicy
+from vrm.scheduling.parts import scarce_now
 from vrm.scheduling.placement import POLICIES, combine
 from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
 from vrm.scheduling.spread import admits, lacking_licence, named, stranger
@@ -27,8 +28,6 @@ _PARTS = re.compile(r"\s+x\s+")
 
 def fault_of(job: Job, placement: Any, view: Pool) -> str:
     """What is wrong with a user's placement of a job, "" when nothing is."""
-    if placement is None:
-        return "without a placement (None: it does not fit)"
     if not isinstance(placement, Placement):
         return f"on {shortened(placement)}, which is not a placement"
     shrunk = placement.lease is not None and job.malleable and placement.width <= job.cores
@@ -76,14 +75,14 @@ def _other_fault(job: Job, placement: Placement, view: Pool) -> str:
 
 
 def make_policy(text: str, cluster: Cluster, heatmap: Heatmap | None = None,
-                node_order: Any = AUTO) -> PlacementPolicy:
+                node_order: Any = AUTO) -> CountingPolicy:
     """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
     parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
     place of that of a registered policy. Raises PolicyError.
 
     A user's own is what `combine` gives, or a function or class called as `policy(cluster,
     heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
-    `vrm.model.policies.PlacementPolicy` has them.
+    `vrm.model.policies.CountingPolicy` has them.
     """
     known = POLICIES.get(text)
     parts = _PARTS.split(text.strip())
@@ -94,14 +93,14 @@ def make_policy(text: str, cluster: Cluster, heatmap: Heatmap | None = None,
             f"sets its own order of nodes; NodeOrder works with {', '.join(POLICIES.names)}"))
     if known is not None:
         chosen = {} if auto else {"node_order": node_order}
-        made: PlacementPolicy = known(cluster, heatmap, **chosen)
+        made: CountingPolicy = known(cluster, heatmap, **chosen)
         return made
     if len(parts) == 3:
         return combine(*parts)(cluster, heatmap)
     return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap), cluster)
 
 
-def placement_of(text: str, made: Any, cluster: Cluster, otherwise: str = "") -> PlacementPolicy:
+def placement_of(text: str, made: Any, cluster: Cluster, otherwise: str = "") -> CountingPolicy:
     """The placement policy that a user's object is, on this machine. Raises PolicyError, with the text
     `otherwise`, for what is none."""
     if isinstance(made, (LanePolicy, CorePolicy)):
@@ -113,7 +112,7 @@ def placement_of(text: str, made: Any, cluster: Cluster, otherwise: str = "") ->
 
 
 class OwnPlacement:
-    """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has. It is
+    """A user's object with `nodes` and `place`, and whatever else of a CountingPolicy it has. It is
     asked for jobs of which the licences are there. Of a job that names nodes it sees those alone on which
     that may run: first only those of its nodelist, then all that it does not exclude.
     """
@@ -132,7 +131,7 @@ class OwnPlacement:
         self._text, self._own = text.strip(), own
         self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
         self._has = {name: guarded(text, getattr(own, name)) for name in (
-            "fits", "similar", "exact", "size", "room", "lacks")
+            "fits", "similar", "exact", "size", "room")
             if callable(getattr(own, name, None))}
 
     def nodes(self, job: Job) -> int:
@@ -143,7 +142,7 @@ class OwnPlacement:
             raise Infeasible(lacks)
         if request.nodelist or request.exclude:
             placement = self._among_named(job, self._machine)
-            if placement is None:
+            if not placement:
                 raise Infeasible(f"{self.name} finds no place for it on the nodes that it names and leaves")
             return len(placement.nodes)
         found = self._nodes(job)
@@ -153,15 +152,15 @@ class OwnPlacement:
                               "vrm.model.Infeasible(reason)")
         return found
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
         """As the user's object says, checked."""
         if not view.has_licences(job):
-            return None
+            return Insufficient(scarce_now, job, view)
         if job.request.nodelist or job.request.exclude:
             return self._among_named(job, view)
         return self._checked(job, view)
 
-    def _among_named(self, job: Job, view: Pool) -> Placement | None:
+    def _among_named(self, job: Job, view: Pool) -> Placement | Insufficient:
         """The same of a job that names nodes: see above."""
         able, must = named(job.request, view.nodes)
         for allowed in (must if bits.count(must) >= job.request.nodes[0] else 0, able):
@@ -169,15 +168,15 @@ class OwnPlacement:
                 here = view.what_if()
                 here.close(here.up & ~allowed)
                 found = self._checked(job, here, anywhere=True)
-                if found is not None and not must & ~found.node_set:
+                if found and not must & ~found.node_set:
                     return found
-        return None
+        return Insufficient(lambda: "no room")
 
-    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Placement | None:
+    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Placement | Insufficient:
         """As the user's object says, checked; `anywhere`: but for the nodes that the job must have."""
         found = self._place(job, view)
-        if found is None:
-            return None
+        if found is None or isinstance(found, Insufficient):
+            return found or Insufficient(lambda: "no room")
         judged = job.but(request=job.request._replace(nodelist=frozenset())) if anywhere else job
         fault = fault_of(judged, found, view)
         if fault:
@@ -189,7 +188,7 @@ class OwnPlacement:
         """As the user's object says, else whether it finds a place."""
         if "fits" in self._has and not (job.request.nodelist or job.request.exclude):
             return view.has_licences(job) and bool(self._has["fits"](job, view))
-        return self.place(job, view) is not None
+        return bool(self.place(job, view))
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the user's object says, else nothing is promised."""
@@ -214,10 +213,6 @@ class OwnPlacement:
             return None
         found: int | None = self._has["room"](view)
         return found
-
-    def lacks(self, job: Job, view: Pool) -> str:
-        """As the user's object says."""
-        return str(self._has["lacks"](job, view)) if "lacks" in self._has else "no room"
 
 
 def parts_of(text: str) -> Iterator[str]:

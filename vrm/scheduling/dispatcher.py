@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.queue import Waiting
 
 Starts = Iterator[tuple[Job, Placement]]
@@ -45,16 +45,14 @@ class Dispatcher:
         self._blocked: Job | None = None
         self._left: tuple[Cluster | None, int] = (None, -1)  # the cluster then, and its state
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now` (seconds); at most `heads` of them from the head on."""
         place, turn = policy.place, self.turn(waiting)
         for at in range(heads):
             head = turn[at]
-            placement = None
-            if head is not self._blocked or self._left != (view, view.generation):
-                placement = place(head, view)
-            if placement is None:
+            placement = (head is not self._blocked or self._left != (view, view.generation)) and place(head, view)
+            if not placement:
                 if at + 1 < len(waiting):
                     yield from self.fill(now, waiting, at, view, policy)
                 self._blocked, self._left = head, (view, view.generation)
@@ -65,12 +63,12 @@ class Dispatcher:
         """The waiting jobs in the order in which they become heads."""
         return waiting
 
-    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether a count shows that nothing can start now; asked before `decide`, to save it."""
         return self.heads_first and not self.lends and policy.room(view) == 0
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
-             policy: PlacementPolicy) -> Starts:
+             policy: CountingPolicy) -> Starts:
         """The jobs of `waiting` behind the head, which is at `first` and does not fit, that start
         now: none."""
         return iter(())
@@ -81,7 +79,7 @@ class Dispatcher:
         return self.kept
 
     def promises(self, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy) -> dict[int, float]:
+                 policy: CountingPolicy) -> dict[int, float]:
         """What it has promised: latest starts of waiting jobs by id, in seconds. They are in the
         journal, and a manager that continues the run gives them to `restore`."""
         return self.reservations(now, waiting, view, policy) if self.kept else {}
@@ -91,7 +89,7 @@ class Dispatcher:
         return math.inf
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         return {}
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from vrm.model import bits
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Infeasible, Job, Request
+from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
@@ -71,7 +71,7 @@ class LanePolicy(Ordered):
         need = self._needs.get(job.request)
         if need is None:
             placement = self.place(job, self._machine)
-            if placement is None:
+            if not placement:
                 raise Infeasible(self._why_never(job))
             need = self._needs[job.request] = placement.size
         return need
@@ -130,20 +130,20 @@ class LanePolicy(Ordered):
                 return True
         return False
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
-        """Where the job would start now, or None when it does not fit; takes nothing."""
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """Where the job would start now, or why it does not fit; takes nothing."""
         need = self._counts.get(job.request)
         if need is None:
             need = self._counts[job.request] = self.size(job) if self.first_free(job) else 0
         if need:
             if need > view.count_empty():
-                return None
+                return Insufficient(self.lacks, job, view)
             chosen = bits.lowest(view.empty, need)
             closed = self.share == WHOLE or self.eligibility.alone(job)
             return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
                              job.cores, need)
         if not view.has_licences(job):
-            return None
+            return Insufficient(self.lacks, job, view)
         most: dict[int, int] | None = None
         if not job.request.anywhere:
             most = self._pick_range(job, view)
@@ -151,7 +151,7 @@ class LanePolicy(Ordered):
         else:
             picked = self._pick(job, view)
         if picked is None:
-            return None
+            return Insufficient(self.lacks, job, view)
         chosen = 0
         for group in picked:
             chosen |= group

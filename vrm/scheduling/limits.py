@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from vrm.model.cluster import Pool
-from vrm.model.job import Infeasible, Job, Request
-from vrm.model.policies import PlacementPolicy
+from vrm.model.job import Infeasible, Insufficient, Job, Request
+from vrm.model.placement import Placement
+from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queue, Queues
 from vrm.scheduling.wrapping import Wrapped
 
@@ -66,7 +67,7 @@ class QueueUsage:
         return ""
 
 
-def in_queues(policy: PlacementPolicy, queues: Queues) -> PlacementPolicy:
+def in_queues(policy: CountingPolicy, queues: Queues) -> CountingPolicy:
     """The policy for jobs of these queues; itself where no queue says where its jobs run."""
     return QueuedPlacement(policy, queues) if queues.placed else policy
 
@@ -78,7 +79,7 @@ class QueuedPlacement(Wrapped):
     its jobs ask for.
     """
 
-    def __init__(self, policy: PlacementPolicy, queues: Queues) -> None:
+    def __init__(self, policy: CountingPolicy, queues: Queues) -> None:
         super().__init__(policy)
         self._queues = queues
         self._requests: dict[tuple[str, Request], Request] = {}
@@ -109,8 +110,7 @@ class QueuedPlacement(Wrapped):
         found = super().similar(job)
         return found and ((job.queue, found[0]), found[1])
 
-    def lacks(self, job: Job, view: Pool) -> str:
-        """As the policy says."""
-        queue = self._queues.queue(job)
-        where = f" (queue {queue.name})" if queue.placed else ""
-        return f"{super().lacks(job, view)}{where}"
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """As the policy says; where it does not fit the queue is named."""
+        found, queue = super().place(job, view), self._queues.queue(job)
+        return found if found or not queue.placed else Insufficient(lambda: f"{found} (queue {queue.name})")

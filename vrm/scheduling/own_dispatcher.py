@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot, countable
 from vrm.scheduling.queue import Waiting
@@ -43,7 +43,7 @@ class SchedulingStep:
     yielded are still among them. Where a job starts is decided by the placement policy of the run.
     """
 
-    def __init__(self, now: float, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy) -> None:
+    def __init__(self, now: float, waiting: Waiting, cluster: Cluster, policy: CountingPolicy) -> None:
         self.now = now
         self._waiting, self._cluster, self._policy = waiting, cluster, policy
         self._plan: Profile | None = None
@@ -110,7 +110,7 @@ class SchedulingStep:
             return self._found[3]
         placement = None
         if self._plan is None:
-            placement = self._policy.place(job, self._cluster)
+            placement = self._policy.place(job, self._cluster) or None
         elif self._plan.fits_now(job):
             placement = self._plan.place(job, self._cluster)
         self._found = None if placement is None else (job, *state, placement)
@@ -150,7 +150,7 @@ class OwnDispatcher(Dispatcher):
         self._own = own
         self._reserved: Mapping[int, float] = {}
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy, heads: int) -> Starts:
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
         """The jobs that the user's object yields, with their places."""
         step, found = SchedulingStep(now, waiting, view, policy), self._own.schedule
 
@@ -188,7 +188,7 @@ class OwnDispatcher(Dispatcher):
                               "later time, or math.inf for none")
         return min([said, *(time for time in self._reserved.values() if time > now)])
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> dict[int, float]:
+    def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
         """Those of the last step."""
         return dict(self._reserved)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from vrm.model.amounts import people
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import CORES
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.lanes import LanePolicy
 from vrm.scheduling.named_parts import eligibility_of, order_of, share_of
@@ -34,7 +34,7 @@ POLICIES = Registry("placement policy", "vrm.placements")
 
 
 def combine(eligible: Any, order: Any, share: Any, name: str = ""
-            ) -> Callable[..., PlacementPolicy]:
+            ) -> Callable[..., CountingPolicy]:
     """A placement policy of three things, each a registered name or a function of your own.
 
     Eligibility: `mine(job, view, node)` is true where the job may run. Node order:
@@ -44,7 +44,7 @@ def combine(eligible: Any, order: Any, share: Any, name: str = ""
     order where one is given.
     """
     def make(cluster: Any, heatmap: Heatmap | None = None,
-             node_order: Any = order) -> PlacementPolicy:
+             node_order: Any = order) -> CountingPolicy:
         chosen = share_of(share)
         kind = CorePolicy if chosen.kind == CORES else LanePolicy
         return kind(name or " x ".join(map(_name, (eligible, order, share))),

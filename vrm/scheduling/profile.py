@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.node_times import NodeTimes, Span
 from vrm.scheduling.wrapping import by_node, passes, wants
 
@@ -45,7 +45,7 @@ class CountProfile:
     Short profiles are walked, long ones are seen through numpy.
     """
 
-    def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
+    def __init__(self, now: float, cluster: Cluster, policy: CountingPolicy) -> None:
         self.policy = policy
         self._cluster = cluster
         room = policy.room(cluster)
@@ -201,11 +201,11 @@ class CountProfile:
 
     def place(self, job: Job, cluster: Cluster) -> Placement | None:
         """Where a job that fits now starts."""
-        return self.policy.place(job, cluster)
+        return self.policy.place(job, cluster) or None
 
     def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
         """Where a job starts now whose reservation begins; what is reserved for it is what it takes."""
-        return self.policy.place(job, cluster)
+        return self.policy.place(job, cluster) or None
 
 
 def _numpy() -> Any:
@@ -216,7 +216,7 @@ def _numpy() -> Any:
 class PoolProfile:
     """Free lanes, cores and amounts as a step function of time."""
 
-    def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
+    def __init__(self, now: float, cluster: Cluster, policy: CountingPolicy) -> None:
         self.policy = policy
         self.times = [now]
         self.pools: list[Pool] = [cluster.what_if()]
@@ -404,7 +404,7 @@ class PoolProfile:
         for first in self.candidates(job):
             pool = self._free_throughout(job, first)
             if pool is not None:
-                return Slot(self.times[first], self.policy.place(job, pool))
+                return Slot(self.times[first], self.policy.place(job, pool) or None)
         return Slot(math.inf)
 
     def compress(self, job: Job, slot: Slot) -> Slot:
@@ -417,7 +417,7 @@ class PoolProfile:
                 given = True
             pool = self._free_throughout(job, first)
             if pool is not None:
-                moved = Slot(self.times[first], self.policy.place(job, pool))
+                moved = Slot(self.times[first], self.policy.place(job, pool) or None)
                 if not given:
                     self.give(job, slot)
                 self.hold(job, moved)
@@ -433,7 +433,7 @@ class PoolProfile:
     def place(self, job: Job, cluster: Cluster) -> Placement | None:
         """Where a job that fits now starts."""
         pool = self._free_throughout(job, 0)
-        return None if pool is None else self.policy.place(job, pool)
+        return None if pool is None else self.policy.place(job, pool) or None
 
     def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
         """Where a job starts now whose reservation begins; that is released, and what it takes is held."""
@@ -447,7 +447,7 @@ class PoolProfile:
 Profile = CountProfile | PoolProfile
 
 
-def countable(cluster: Cluster, policy: PlacementPolicy) -> bool:
+def countable(cluster: Cluster, policy: CountingPolicy) -> bool:
     """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
     other units."""
     return all(policy.exact(job) and (placement.lease is not None or policy.size(job) == placement.size)

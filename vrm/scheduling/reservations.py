@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.reservation import NO_CALENDAR
 from vrm.scheduling.compressing import ReservationTable, move_earlier
 from vrm.scheduling.dispatcher import Dispatcher, Starts
@@ -103,7 +103,7 @@ class Reserving(Dispatcher, Watcher):
     # What the scheduler asks.
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """Planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
         return {job.id: slot.time for job, slot in self._table}
 
@@ -111,7 +111,7 @@ class Reserving(Dispatcher, Watcher):
         """When the next reservation begins; infinity if none does."""
         return self._table.first_after(math.nextafter(now, math.inf))
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs whose reservation begins now, and those that fit beside all reservations."""
         cluster = view
@@ -128,7 +128,7 @@ class Reserving(Dispatcher, Watcher):
             yield from self._walk(now, waiting, cluster, self._profile, self.depth)
 
     def _update(self, now: float, waiting: Waiting, cluster: Cluster,
-                policy: PlacementPolicy) -> None:
+                policy: CountingPolicy) -> None:
         """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
         table, fresh = self._table, waiting.fresh
         if cluster.calendar is not self._calendar:
@@ -152,7 +152,7 @@ class Reserving(Dispatcher, Watcher):
         # A plan made with jobs that should have ended is worth nothing a moment later.
         self._stale = overdue
 
-    def _plan_again(self, now: float, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy) -> None:
+    def _plan_again(self, now: float, waiting: Waiting, cluster: Cluster, policy: CountingPolicy) -> None:
         """Make the plan from nothing: in the order of the starts that were promised, or of the queue."""
         table = self._table
         self._profile = (CountProfile if self._counting else PoolProfile)(now, cluster, policy)
@@ -194,7 +194,7 @@ class Reserving(Dispatcher, Watcher):
                 self._given_back = True
 
     def _other_calendar(self, now: float, waiting: Waiting, cluster: Cluster,
-                        policy: PlacementPolicy) -> None:
+                        policy: CountingPolicy) -> None:
         """Advance reservations were made or are over. Beside a new one the plan is made again, in the
         order of its starts; else every job keeps its start, or finds an earlier one."""
         before, self._calendar = self._calendar, cluster.calendar
@@ -222,7 +222,7 @@ class Reserving(Dispatcher, Watcher):
         self._given_back = True
 
     def _check_countable(self, fresh: Sequence[Job], cluster: Cluster,
-                         policy: PlacementPolicy) -> None:
+                         policy: CountingPolicy) -> None:
         if self._counting and not (all(policy.exact(job) for job in fresh)
                                    and (not self._stale or countable(cluster, policy))):
             self._counting, self._stale = False, True
@@ -264,7 +264,7 @@ class Reserving(Dispatcher, Watcher):
                 has[queue] += 1
                 self._reserve([job], waiting)
 
-    def _tried(self, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy, depth: int) -> Iterable[Job]:
+    def _tried(self, waiting: Waiting, cluster: Cluster, policy: CountingPolicy, depth: int) -> Iterable[Job]:
         """The waiting jobs; when no more reservations are to be given only those that may start now."""
         for at, job in enumerate(waiting):
             yield job

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.advance import changes
 
 Ends = Sequence[tuple[float, int]]
@@ -35,7 +35,7 @@ class Shadow:
 
     __slots__ = ("job", "time", "spare", "pool", "_first_end", "_lasts", "_too_large")
 
-    def __init__(self, job: Job, now: float, view: Cluster, policy: PlacementPolicy, ends: Ends | None = None,
+    def __init__(self, job: Job, now: float, view: Cluster, policy: CountingPolicy, ends: Ends | None = None,
                  lasts: Lasts = EXPECTED, least: float = -math.inf) -> None:
         ends = view.ends if ends is None else ends
         self.job, self._lasts, self.spare = job, lasts, 0
@@ -50,7 +50,7 @@ class Shadow:
             self.pool = view.what_if()
             self.time = self.pool.at = self._try(self.pool, now, view, policy, ends, least)
 
-    def _count(self, view: Cluster, policy: PlacementPolicy, ends: Ends, least: float) -> float:
+    def _count(self, view: Cluster, policy: CountingPolicy, ends: Ends, least: float) -> float:
         wanted, room, shadow = policy.size(self.job), policy.room(view), math.inf
         assert room is not None
         bookings, returns, all_up = view.bookings, view.returns, view.all_up
@@ -64,7 +64,7 @@ class Shadow:
         self.spare = room - wanted
         return shadow
 
-    def _try(self, pool: Pool, now: float, view: Cluster, policy: PlacementPolicy, ends: Ends, least: float) -> float:
+    def _try(self, pool: Pool, now: float, view: Cluster, policy: CountingPolicy, ends: Ends, least: float) -> float:
         shadow = math.inf
         for end, job_id in changes(ends, view.boundaries(now)):
             if end > shadow:
@@ -98,7 +98,7 @@ class Shadow:
             return math.inf, 0
         return math.nextafter(self.time - now, math.inf), self.spare
 
-    def may(self, job: Job, size: int, now: float, policy: PlacementPolicy) -> bool:
+    def may(self, job: Job, size: int, now: float, policy: CountingPolicy) -> bool:
         """Whether a job may start now, as far as is known without its place."""
         if size <= self.spare or now + self._lasts(job) <= self.time:
             return True
@@ -107,7 +107,7 @@ class Shadow:
         similar = policy.similar(job)
         return not similar or similar[1] < self._too_large.get(similar[0], math.inf)
 
-    def admit(self, job: Job, placement: Placement, now: float, policy: PlacementPolicy) -> bool:
+    def admit(self, job: Job, placement: Placement, now: float, policy: CountingPolicy) -> bool:
         """Whether a job that `may` can start there now; then what it takes at `time` is no longer left over."""
         if now + self._lasts(job) <= self.time:
             return True
@@ -139,7 +139,7 @@ class Shadow:
 
 
 def admitted(reservations: Sequence[Shadow], job: Job, placement: Placement, now: float,
-             policy: PlacementPolicy) -> bool:
+             policy: CountingPolicy) -> bool:
     """Whether all reservations admit a job; if one does not, none has."""
     for at, each in enumerate(reservations):
         if not each.admit(job, placement, now, policy):

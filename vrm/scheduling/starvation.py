@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling import Easy, start_of
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.ordering import Ordering
@@ -71,7 +71,7 @@ class GuardedEasy(Easy):
         self._longest = longest
 
     def promises(self, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy) -> dict[int, float]:
+                 policy: CountingPolicy) -> dict[int, float]:
         """The second reservation of the head."""
         head, time = self._promise
         return {head: time} if waiting.has(head) else {}
@@ -81,7 +81,7 @@ class GuardedEasy(Easy):
         for self._promise in promises.items():
             pass
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The heads that fit, and what may start while the first that does not waits."""
         self._turn, self._starving = in_turn(waiting, now, self.patience)
@@ -95,11 +95,11 @@ class GuardedEasy(Easy):
         return self._turn
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
-             policy: PlacementPolicy) -> Starts:
+             policy: CountingPolicy) -> Starts:
         """The jobs after the head (at `first` in turn) that may start now, with their places."""
         return self._fill(self._turn[first], now, waiting, 0, view, policy)
 
-    def behind(self, head: Job, jobs: Iterable[Job], now: float, view: Cluster, policy: PlacementPolicy
+    def behind(self, head: Job, jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy
                ) -> Iterable[Job]:
         """The starving jobs, then the others."""
         started, starving = view.bookings, self._starving
@@ -107,7 +107,7 @@ class GuardedEasy(Easy):
         return (*(job for job in starving.values() if job.id not in started and job is not head),
                 *super().behind(head, rest, now, view, policy))
 
-    def reserve(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> list[Shadow]:
+    def reserve(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> list[Shadow]:
         """By how long jobs take at the most (rule 2); or the one that it keeps, and that of EASY (rule 3)."""
         if head.id in self._starving:
             return [Shadow(head, now, view, policy, self._latest(now, view), self._longest)]
@@ -117,7 +117,7 @@ class GuardedEasy(Easy):
         return [Shadow(head, now, view, policy, view.limits, WALLTIME, self._promise[1]),
                 *super().reserve(head, now, view, policy)]
 
-    def _stands(self, head: Job, now: float, view: Cluster, policy: PlacementPolicy) -> bool:
+    def _stands(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether the reservations of the last step stand: it starves, or does not, as then."""
         return ((head.id in self._starving) is (len(self._reserved) == 1)
                 and super()._stands(head, now, view, policy))
@@ -134,7 +134,7 @@ class GuardedEasy(Easy):
         return found
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """That of the head, by what is expected."""
         return start_of(in_turn(waiting, now, self.patience)[0][0], now, view, policy)
 

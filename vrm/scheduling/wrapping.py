@@ -7,28 +7,28 @@ from collections.abc import Hashable
 
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job
+from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import Follower, CountingPolicy
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.node_times import Wants
 
 
-def passes(policy: PlacementPolicy, job: Job, view: Pool) -> bool:
+def passes(policy: CountingPolicy, job: Job, view: Pool) -> bool:
     """Whether a job could run at the moment of which this is a view, whatever is before and after it: where
     it could not, it cannot start at any time from which it would still run then. Asked of the pools of a
     plan themselves, which know most of the answer, before what they have in common is looked for."""
     return policy.passes(job, view) if isinstance(policy, Wrapped) else policy.fits(job, view)
 
 
-def by_node(policy: PlacementPolicy) -> bool:
+def by_node(policy: CountingPolicy) -> bool:
     """Whether `wants` says something of any job under the policy."""
     while isinstance(policy, Wrapped):
         policy = policy.inner
     return isinstance(policy, CorePolicy) and policy.by_node
 
 
-def wants(policy: PlacementPolicy, job: Job) -> Wants | None:
+def wants(policy: CountingPolicy, job: Job) -> Wants | None:
     """What a job must find on nodes all the time that it runs; None where that cannot be said."""
     return policy.wants(job) if isinstance(policy, (Wrapped, CorePolicy)) else None
 
@@ -37,7 +37,7 @@ class Wrapped:
     """Says what `inner` says of the job that `asks` gives. Subclasses override what their condition changes; where that
     is not of the nodes and the cluster alone, `similar` and `exact`, too."""
 
-    def __init__(self, inner: PlacementPolicy) -> None:
+    def __init__(self, inner: CountingPolicy) -> None:
         self.inner = inner
         self.name: str = inner.name
         self.heatmap: Heatmap | None = inner.heatmap
@@ -47,7 +47,7 @@ class Wrapped:
         """That of the policy."""
         return self.inner.follower
 
-    def copy(self) -> PlacementPolicy:
+    def copy(self) -> CountingPolicy:
         """An independent copy; itself where nothing is kept from step to step."""
         inner = self.inner.copy()
         if inner is self.inner:
@@ -76,7 +76,7 @@ class Wrapped:
         """As the policy says."""
         return wants(self.inner, self.asks(job))
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
         """As the policy says."""
         return self.inner.place(self.asks(job), view)
 
@@ -95,7 +95,3 @@ class Wrapped:
     def room(self, view: Pool) -> int | None:
         """As the policy says."""
         return self.inner.room(view)
-
-    def lacks(self, job: Job, view: Pool) -> str:
-        """As the policy says."""
-        return self.inner.lacks(self.asks(job), view)

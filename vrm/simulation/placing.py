@@ -119,7 +119,7 @@ class Placer:
         """Takes what the policy says."""
         job = Job(job_id, "", procs, 1.0)
         placement = self._policy.place(job, self._cluster)
-        assert placement is not None, "what was counted as free is not free"
+        assert placement, "what was counted as free is not free"
         self._cluster.book(job, placement, 0.0)
         return (job_id, *self._lines.place(placement))
 

@@ -448,7 +448,8 @@ class Explainer:
     def _lacks(self, job: Job) -> str:
         cluster = self.frozen.state.cluster
         policy = self.frozen.run.scheduler.policy_on(cluster, self.frozen.now)
-        return "" if policy.fits(job, cluster) else policy.lacks(job, cluster)
+        placement = policy.place(job, cluster)
+        return "" if placement else str(placement)
 
     def _named(self, job_id: int) -> str:
         return f"#{job_id} {self.frozen.state.entry(job_id).job.app}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.dispatcher import Starts
 from vrm.ext.lending.lending import Able, Lenders, Terms
 from vrm.scheduling.profile import CountProfile
@@ -51,7 +51,7 @@ class SlowdownAll(Reserving):
             self._promised = {job.id: slot.time for job, slot in self._table}
         super().revised(booking, before)
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now`: those whose reservation begins, then those that borrow."""
         yield from super().decide(now, waiting, view, policy, heads)
@@ -68,7 +68,7 @@ class SlowdownAll(Reserving):
                 self._lending = False
             self._given_back = True  # what was reserved for it
 
-    def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                  profile: CountProfile) -> tuple[Job, Placement] | None:
         """The first job that starts on cores of others, with its place; its reservation is given back."""
         jobs, table = _Next(self.terms, now, view, policy, profile), self._table
@@ -91,7 +91,7 @@ class SlowdownAll(Reserving):
 class _Next(Lenders):
     """Who could lend next to a plan of all reservations but that of the job."""
 
-    def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy,
+    def __init__(self, terms: Terms, now: float, view: Cluster, policy: CountingPolicy,
                  profile: CountProfile) -> None:
         super().__init__(terms, now, view, policy)
         self._profile = profile

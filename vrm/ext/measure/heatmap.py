@@ -255,7 +255,7 @@ class Measurement:
                     Job(0, app, procs, 1.0), self.site.cluster)
             except Infeasible as error:
                 raise MeasureError(f"{app}: {error}") from error
-            assert placed is not None, "the nodes are empty"
+            assert placed, "the nodes are empty"
             slots[placement] = list(placed.slots(self.site.cluster.nodes))
         for placement in (COMPACT, SPARE):
             if (placement, app, "") in self.known:

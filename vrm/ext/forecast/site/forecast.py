@@ -349,7 +349,7 @@ class _ByNode:
                 continue  # of cores nobody says which, and others have them all
             if not site_job.places:
                 placement = self.scheduler.policy.place(job, cluster)
-                if placement is None:
+                if not placement:
                     raise SnapshotError(f"job {site_job.key} runs, no nodes are named, and there is no "
                                         "room for it next to the others: name them (nodelist)")
             else:
