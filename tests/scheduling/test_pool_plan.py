@@ -101,7 +101,7 @@ def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs
     found = []
     for kind in (PoolProfile, Plain):
         watcher = Seen()
-        with mock.patch("vrm.scheduling.reservations.PoolProfile", kind):
+        with mock.patch("vrm.scheduling.reservation_plan.PoolProfile", kind):
             simulate(list(jobs), Machine(NODES),
                      Rules(policy=policy, backfill=backfill, algorithm=order, power_cap=cap),
                      measured=Measurements(energy=PROGRAMS), timetable=Timetable(outages=outages),
