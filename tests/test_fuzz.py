@@ -218,7 +218,7 @@ def take_up(past: Past, run: RunDirectory) -> None:
         PlacementText(before.nodes).cores(placement)
         codec.moved(placement, before, cluster)
         Booking(job, placement, start["time"], start["time"] + job.estimate)
-    past.state.thaw()
+    past.state.book.thaw()
 
 
 @pytest.fixture

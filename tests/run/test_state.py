@@ -118,8 +118,8 @@ def taken_up(records: list[dict[str, Any]], fresh: Run) -> Run:
     past = replay(records, state=state)
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], state.cluster)
-        state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
-    state.thaw()
+        state.running[job.id] = Start(state.cluster.book(job, placement, start["time"]), start["backfilled"])
+    state.book.thaw()
     return Run(state, fresh.scheduler)
 
 

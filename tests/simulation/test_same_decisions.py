@@ -126,8 +126,8 @@ def from_here(records: list[dict[str, Any]], jobs: list[Ran], rules: dict[str, A
     past = replay(records, state=State(scheduler.new_queue(), cluster, frozen=True))
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], cluster)
-        past.state.adopt(Start(cluster.book(job, placement, start["time"]), start["backfilled"]))
-    past.state.thaw()
+        past.state.running[job.id] = Start(cluster.book(job, placement, start["time"]), start["backfilled"])
+    past.state.book.thaw()
     recorder = Starts(PlacementText(cluster.nodes))
     copied = Run(past.state, scheduler).copy()
     later = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit, job.exclusive),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Union
 from collections.abc import Callable, Iterable, Mapping
 
-from vrm.model import Job, JobState, placement_forms
+from vrm.model import Cluster, Job, JobState, placement_forms
 from vrm.model.job import Details
 from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation
@@ -22,6 +22,7 @@ from vrm.run.journal import START
 from vrm.run.journal_check import STATES, EndRecord, JournalError, Record, StartRecord
 from vrm.run.lines import Lines
 from vrm.run.state import SAID, State
+from vrm.scheduling import JobQueue
 from vrm.system import plugins
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -43,7 +44,10 @@ class Past:
     """
 
     def __init__(self, state: State | None = None) -> None:
-        self.state = State.of_journal() if state is None else state
+        if state is None:  # for events alone, without a cluster or an order
+            from vrm.scheduling import make_ordering
+            state = State(JobQueue(make_ordering("FCFS"), lambda job: 1), Cluster.regular(1, 1, 1), frozen=True)
+        self.state = state
         self.run = ""
         self.format = journal_check.NEWEST
         self.finished = False
@@ -401,7 +405,9 @@ def _again(past: Past, record: Record) -> None:
 @event("hold", _known)
 @event("release", _known)
 def _kept(past: Past, record: Record) -> None:
-    past.state.kept(record["id"], record["event"] == "hold")
+    held = past.state.book.entries[record["id"]].held = record["event"] == "hold"
+    if held:
+        past.state.promises.pop(record["id"], None)
 
 
 @event("change", _has_not_ended)
@@ -427,40 +433,40 @@ def _promise(past: Past, record: Record) -> None:
 
 @event("reserve", _reservation(there=False))
 def _reserve(past: Past, record: Record) -> None:
-    past.state.reserved(Reservation(record["reservation"], record["name"], tuple(record["nodes_reserved"]),
-                                    record["begin"], record["end"]), record["jobs_bound"])
+    past.state.reservations.add(Reservation(record["reservation"], record["name"], tuple(record["nodes_reserved"]),
+                                        record["begin"], record["end"]), record["jobs_bound"])
 
 
 @event("unreserve", _reservation(there=True))
 def _unreserve(past: Past, record: Record) -> None:
-    past.state.unreserve(record["reservation"], record["time"], record["reason"])
+    past.state.reservations.cancel(record["reservation"], record["time"], record["reason"])
 
 
 @event("lend", _can_lend)
 def _lend(past: Past, record: Record) -> None:
     if record["to"] is not None:
         past.rooms[record["id"], record["to"]] = past.started[record["id"]], past.run_of[record["id"]]
-    past.state.lend(lending.of_record(record), number=record["number"])
+    past.state.lending.lend(lending.of_record(record), number=record["number"])
 
 
 @event("lent", _lend_in(lending.LENDING))
 def _lent(past: Past, record: Record) -> None:
-    past.state.lent(record["number"], record["time"])
+    past.state.lending.lent(record["number"], record["time"])
 
 
 @event("regain", _lend_in(lending.LENDING, lending.LENT, lending.REGAINING))
 def _regain(past: Past, record: Record) -> None:
-    past.state.regain(record["number"], record["time"], record["reason"])
+    past.state.lending.regain(record["number"], record["time"], record["reason"])
 
 
 @event("regained", _lend_in(lending.REGAINING))
 def _regained(past: Past, record: Record) -> None:
-    past.state.regained(record["number"], record["time"])
+    past.state.lending.regained(record["number"], record["time"])
 
 
 @event("grown", _runs)
 def _grown(past: Past, record: Record) -> None:
-    past.state.grown(record["id"], int(record["cores"], 16), record["width"], record["time"])
+    past.state.lends.grow(record["id"], int(record["cores"], 16), record["width"], record["time"])
 
 
 @event("rules")

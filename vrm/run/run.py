@@ -65,7 +65,7 @@ class Run:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
         state = self.state
         if state.reservations:
-            state.pass_time(now)
+            state.reservations.pass_time(now)
         starts = self._starts(now)
         while state.book.opened and not self.scheduler.interval:  # by a start that others waited for
             starts += self._starts(now)
@@ -81,9 +81,9 @@ class Run:
         for start in starts:
             if start.booking.placement.lease is not None:
                 for loan in state.cluster.loans.of_borrower(start.job.id):
-                    found = state.lend(loan)
+                    found = state.lending.lend(loan)
                     if not self.asks:
-                        state.lent(found.number, now)
+                        state.lending.lent(found.number, now)
                 if self.asks:
                     continue  # it has started when its cores are clear
             state.started(start, now)

@@ -353,7 +353,7 @@ class Simulator:
             return
         job_id = booking.job.id
         loans = self.cluster.loans.of_borrower(job_id)
-        self.state.returned(job_id, now)
+        self.state.lending.returned(job_id, now)
         for loan in loans:
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
         known = self.cluster.loans
@@ -374,12 +374,12 @@ class Simulator:
 
     def _node_up(self, event: Event) -> None:
         """A node comes."""
-        self.state.node_up(event.subject)
+        self.state.cluster.set_up(event.subject, True)
 
     def _node_down(self, event: Event) -> None:
         """A node is lost, and with it the jobs that run there."""
         node = event.subject
-        self.state.node_down(node)
+        self.state.cluster.set_up(node, False)
         for job_id in self.cluster.jobs_on(node):
             self._leave(job_id)
             start = self.executor.start_of(job_id)

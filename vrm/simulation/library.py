@@ -212,7 +212,7 @@ class _Simulation:
             self.scheduler, self.cluster, self.results, rules.kill, self.speeds, progress, timetable.outages,
             timetable.end, self.expectations, changes, rules.events == "published")
         for wanted in timetable.reservations:
-            engine.state.reserve(wanted, 0.0, foreseen=True)
+            engine.state.reservations.reserve(wanted, 0.0, foreseen=True)
         if source is self.workload:
             source = _checked(source)
         engine.run(self.results.noting(source if self.sharing is None else self.sharing.noting(source)))

@@ -75,7 +75,7 @@ def waiting_state() -> State:
                           make_policy("compact", cluster, None))
     state = State(scheduler.new_queue(), cluster)
     state.submit([Job(0, "a.x", 1, 10.0)])
-    state.node_down(1)
+    state.cluster.set_up(1, False)
     return state
 
 

@@ -78,7 +78,7 @@ def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Se
     found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
                "nodes": codec.nodes_record(cluster.nodes)}]]
     for wanted in reserved:
-        simulator.state.reserve(wanted, 0.0, foreseen=True)
+        simulator.state.reservations.reserve(wanted, 0.0, foreseen=True)
     for _ in simulator.moments(submissions):
         for record in records:
             if record["event"] == "end":

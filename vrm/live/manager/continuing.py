@@ -118,7 +118,7 @@ class Continuing(Part):
             entry = state.entry(job_id)
             self.ends.close_job(EndedJob(entry.job, entry.state, reason, end=live.now,
                                         cause=entry.cause if entry.cause == REMOVED else ""))
-        state.thaw()
+        state.book.thaw()
         self.intake.tell_lacking(sorted(state.book.lacking))
 
     def _run_again(self, failed: bool) -> None:
@@ -178,7 +178,7 @@ class Continuing(Part):
         if missing and intent in ("", "node"):
             running.why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         live.running[job.id] = running
-        live.state.adopt(running.start)
+        live.state.running[running.start.job.id] = running.start
         marker = found.marker
         if marker and (marker.host, marker.boot) == (live.place.host, live.place.boot):
             running.session = marker.pid

@@ -230,7 +230,7 @@ class Manager:
             live.changed, self._next_step = True, now + POLL
             return
         if live.state.reservations:
-            live.dirty |= live.state.pass_time(now)
+            live.dirty |= live.state.reservations.pass_time(now)
             self._next_step = live.scheduler.boundary(now, live.cluster)
         blocked = now < live.blocked_until
         live.subject.turn(now, self, now if blocked else live.end.closing, live.settings.end.fit and not blocked)

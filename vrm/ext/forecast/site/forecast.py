@@ -277,7 +277,7 @@ class _ByNode:
             state.next_id = max(state.next_id, known.id + 1)
         for number, node in enumerate(site.nodes):
             if not node.up:
-                state.node_down(number)
+                state.cluster.set_up(number, False)
         later, runs = self._waiting()
         self._reserve()
         cluster.watchers.append(notes)
@@ -363,7 +363,7 @@ class _ByNode:
             booking = cluster.book(job, placement, site_job.start)
             if booking.expected_end <= 0:
                 booking = cluster.revise(job.id, LATE)
-            self.state.adopt(Start(booking, False))
+            self.state.running[job.id] = Start(booking, False)
             yield job
 
     def _holder(self, cores: int) -> str:
@@ -404,7 +404,7 @@ class _ByNode:
             jobs = tuple(self.ids[key] for key in each.jobs
                          if key in self.ids and key not in self.why)
             if each.end > 0 and each.nodes:  # a site's jobs may run into one: it is not refused
-                self.state.reserved(Reservation(number, each.key, tuple(map(str, each.nodes)),
+                self.state.reservations.add(Reservation(number, each.key, tuple(map(str, each.nodes)),
                                                 each.begin, each.end), jobs)
 
 
