@@ -22,7 +22,7 @@ from vrm.model.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
 from vrm.run import codec
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -177,7 +177,7 @@ class Lives(RuleBasedStateMachine):
     def requeue(self, data: Any) -> None:
         """A job that ended is to run again."""
         job_id = data.draw(st.sampled_from(self.ids(*[state for state in JobState if state.ended])))
-        if self.state.book.against(self.state.entry(job_id)) is None:
+        if self.state.book.dependencies.against(self.state.entry(job_id)) is None:
             self.close(self.state.again(job_id, self.now, "asked for"))
             self.promised.clear()
 

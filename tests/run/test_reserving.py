@@ -15,7 +15,7 @@ from vrm.model import Cluster, Job
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
 from vrm.run import codec, journal
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State

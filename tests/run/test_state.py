@@ -15,7 +15,7 @@ from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.placement_forms import to_record
 from vrm.run import codec
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.run.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -107,7 +107,7 @@ def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
             (state.release if entry.held else state.hold)(entry.job.id)
         else:
             entry = state.entry(one("ended"))
-            if state.book.against(entry) is None:
+            if state.book.dependencies.against(entry) is None:
                 close(state.again(entry.job.id, now, "asked for"))
     return records
 

@@ -162,7 +162,7 @@ def requeue(arguments: argparse.Namespace) -> int:
     from vrm.run import control, journal as journals
     from vrm.run.past import replay
     from vrm.run.again import unsuccessful
-    from vrm.run.book import LINE
+    from vrm.run.entry import LINE
     try:
         past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:

@@ -16,7 +16,7 @@ from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import journal_check, lending
-from vrm.run.book import LINE
+from vrm.run.entry import LINE
 from vrm.run.codec import MOST_TEMPLATES, jobs_of, missing, own_of
 from vrm.run.journal import START
 from vrm.run.journal_check import STATES, EndRecord, JournalError, Record, StartRecord

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 
 from vrm.model import Cluster, Job
 from vrm.model.reservation import Reservation
-from vrm.run.book import Entry
+from vrm.run.entry import Entry
 from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.queue import Waiting

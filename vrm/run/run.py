@@ -8,7 +8,7 @@ from typing import Protocol
 from collections.abc import Sequence
 
 from vrm.model import Job, JobState
-from vrm.run.book import Dropped
+from vrm.run.entry import Dropped
 from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
@@ -67,7 +67,7 @@ class Run:
         if state.reservations:
             state.reservations.pass_time(now)
         starts = self._starts(now)
-        while state.book.opened and not self.scheduler.interval:  # by a start that others waited for
+        while state.book.dependencies.opened and not self.scheduler.interval:  # by a start that others waited for
             starts += self._starts(now)
         if state.log is not None and self.scheduler.dispatcher.promising:
             state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
@@ -77,7 +77,7 @@ class Run:
         """What starts by one decision."""
         state = self.state
         starts = self.scheduler.step(now, state.queue, state.cluster)
-        state.book.opened = False
+        state.book.dependencies.opened = False
         for start in starts:
             if start.booking.placement.lease is not None:
                 for loan in state.cluster.loans.of_borrower(start.job.id):

@@ -42,7 +42,8 @@ from collections.abc import Callable, Mapping, Sequence
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
 from vrm.model.reservation import ReservationError
-from vrm.run.book import CANCEL, LINE, STOP, Dropped, Entry, JobBook, LifeError
+from vrm.run.book import JobBook
+from vrm.run.entry import CANCEL, LINE, STOP, Dropped, Entry, LifeError
 from vrm.model import placement_forms
 from vrm.run.codec import Own, job_record
 from vrm.run.lend_transitions import LendTransitions
@@ -292,7 +293,7 @@ class State:
         if said:
             entry.details = replace(entry.details, more={**entry.details.more, **said})
         self.promises.pop(job_id, None)
-        self.book.watch(entry)
+        self.book.deadlines.add(entry)
         if job_id in self.queue:
             self.queue.replace(job)
         elif job_id in self.running:
@@ -324,7 +325,7 @@ class State:
 
     def release(self, job_id: int) -> None:
         """Undo `hold`; LifeError when nobody holds it."""
-        self.book.release(job_id)
+        self.book.hold(job_id, held=False)
         self.record("release", id=job_id)
 
     def copy(self) -> State:

@@ -25,7 +25,7 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.results.shares import shared
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
 from vrm.run.again import waits_again
-from vrm.run.book import Dropped, LifeError
+from vrm.run.entry import Dropped, LifeError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -190,7 +190,7 @@ class Simulator:
         if self.wake < time:
             time = self.wake
         if book.begins or book.deadlines:
-            time = min(time, max(min(book.next_begin, book.next_missed), self.now))
+            time = min(time, max(min(book.begins.next, book.deadlines.next), self.now))
         if self._changes and (time < math.inf or self.queue.jobs):
             time = min(time, self._changes[0][0])
         return time

@@ -21,7 +21,7 @@ from vrm.model.node import Node
 from vrm.model.reservation import ReservationRequest
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.quantities import said, seconds_of
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 

@@ -20,7 +20,7 @@ from vrm.model.hosts import fold as fold_nodes
 from vrm.model.quantile import quantile
 from vrm.model.quantities import fold, said
 from vrm.results.places import PlacementText
-from vrm.run.book import Entry
+from vrm.run.entry import Entry
 from vrm.run.reasons import clock, parked, why_bound
 from vrm.scheduling.backfilling import NoBackfilling
 

@@ -24,7 +24,7 @@ from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
 from vrm.run import codec
 from vrm.run.again import stopped, unsuccessful, with_dependents
-from vrm.run.book import REMOVED, Dropped, LifeError
+from vrm.run.entry import REMOVED, Dropped, LifeError
 from vrm.run.journal import FORMAT
 from vrm.run.journal_check import Record, StartRecord
 from vrm.run.lending import Room

@@ -21,7 +21,7 @@ from vrm.model import Job, JobState
 from vrm.model.job import Dependency, Details, resolved
 from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
-from vrm.run.book import LINE, Entry, LifeError
+from vrm.run.entry import LINE, Entry, LifeError
 from vrm.run.codec import Own
 from vrm.run.control import Command
 from vrm.run.past import Past
@@ -177,7 +177,7 @@ class Intake(Part):
         live, book = self.live, self.live.state.book
         more = f"jobs of {self._feeder}" if self._feeder else f"lines in {queue}"
         if not (live.running or len(live.state.queue)):
-            held, begin = list(islice(book.held, 20)), book.next_begin
+            held, begin = list(islice(book.held, 20)), book.begins.next
             if begin < math.inf:
                 waits = f"all jobs that are left start later, the first at {clock(begin, live.now)}"
             elif held:

@@ -23,7 +23,7 @@ from vrm.live.nodes.outcomes import Masks
 from vrm.model import JobState, core_share
 from vrm.model.core_share import NOBODY, Loan
 from vrm.model.hosts import fold as fold_nodes
-from vrm.run.book import Entry, LifeError
+from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start

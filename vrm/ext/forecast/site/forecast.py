@@ -20,7 +20,7 @@ from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Dispatcher, PolicyError

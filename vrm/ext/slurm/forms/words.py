@@ -14,7 +14,7 @@ from vrm.model import JobState
 from vrm.model.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.quantities import numbers
-from vrm.run.book import DEPENDED
+from vrm.run.entry import DEPENDED
 
 STATES: dict[str, str] = {
     "PENDING": "PD", "RUNNING": "R", "COMPLETING": "CG", "COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA",
