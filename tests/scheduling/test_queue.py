@@ -35,7 +35,7 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
     for job in jobs:
         queue.add(job)
         if job.id % 7 == 0:
-            queue.columns() if ordering.static else None
+            queue.sorted.columns() if ordering.static else None
     for job_id in set(removed):
         if job_id in queue:
             jobs.remove(queue.remove(job_id))

@@ -42,6 +42,14 @@ class Loan(NamedTuple):
     until: float
 
 
+def together_lent(loans: Iterable[Loan]) -> int:
+    """The cores of some loans."""
+    cores = 0
+    for loan in loans:
+        cores |= loan.cores
+    return cores
+
+
 class Alike(NamedTuple):
     """Nodes with equal sockets on which a job has equally many ranks each, with the same cores when none is
     lent, counted from the node's first."""

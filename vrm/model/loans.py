@@ -66,10 +66,7 @@ class Loans:
 
     def lent(self, job_id: int) -> int:
         """The cores that a job has lent."""
-        cores = 0
-        for loan in self.of_lender(job_id):
-            cores |= loan.cores
-        return cores
+        return core_share.together_lent(self.of_lender(job_id))
 
     def cores(self, cluster: LoanCluster) -> int:
         """The number of cores that are lent."""
@@ -248,10 +245,7 @@ class Loans:
         ends = self._ends(cluster, booking, now, after, self.of_lender(booking.job.id) if before is None else before)
         shares = booking.shares
         if not same:
-            lent = 0
-            for loan in after:
-                lent |= loan.cores
-            shares = (*shares, LentCores(now, lent))
+            shares = (*shares, LentCores(now, core_share.together_lent(after)))
         until = max((loan.until for loan in after if loan.borrower != NOBODY), default=0.0)
         cluster.reshape(booking.job.id, expected_end=ends[0], shares=shares, until=until,
                         extra=ends[1] - booking.start - booking.job.walltime)
@@ -284,10 +278,7 @@ class Loans:
         left = sorted(loans, key=lambda loan: loan.until)
         plan: list[tuple[float, float]] = []
         while True:
-            lent = 0
-            for loan in left:
-                lent |= loan.cores
-            speed = self.rate_without(cluster, booking, lent)
+            speed = self.rate_without(cluster, booking, core_share.together_lent(left))
             if plan and plan[-1][0] == since:
                 plan.pop()
             plan.append((since, speed))

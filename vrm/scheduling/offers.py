@@ -12,7 +12,7 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.core_share import NOBODY, Loan
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.scheduling.spread import named
+from vrm.scheduling.spread import most_tasks, named
 
 
 class Offer(NamedTuple):
@@ -137,13 +137,7 @@ def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]
                 yield _Able(some, node.sockets, here, most)
                 continue
             for each in bits.members(some):
-                left = cluster.left_on(each)
-                number = most
-                for name, amount in request.per_node:
-                    number = number if left(name) >= amount else 0
-                once = dict(request.per_node)
-                for name, amount in request.per_task:
-                    number = min(number, (left(name) - once.get(name, 0)) // amount)
+                number = most_tasks(request, most, cluster.left_on(each))
                 if number > 0:
                     yield _Able(1 << each, node.sockets, here, number)
 

@@ -6,12 +6,13 @@ import bisect
 import copy
 import math
 from array import array
-from typing import (TYPE_CHECKING, Any, overload)
+from typing import TYPE_CHECKING, Any
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.queues import NO_QUEUES, Queues
+from vrm.scheduling.job_columns import SlottedJobs, SortedJobs
 from vrm.scheduling.limits import QueueUsage
 from vrm.scheduling.ordering import Ordering
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 Key = tuple[float, ...]
 """A job's place in the order: that of the ordering, behind its negated priority once any has one."""
-
-Columns = tuple["array[float]", "array[int]", "array[int]"]
 
 # Below this many waiting jobs plain loops are faster than arrays.
 _FEW = 40
@@ -107,50 +106,31 @@ class Waiting(Sequence[Job]):
 class _Sorted(Waiting):
     """The view of a queue that is kept sorted."""
 
-    @overload
-    def __getitem__(self, index: int) -> Job: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Job]: ...
-
-    def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        queue = self._queue
+    def __getitem__(self, index: Any) -> Any:
+        jobs = self._queue.sorted
         if isinstance(index, slice):
-            return [entry[-1] for entry in queue.entries[queue.first:][index]]
+            return [entry[-1] for entry in jobs.entries[jobs.first:][index]]
         if index < 0:
             index += len(self)
             if index < 0:
                 raise IndexError("no such place in the queue")
-        job: Job = queue.entries[queue.first + index][-1]
-        return job
+        return jobs.entries[jobs.first + index][-1]
 
     def __iter__(self) -> Iterator[Job]:
-        entries = self._queue.entries
-        return (entries[at][-1] for at in range(self._queue.first, len(entries)))
+        jobs = self._queue.sorted
+        return (jobs.entries[at][-1] for at in range(jobs.first, len(jobs.entries)))
 
     def fitting(self, first: int, room: int, window: float = math.inf,
                 beside: int = 0) -> Iterable[Job]:
-        queue = self._queue
-        estimates, sizes, _ = queue.columns()
-        if len(sizes) - first < _FEW:
-            places: Iterable[int] = [
-                at for at, size in enumerate(sizes[first:], first)
-                if size <= room and (size <= beside or estimates[at] <= window)]
-        else:
-            import numpy
-            size = numpy.frombuffer(sizes, numpy.int64)[first:]
-            fits = size <= room
-            if window < math.inf:
-                fits &= ((numpy.frombuffer(estimates, numpy.float64)[first:] <= window)
-                         | (size <= beside))
-            places = (fits.nonzero()[0] + first).tolist()
-        entries, head = queue.entries, queue.first
-        return (entries[head + place][-1] for place in places)
+        jobs = self._queue.sorted
+        estimates, sizes, _ = jobs.columns()
+        entries, head = jobs.entries, jobs.first
+        return (entries[head + place][-1] for place in _fitting(estimates, sizes, first, room, window, beside))
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
                gone: int) -> list[Job]:
-        queue = self._queue
-        estimates, sizes, nodes = queue.columns()
+        jobs = self._queue.sorted
+        estimates, sizes, nodes = jobs.columns()
         if len(nodes) < _FEW:
             places = [at for at, (seconds, number) in enumerate(zip(estimates, nodes))
                       if seconds <= longest.get(number, -math.inf)
@@ -166,12 +146,12 @@ class _Sorted(Waiting):
             left = [spare[size] for size in numpy.frombuffer(sizes, numpy.int64)[short].tolist()]
             dear = factor + price * numbers[short] * numpy.maximum(0, short - gone)
             places = short[seconds[short] * dear <= left].tolist() if len(short) else []
-        entries, head = queue.entries, queue.first
+        entries, head = jobs.entries, jobs.first
         return [entries[head + place][-1] for place in places]
 
     def place(self, job: Job) -> int:
-        queue = self._queue
-        return bisect.bisect_left(queue.entries, self.key(job), queue.first) - queue.first
+        jobs = self._queue.sorted
+        return bisect.bisect_left(jobs.entries, self.key(job), jobs.first) - jobs.first
 
 
 class _Ranked(Waiting):
@@ -184,13 +164,7 @@ class _Ranked(Waiting):
         self._values: numpy.ndarray | None = None  # utilities, by slot
         self._utilities: numpy.ndarray | None = None  # those of jobs that are not in order yet
 
-    @overload
-    def __getitem__(self, index: int) -> Job: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Job]: ...
-
-    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) or index < 0 or index >= len(self):
             self._sort()
         elif not self._complete:
@@ -207,10 +181,10 @@ class _Ranked(Waiting):
             return
         if self._by_arrays:
             import numpy
-            self._ordered = self._in_order(numpy.arange(len(self._queue.slots)))
+            self._ordered = self._in_order(numpy.arange(len(self._queue.slotted.slots)))
         else:
             key, now = self._queue.key, self._now
-            keyed: list[tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
+            keyed: list[tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slotted.slots]
             keyed.sort()  # ids differ, so two jobs are never compared
             self._ordered = [entry[-1] for entry in keyed]
         self._complete = True
@@ -219,12 +193,13 @@ class _Ranked(Waiting):
     def _by_arrays(self) -> bool:
         """Whether utilities are found for all jobs at once."""
         queue = self._queue
-        return (len(queue.slots) >= _FEW and queue.ordering.vector is not None
+        return (len(queue.slotted.slots) >= _FEW and queue.ordering.vector is not None
                 and not queue.prioritised)
 
     def _all_utilities(self) -> numpy.ndarray:
         if self._values is None:
-            self._values = self._queue.utilities(self._now)
+            assert self._queue.ordering.vector is not None
+            self._values = self._queue.slotted.utilities(self._queue.ordering.vector, self._now)
         return self._values
 
     def _in_order(self, slots: numpy.ndarray) -> list[Job]:
@@ -233,7 +208,7 @@ class _Ranked(Waiting):
         values = self._all_utilities()[slots]
         order = numpy.argsort(-values, kind="stable")
         values = values[order]
-        found = list(map(self._queue.slots.__getitem__, slots[order].tolist()))
+        found = list(map(self._queue.slotted.slots.__getitem__, slots[order].tolist()))
         size = numpy.abs(values)
         with numpy.errstate(invalid="ignore"):  # infinity less infinity is not apart
             apart = values[:-1] - values[1:] > numpy.maximum(size[:-1], size[1:]) * _CLOSE
@@ -264,42 +239,46 @@ class _Ranked(Waiting):
                 self._sort()
                 return
             key, now = queue.key, self._now
-            chosen = min(close.tolist(), key=lambda slot: key(queue.slots[slot], now))
+            chosen = min(close.tolist(), key=lambda slot: key(queue.slotted.slots[slot], now))
         elif best == -math.inf:
             self._sort()
             return
         utilities[chosen] = -math.inf
-        self._ordered.append(queue.slots[chosen])
+        self._ordered.append(queue.slotted.slots[chosen])
 
     def fitting(self, first: int, room: int, window: float = math.inf,
                 beside: int = 0) -> Iterable[Job]:
         queue = self._queue
         if first > len(self._ordered):
             self[first - 1]
-        if len(queue) < _FEW:
-            estimates = queue.estimates
-            found = [job for at, (job, size) in enumerate(zip(queue.slots, queue.sizes))
-                     if size <= room and (size <= beside or estimates[at] <= window)]
-        else:
-            import numpy
-            size = numpy.frombuffer(queue.sizes, numpy.int64)
-            fits = size <= room
-            if window < math.inf:
-                fits &= ((numpy.frombuffer(queue.estimates, numpy.float64) <= window)
-                         | (size <= beside))
-            places = fits.nonzero()[0]
-            if self._by_arrays:
-                ahead = {job.id for job in self._ordered[:first]}
-                return [job for job in self._in_order(places) if job.id not in ahead]
-            found = [queue.slots[at] for at in places.tolist()]
+        places = _fitting(queue.slotted.estimates, queue.slotted.sizes, 0, room, window, beside)
         ahead = {job.id for job in self._ordered[:first]}
+        if self._by_arrays:
+            import numpy
+            return [job for job in self._in_order(numpy.array(places, numpy.int64)) if job.id not in ahead]
+        found = map(queue.slotted.slots.__getitem__, places)
         return sorted((job for job in found if job.id not in ahead), key=self.key)
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
                gone: int) -> list[Job]:
-        queue = self._queue
-        return sorted((job for job, seconds, size, nodes in zip(queue.slots, queue.estimates, queue.sizes, queue.nodes)
+        jobs = self._queue.slotted
+        return sorted((job for job, seconds, size, nodes in zip(jobs.slots, jobs.estimates, jobs.sizes, jobs.nodes)
                        if seconds <= longest.get(nodes, -math.inf) and seconds * factor <= spare[size]), key=self.key)
+
+
+def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, window: float, beside: int
+             ) -> list[int]:
+    """The places from `first` on of the jobs of `Waiting.fitting`."""
+    if len(sizes) - first < _FEW:
+        return [at for at, size in enumerate(sizes[first:], first)
+                if size <= room and (size <= beside or estimates[at] <= window)]
+    import numpy
+    size = numpy.frombuffer(sizes, numpy.int64)[first:]
+    fits = size <= room
+    if window < math.inf:
+        fits &= (numpy.frombuffer(estimates)[first:] <= window) | (size <= beside)
+    places: list[int] = (fits.nonzero()[0] + first).tolist()
+    return places
 
 
 class JobQueue:
@@ -330,16 +309,9 @@ class JobQueue:
         self.fresh: list[Job] = []
         self.jobs: dict[int, Job] = {}  # by id
         self.wanted = 0  # cores, by all of them
-        # Static: sorted; `first` is the place of the head (taking it out must not move all).
-        self.entries: list[tuple[Any, ...]] = []  # the key's parts, then the job
-        self.first = 0
-        self._columns: Columns | None = None
+        self.sorted = SortedJobs(self.nodes_of, self.size_of)  # those of a static ordering
+        self.slotted = SlottedJobs()  # those of another one
         self._view = _Sorted(self, 0.0) if ordering.static else None
-        # Not static: slots and their columns.
-        self.slots: list[Job] = []
-        self._slot_of: dict[int, int] = {}
-        self.estimates, self.submits = array("d"), array("d")
-        self.sizes, self.nodes, self.procs, self.ids = array("q"), array("q"), array("q"), array("q")
 
     def copy(self) -> JobQueue:
         """An independent copy, with the same jobs."""
@@ -347,15 +319,9 @@ class JobQueue:
         twin.fresh, twin.jobs = list(self.fresh), dict(self.jobs)
         twin.outside, twin._within = dict(self.outside), dict(self._within)
         twin.bound = dict(self.bound)
-        twin.entries = list(self.entries)
-        if self._columns is not None:
-            estimates, sizes, nodes = self._columns
-            twin._columns = estimates[:], sizes[:], nodes[:]
+        twin.sorted, twin.slotted = self.sorted.copy(), self.slotted.copy()
         if self._view is not None:
             twin._view = _Sorted(twin, 0.0)
-        twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
-        for name in ("estimates", "submits", "sizes", "nodes", "procs", "ids"):
-            setattr(twin, name, getattr(self, name)[:])
         return twin
 
     def __len__(self) -> int:
@@ -391,8 +357,7 @@ class JobQueue:
         priority = self.priority(job)
         if priority and not self.prioritised:
             self.prioritised = True
-            self.entries = [(0, *entry) for entry in self.entries[self.first:]]
-            self.first = 0
+            self.sorted.prepend(0)
         return priority
 
     def add(self, job: Job) -> None:
@@ -443,37 +408,11 @@ class JobQueue:
 
     def _enter(self, job: Job, nodes: int, priority: int) -> None:
         """Let a job compete; it is among `jobs` already."""
-        others = len(self.jobs) - len(self.outside) - 1
         if self._view is not None:
             key = self.ordering.key(job, 0.0, nodes)
-            entry = (-priority, *key, job) if self.prioritised else (*key, job)
-            entries = self.entries
-            if not others:
-                entries.clear()
-                self.first = 0
-                entries.append(entry)
-            elif entry > entries[-1]:
-                entries.append(entry)
-            else:
-                at = bisect.bisect(entries, entry, self.first)
-                entries.insert(at, entry)
-                if self._columns is not None:
-                    self._columns[0].insert(at - self.first, job.expected)
-                    self._columns[1].insert(at - self.first, self.size_of(job))
-                    self._columns[2].insert(at - self.first, nodes)
-            if self._columns is not None and len(self._columns[0]) == others:
-                self._columns[0].append(job.expected)
-                self._columns[1].append(self.size_of(job))
-                self._columns[2].append(nodes)
+            self.sorted.add((-priority, *key) if self.prioritised else key, job, nodes)
         else:
-            self._slot_of[job.id] = len(self.slots)
-            self.slots.append(job)
-            self.estimates.append(job.expected)
-            self.submits.append(job.submit)
-            self.sizes.append(self.size_of(job))
-            self.nodes.append(nodes)
-            self.procs.append(job.procs)
-            self.ids.append(job.id)
+            self.slotted.add(job, self.size_of(job), nodes)
         self.fresh.append(job)
 
     def admit(self, now: float, cluster: Cluster) -> None:
@@ -509,71 +448,24 @@ class JobQueue:
             self._within.pop(job_id, None)
         if self.outside and self.outside.pop(job_id, None) is not None:
             return job
-        if self.ordering.static:
-            entry = (*self.key(job, 0.0), job)
-            at = bisect.bisect_left(self.entries, entry, self.first)
-            if self._columns is not None:
-                for column in self._columns:
-                    del column[at - self.first]
-            if at == self.first:
-                self._drop_head()
-            else:
-                del self.entries[at]
+        if self._view is not None:
+            self.sorted.remove(self.key(job, 0.0), job)
         else:
-            slot, last = self._slot_of.pop(job_id), self.slots[-1]
-            columns: tuple[Any, ...] = (self.slots, self.estimates, self.submits, self.sizes,
-                                        self.nodes, self.procs, self.ids)
-            for column in columns:
-                column[slot] = column[-1]
-                column.pop()
-            if last is not job:
-                self._slot_of[last.id] = slot
+            self.slotted.remove(job)
         return job
-
-    def _drop_head(self) -> None:
-        self.entries[self.first] = None  # type: ignore[call-overload]  # let the job go
-        self.first += 1
-        if self.first > 1000 and self.first * 2 > len(self.entries):
-            del self.entries[:self.first]
-            self.first = 0
 
     def remove_started(self, jobs: Iterable[Job]) -> None:
         """Take out the jobs; quick for the first ones of a static order."""
+        sorted_ = self.sorted
         for job in jobs:
-            if self.ordering.static and self.entries[self.first][-1] is job:
+            if self._view is not None and sorted_.entries[sorted_.first][-1] is job:
                 del self.jobs[job.id]
                 self._within.pop(job.id, None)
                 self.wanted -= job.procs * job.cores
-                if self._columns is not None:
-                    for column in self._columns:
-                        del column[0]
-                self._drop_head()
+                sorted_.remove_first()
             else:
                 self.remove(job.id)
 
     def in_order(self, now: float) -> Waiting:
         """The waiting jobs, first to start first. Valid until the next change."""
         return _Ranked(self, now) if self._view is None else self._view
-
-    def columns(self) -> Columns:
-        """Estimates, sizes and nodes of the jobs of a static order, kept from the first call on."""
-        if self._columns is None:
-            jobs = [entry[-1] for entry in self.entries[self.first:]]
-            self._columns = (array("d", [job.expected for job in jobs]),
-                             array("q", [self.size_of(job) for job in jobs]),
-                             array("q", [self.nodes_of(job) for job in jobs]))
-        return self._columns
-
-    def utilities(self, now: float) -> numpy.ndarray:
-        """The utilities of the slots; minus infinity for what is not a number."""
-        import numpy
-        assert self.ordering.vector is not None
-        submit = numpy.frombuffer(self.submits)
-        with numpy.errstate(all="ignore"):
-            whole = [numpy.frombuffer(column, numpy.int64).astype(float)
-                     for column in (self.nodes, self.procs, self.ids)]
-            found = self.ordering.vector((now - submit, numpy.frombuffer(self.estimates), whole[0],
-                                          whole[1], submit, whole[2]))
-        found = numpy.array(found, dtype=float)  # a copy: marks are made in it
-        found[numpy.isnan(found)] = -math.inf
-        return found
