@@ -26,42 +26,35 @@ MISSED = "it can no longer finish by its deadline"
 """The reason of a job that did not start in time for its deadline."""
 
 
-class Timers:
+class Timers(list[tuple[float, int]]):
     """Moments of waiting jobs, as `moment` gives them (seconds; infinity for none), the earliest first. A job is passed
-    over that does not wait any more, or has another moment by now."""
+    over that does not wait any more, or has another moment by now. A heap of moments and ids."""
 
     def __init__(self, entries: dict[int, Entry], moment: Callable[[Entry], float]) -> None:
+        super().__init__()
         self._entries, self._moment = entries, moment
-        self._heap: list[tuple[float, int]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
 
     def add(self, entry: Entry) -> None:
         """Take in a job, if it has a moment."""
         time = self._moment(entry)
         if time < math.inf:
-            heapq.heappush(self._heap, (time, entry.job.id))
+            heapq.heappush(self, (time, entry.job.id))
 
     @property
     def next(self) -> float:
         """The first moment; infinity for none."""
-        while self._heap:
-            time, job_id = self._heap[0]
+        while self:
+            time, job_id = self[0]
             entry = self._entries.get(job_id)
             if entry is not None and entry.state is JobState.QUEUED and self._moment(entry) == time:
                 return time
-            heapq.heappop(self._heap)
+            heapq.heappop(self)
         return math.inf
 
     def due(self, now: float) -> Iterator[Entry]:
         """Take out the jobs whose moment has come."""
         while self.next <= now:
-            yield self._entries[heapq.heappop(self._heap)[1]]
-
-    def copy_to(self, twin: Timers) -> None:
-        """Give the same to a twin."""
-        twin._heap = list(self._heap)
+            yield self._entries[heapq.heappop(self)[1]]
 
 
 class JobBook:
@@ -270,8 +263,8 @@ class JobBook:
         twin = JobBook(queue, self._lacks, self._forgets, self.frozen)
         twin.entries.update((job_id, entry.copy()) for job_id, entry in self.entries.items())
         self.dependencies.copy_to(twin.dependencies)
-        self.begins.copy_to(twin.begins)
-        self.deadlines.copy_to(twin.deadlines)
+        twin.begins += self.begins
+        twin.deadlines += self.deadlines
         twin.parked = {job_id: twin.entries[job_id] for job_id in self.parked}
         twin._longest, twin._deadline = list(self._longest), self._deadline
         return twin
