@@ -27,8 +27,9 @@ from vrm.model.job import Details, Program
 from vrm.model.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import PlacementText
-from vrm.run import codec, journal as journals
-from vrm.run.past import Past, replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.errors import RunError

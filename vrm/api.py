@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from vrm.model.placement import Placement
     from vrm.model.rules import Rules
     from vrm.scheduling.compose import compose
-    from vrm.scheduling.own_dispatcher import SchedulingStep
-    from vrm.scheduling.placement import combine
+    from vrm.scheduling.backfilling.own_dispatcher import SchedulingStep
+    from vrm.scheduling.placement.combining import combine
     from vrm.scheduling.registry import PolicyError
     from vrm.scheduling.scheduler import Scheduler
     from vrm.ext.session import JobFailed, JobFuture, Result, Session, SessionError
@@ -48,7 +48,7 @@ __all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", 
 _PLACES = {
     "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),
     "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
-    "scheduling.own_dispatcher": ("SchedulingStep",), "scheduling.placement": ("combine",),
+    "scheduling.backfilling.own_dispatcher": ("SchedulingStep",), "scheduling.placement.combining": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
     "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
     "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),

@@ -20,8 +20,9 @@ from vrm.model.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
-from vrm.run import codec, journal_check
-from vrm.run.past import EVENTS, replay
+from vrm.run.journal import codec
+from vrm.run.journal import check as journal_check
+from vrm.run.journal.past import EVENTS, replay
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
 

@@ -15,7 +15,7 @@ from vrm.model.quantities import fold
 from vrm.run.book import JobBook
 from vrm.run.entry import LifeError
 from vrm.scheduling import make_ordering
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 
 
 class Books(RuleBasedStateMachine):

@@ -20,8 +20,10 @@ from vrm.model.placement_forms import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of
-from vrm.run import codec, journal as journals, journal_check
-from vrm.run.past import EVENTS, Past, replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journals
+from vrm.run.journal import check as journal_check
+from vrm.run.journal.past import EVENTS, Past, replay
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)

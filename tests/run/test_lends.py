@@ -10,13 +10,14 @@ import pytest
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.core_share import NOBODY, Loan
-from vrm.run import codec, lending
-from vrm.run.journal_check import JournalError
-from vrm.run.past import Past, replay
+from vrm.run import lending
+from vrm.run.journal import codec
+from vrm.run.journal.check import JournalError
+from vrm.run.journal.past import Past, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.offers import borrowed, offer
+from vrm.scheduling.placement.offers import borrowed, offer
 
 Records = list[dict[str, Any]]
 

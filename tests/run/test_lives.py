@@ -21,13 +21,13 @@ from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.model.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.entry import LifeError
-from vrm.run.past import replay
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.offers import NoOffer, offer
+from vrm.scheduling.placement.offers import NoOffer, offer
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]

@@ -14,9 +14,10 @@ from vrm.commands.shared import CannotRun
 from vrm.model import Cluster, Job
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
-from vrm.run import codec, journal
+from vrm.run.journal import codec
+from vrm.run.journal import files as journal
 from vrm.run.entry import LifeError
-from vrm.run.past import replay
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy

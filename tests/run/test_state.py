@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.placement_forms import to_record
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.entry import LifeError
-from vrm.run.past import replay
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Job
 from vrm.results.jobs import read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 from vrm.api import Machine, Recording, Submission, simulate
 
 JOBS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.sampled_from([0, 0, 0, 1, -2])),

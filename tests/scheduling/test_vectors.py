@@ -21,7 +21,7 @@ from vrm.model.machine import Machine
 from vrm.model.node import Device
 from vrm.model.rooms import Ledger
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.spread import spread
+from vrm.scheduling.placement.spread import spread
 from vrm.api import Rules, Submission, simulate
 
 # ------------------------------------------------------------- conservative, by trying all moments

@@ -22,8 +22,9 @@ from vrm.model import Cluster, Dependency, Job
 from vrm.results.forecast import ManagerReport
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
-from vrm.run import codec, journal
-from vrm.run.past import replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journal
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy

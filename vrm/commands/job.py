@@ -103,7 +103,7 @@ def submit(arguments: argparse.Namespace) -> int:
     if status or not arguments.wait:
         return status
     from vrm.commands.wait import EndWatch, until_ended
-    from vrm.run.journal import made_by
+    from vrm.run.journal.files import made_by
     run = run_of(arguments)
     return until_ended(run, EndWatch(run), made_by(run.journal, name))
 
@@ -159,8 +159,9 @@ def requeue(arguments: argparse.Namespace) -> int:
     run = run_of(arguments)
     if run.manager_runs():
         return ask(arguments, wanted)
-    from vrm.run import control, journal as journals
-    from vrm.run.past import replay
+    from vrm.run import control
+    from vrm.run.journal import files as journals
+    from vrm.run.journal.past import replay
     from vrm.run.again import unsuccessful
     from vrm.run.entry import LINE
     try:
@@ -207,7 +208,7 @@ def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, s
         reply = {"ok": True, "text": "the manager has ended"}
     if reply is None:
         from vrm.model.quantities import fold
-        from vrm.run.journal import made_by
+        from vrm.run.journal.files import made_by
         ids = made_by(directory.journal, name)
         if not ids:
             why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else

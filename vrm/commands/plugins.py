@@ -10,12 +10,16 @@ from typing import Any
 from vrm.commands.parsing import command
 
 OWN = {
-    "vrm.orderings": "vrm.scheduling.ordering:ORDERINGS", "vrm.dispatchers": "vrm.scheduling.dispatchers:BACKFILLINGS",
-    "vrm.placements": "vrm.scheduling.placement:POLICIES", "vrm.eligibilities": "vrm.scheduling.parts:ELIGIBILITIES",
-    "vrm.node_orders": "vrm.scheduling.node_orders:NODE_ORDERS", "vrm.shares": "vrm.scheduling.parts:SHARES",
+    "vrm.orderings": "vrm.scheduling.orderings.ordering:ORDERINGS",
+    "vrm.dispatchers": "vrm.scheduling.backfilling.dispatchers:BACKFILLINGS",
+    "vrm.placements": "vrm.scheduling.placement.combining:POLICIES",
+    "vrm.eligibilities": "vrm.scheduling.placement.parts:ELIGIBILITIES",
+    "vrm.node_orders": "vrm.scheduling.placement.node_orders:NODE_ORDERS",
+    "vrm.shares": "vrm.scheduling.placement.parts:SHARES",
     "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS",
     "vrm.keys": "vrm.config.paths:KEYS", "vrm.columns": "vrm.results.job_columns:NAMES",
-    "vrm.objectives": "vrm.config.schema:OBJECTIVES", "vrm.constraints": "vrm.scheduling.constrained:CONSTRAINTS"}
+    "vrm.objectives": "vrm.config.schema:OBJECTIVES",
+    "vrm.constraints": "vrm.scheduling.placement.constrained:CONSTRAINTS"}
 """Where vrm's own of each group are."""
 
 

@@ -73,7 +73,8 @@ class PlacementPolicy(Protocol):
 
 class CountingPolicy(PlacementPolicy, Protocol):
     """A placement policy that also answers by counting, which is quicker than asking where jobs fit. All of
-    vrm's do; one that cannot count gives None, any size and False (see `vrm.scheduling.custom.OwnPlacement`)."""
+    vrm's do; one that cannot count gives None, any size and False (see
+    `vrm.scheduling.placement.custom.OwnPlacement`)."""
 
     def copy(self) -> CountingPolicy: ...
 

@@ -15,7 +15,7 @@ from vrm.model import Job, JobState
 from vrm.model.job import PLAIN, Details
 from vrm.run.dependencies import Dependencies
 from vrm.run.entry import DEPENDENCY, REMOVED, Dropped, Entry, LifeError
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 
 
 FLEXIBLE = "flexible"

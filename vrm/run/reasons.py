@@ -12,9 +12,9 @@ from vrm.model import Cluster, Job
 from vrm.model.reservation import Reservation
 from vrm.run.entry import Entry
 from vrm.scheduling import Scheduler
-from vrm.scheduling.backfilling import NoBackfilling
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.easy import NoBackfilling
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.system.moments import moment_text
 
 MOST = 24

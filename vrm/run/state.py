@@ -3,7 +3,7 @@ ended how. Live managers, simulations, recovery and forecasts change it by the s
 
 Each transition is one method. It changes all that belongs together, and gives the event to `log`:
 a live run's journal, which has it on disk before the manager acts on it. The events of a journal,
-applied in their order (`vrm.run.past.replay`), make the same state again.
+applied in their order (`vrm.run.journal.past.replay`), make the same state again.
 
 | transition | event | what it does |
 |---|---|---|
@@ -45,7 +45,7 @@ from vrm.model.reservation import ReservationError
 from vrm.run.book import JobBook
 from vrm.run.entry import CANCEL, LINE, STOP, Dropped, Entry, LifeError
 from vrm.model import placement_forms
-from vrm.run.codec import Own, job_record
+from vrm.run.journal.codec import Own, job_record
 from vrm.run.lend_transitions import LendTransitions
 from vrm.run.lending import Lends
 from vrm.run.reserving import Log, Reservations

@@ -13,11 +13,11 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.advance import BesideReservations, start_bound
-from vrm.scheduling.dispatcher import Dispatcher
-from vrm.scheduling.limits import in_queues
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.queue import JobQueue, Waiting
+from vrm.scheduling.placement.advance import BesideReservations, start_bound
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
+from vrm.scheduling.orderings.limits import in_queues
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.orderings.queue import JobQueue, Waiting
 from vrm.scheduling.registry import PolicyError
 
 # What a named tuple's own constructor calls; without that detour, a third of the time.

@@ -29,9 +29,9 @@ from vrm.run.entry import Dropped, LifeError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling.compressing import OFFERS
+from vrm.scheduling.backfilling.compressing import OFFERS
 from vrm.scheduling.estimators import Actual
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.simulation.compiled import compiled

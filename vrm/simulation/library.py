@@ -27,8 +27,8 @@ from vrm.results.job_columns import COMPUTED
 from vrm.results.sharing import Sharing
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
-from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.placement.node_orders import AUTO
+from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine

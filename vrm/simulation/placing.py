@@ -11,8 +11,8 @@ from vrm.model.job import Job
 from vrm.model.placement import CoreLayout, Placement
 from vrm.results.job_columns import TextCells, pattern, places_cell, seconds_texts
 from vrm.results.places import PlacementText, Runs
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.lanes import LanePolicy
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.lanes import LanePolicy
 
 Countable = LanePolicy | CorePolicy
 """Policies under which counts can say all."""

@@ -12,9 +12,9 @@ from vrm.model.cluster import Cluster
 from vrm.model.policies import CountingPolicy
 from vrm.results.jobs import JobRow
 from vrm.run.lending import of_record
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.offers import NoOffer, borrowed, offer
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer
+from vrm.scheduling.orderings.queue import Waiting
 
 
 class AskedLend(NamedTuple):

@@ -24,9 +24,9 @@ from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
 from vrm.model.reservation import ReservationRequest
 from vrm.results.forecast import ManagerReport
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.expectations import make_expectations
-from vrm.run.journal import FORMAT, Journal, read
+from vrm.run.journal.files import FORMAT, Journal, read
 from vrm.simulation.engine import Simulator
 from vrm.system.errors import RunError
 from vrm.workload.following import QueueFollower

@@ -14,12 +14,12 @@ from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.policies import CountingPolicy
 from vrm.model.speedups import Speedups
-from vrm.scheduling.dispatchers import make_backfilling
-from vrm.scheduling.dispatcher import Starts
+from vrm.scheduling.backfilling.dispatchers import make_backfilling
+from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.lending import Terms
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import PolicyError
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.ext.lending.slowdown_all import SlowdownAll
 from vrm.api import Machine, Measurements, Rules, Watcher, simulate

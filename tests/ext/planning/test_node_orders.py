@@ -16,7 +16,7 @@ from vrm.model import Cluster, Job, Node, bits
 from vrm.model.cluster import Pool
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.ext.planning.node_orders import Weighted
-from vrm.scheduling.node_orders import Order, make_node_order
+from vrm.scheduling.placement.node_orders import Order, make_node_order
 from vrm.scheduling.registry import PolicyError
 from vrm.ext.planning.stock import Stock
 

@@ -22,7 +22,7 @@ from vrm.results.jobs import JobRow, read_jobs
 from vrm.ext.study.validation.result import Error
 from vrm.api import Machine, Measurements, Recording, Submission, Timetable, simulate
 from vrm.model.rules import Rules
-from vrm.run.journal import Journal
+from vrm.run.journal.files import Journal
 from vrm.ext.study.validation.validate import ValidationError, read_changes, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates
 

@@ -21,7 +21,7 @@ from vrm.live.launch.direct import Direct
 from vrm.live.manager import recovery
 from vrm.live.manager.recovery import Place, look
 from vrm.model import Cluster, Job, Node
-from vrm.run.codec import moved
+from vrm.run.journal.codec import moved
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.processes import boot_id

@@ -15,8 +15,8 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.manager import takeup
-from vrm.run import journal as journals
-from vrm.run.past import Past, replay
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 
 WAIT = 'echo "$VRM_JOB_ID" >> "$0.log"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'

@@ -28,9 +28,9 @@ from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, Pow
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import CountingPolicy
 from vrm.model.power import MARK
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow, admitted
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow, admitted
 
 GOALS = {"reorder": BALANCED, "priority-inc": BALANCED, "priority-inc-v": BALANCED, "base": HIGHEST,
          "min-runtime": RUNTIME, "min-energy": ENERGY}

@@ -22,7 +22,7 @@ from vrm.model.quantities import fold, said
 from vrm.results.places import PlacementText
 from vrm.run.entry import Entry
 from vrm.run.reasons import clock, parked, why_bound
-from vrm.scheduling.backfilling import NoBackfilling
+from vrm.scheduling.backfilling.easy import NoBackfilling
 
 MOST_TRIED = 12
 """Jobs that are tried one by one; then all that are in the way are tried together."""

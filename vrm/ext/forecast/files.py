@@ -26,11 +26,11 @@ from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import ManagerReport
 from vrm.results.history import HistoryError, lessons
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
-from vrm.run.journal import JournalFollower
-from vrm.run.journal_check import EndRecord, JournalError, Record
-from vrm.run.past import Past
+from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.check import EndRecord, JournalError, Record
+from vrm.run.journal.past import Past
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.run.rundir import RunDirectory

@@ -16,8 +16,8 @@ from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
 from vrm.ext.lending.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
                                   penalty)
-from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
-from vrm.scheduling.spread import admits
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
+from vrm.scheduling.placement.spread import admits
 
 _CLOSE = 1 + 1e-9
 """By how much a duration may be longer for rounding."""

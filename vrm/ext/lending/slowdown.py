@@ -25,13 +25,13 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.backfilling import backfill, fitting, start_of
-from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.easy import backfill, fitting, start_of
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.ext.lending.lending import Able, Lenders, Terms
 from vrm.ext.lending.mates import MOST, Carriers, Reach
-from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow
 
 
 class _Seen(NamedTuple):

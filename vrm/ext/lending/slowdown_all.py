@@ -15,12 +15,12 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.dispatcher import Starts
+from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.lending import Able, Lenders, Terms
-from vrm.scheduling.profile import CountProfile
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.reservation_plan import ReservationPlan
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.backfilling.profile import CountProfile
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.reservation_plan import ReservationPlan
+from vrm.scheduling.backfilling.reservations import Reserving
 
 
 class LendingPlan(ReservationPlan):

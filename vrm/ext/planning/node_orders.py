@@ -31,7 +31,7 @@ from vrm.model.job import Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, InOrder, Rooms
-from vrm.scheduling.node_orders import Order
+from vrm.scheduling.placement.node_orders import Order
 from vrm.scheduling.registry import PolicyError, above_0, reads, whole
 from vrm.ext.planning.stock import Left, Stock
 

@@ -17,10 +17,10 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
-from vrm.scheduling.backfilling import Easy, backfill
-from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.easy import Easy, backfill
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.ext.planning.plan import Amounts, Effort, PlanningProblem, PlanningTask, latest_end, solve
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 
 JOBS = 100

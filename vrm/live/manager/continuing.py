@@ -22,13 +22,13 @@ from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.again import stopped, unsuccessful, with_dependents
 from vrm.run.entry import REMOVED, Dropped, LifeError
-from vrm.run.journal import FORMAT
-from vrm.run.journal_check import Record, StartRecord
+from vrm.run.journal.files import FORMAT
+from vrm.run.journal.check import Record, StartRecord
 from vrm.run.lending import Room
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.scheduling import Start
 
 MOST_SAID = 5

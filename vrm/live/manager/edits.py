@@ -14,7 +14,7 @@ from vrm.live.manager.ends import Ends
 from vrm.model import JobState
 from vrm.model.quantities import fold
 from vrm.run.entry import DEPENDENCY, REMOVED, Entry
-from vrm.run.lines import Lines
+from vrm.run.journal.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare
 from vrm.workload.following import Line, Raw
 from vrm.workload.grammar import LineError

@@ -22,9 +22,9 @@ from vrm.model.job import Dependency, Details, resolved
 from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run.entry import LINE, Entry, LifeError
-from vrm.run.codec import Own
+from vrm.run.journal.codec import Own
 from vrm.run.control import Command
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.run.reasons import clock
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust, leads_astray

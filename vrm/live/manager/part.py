@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from vrm.live.manager.records import EndedJob
 from vrm.model import Booking, Job, shapes
 from vrm.run.control import Command
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another

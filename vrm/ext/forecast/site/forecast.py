@@ -25,9 +25,9 @@ from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Dispatcher, PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.expression import ExpressionError, compile_expression
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.orderings.expression import ExpressionError, compile_expression
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Recorder, Simulator
 from vrm.ext.forecast.site.lml import Lml

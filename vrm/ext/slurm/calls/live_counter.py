@@ -32,7 +32,7 @@ from vrm.results.places import unfold_nodes
 from vrm.ext.steps.records import Step, read_steps
 from vrm.run.book import FLEXIBLE
 from vrm.run.entry import Entry, LifeError
-from vrm.run.codec import Own
+from vrm.run.journal.codec import Own
 from vrm.run.state import SAID
 from vrm.ext.steps import jobfile
 from vrm.system import marks

@@ -12,7 +12,7 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.core_share import NOBODY, Loan
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.scheduling.spread import most_tasks, named
+from vrm.scheduling.placement.spread import most_tasks, named
 
 
 class Offer(NamedTuple):

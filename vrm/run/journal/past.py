@@ -15,12 +15,13 @@ from vrm.model.job import Details
 from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
-from vrm.run import journal_check, lending
+from vrm.run import lending
+from vrm.run.journal import check as journal_check
 from vrm.run.entry import LINE
-from vrm.run.codec import MOST_TEMPLATES, jobs_of, missing, own_of
-from vrm.run.journal import START
-from vrm.run.journal_check import STATES, EndRecord, JournalError, Record, StartRecord
-from vrm.run.lines import Lines
+from vrm.run.journal.codec import MOST_TEMPLATES, jobs_of, missing, own_of
+from vrm.run.journal.files import START
+from vrm.run.journal.check import STATES, EndRecord, JournalError, Record, StartRecord
+from vrm.run.journal.lines import Lines
 from vrm.run.state import SAID, State
 from vrm.scheduling import JobQueue
 from vrm.system import plugins

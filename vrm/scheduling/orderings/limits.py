@@ -16,7 +16,7 @@ from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queue, Queues
-from vrm.scheduling.wrapping import Wrapped
+from vrm.scheduling.placement.wrapping import Wrapped
 
 Limit = tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""

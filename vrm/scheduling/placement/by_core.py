@@ -14,10 +14,10 @@ from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
 from vrm.model.rooms import Rooms
-from vrm.scheduling.node_orders import ByNumber, FirstFit
-from vrm.scheduling.node_times import Wants
-from vrm.scheduling.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
-from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
+from vrm.scheduling.placement.node_orders import ByNumber, FirstFit
+from vrm.scheduling.backfilling.node_times import Wants
+from vrm.scheduling.placement.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
+from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
 class CorePolicy(Ordered):

@@ -18,7 +18,7 @@ from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, WHOLE
 from vrm.model.policies import Follower, NodeOrder
 from vrm.scheduling.registry import Registry
-from vrm.scheduling.spread import named
+from vrm.scheduling.placement.spread import named
 
 ELIGIBILITIES = Registry("eligibility of nodes", "vrm.eligibilities")
 SHARES = Registry("share of a node", "vrm.shares")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.job_columns import SlottedJobs, SortedJobs
-from vrm.scheduling.limits import QueueUsage
-from vrm.scheduling.ordering import Ordering
+from vrm.scheduling.orderings.job_columns import SlottedJobs, SortedJobs
+from vrm.scheduling.orderings.limits import QueueUsage
+from vrm.scheduling.orderings.ordering import Ordering
 
 if TYPE_CHECKING:
     import numpy

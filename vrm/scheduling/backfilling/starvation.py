@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.backfilling import Easy, start_of
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import WALLTIME, Ends, Lasts, Shadow
+from vrm.scheduling.backfilling.easy import Easy, start_of
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import WALLTIME, Ends, Lasts, Shadow
 
 SLIP = 3.0
 """How many times as long as the walltimes say a head may wait for its start (rule 3)."""

@@ -10,8 +10,8 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, CountingPolicy
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.node_times import Wants
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.backfilling.node_times import Wants
 
 
 def passes(policy: CountingPolicy, job: Job, view: Pool) -> bool:

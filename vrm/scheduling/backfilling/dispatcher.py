@@ -15,7 +15,7 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.orderings.queue import Waiting
 
 Starts = Iterator[tuple[Job, Placement]]
 """Jobs that start now, with their placements. The caller books each before it takes the next."""

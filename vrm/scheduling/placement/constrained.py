@@ -15,7 +15,7 @@ from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.registry import PolicyError, Registry, guarded
-from vrm.scheduling.wrapping import Wrapped
+from vrm.scheduling.placement.wrapping import Wrapped
 
 CONSTRAINTS = Registry("constraint", "vrm.constraints")
 

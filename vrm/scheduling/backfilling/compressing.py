@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.scheduling.profile import CountProfile, Profile, Slot
-from vrm.scheduling.queue import Key
+from vrm.scheduling.backfilling.profile import CountProfile, Profile, Slot
+from vrm.scheduling.orderings.queue import Key
 
 # Up to this many reservations a loop is faster than arrays.
 _FEW = 48

@@ -17,8 +17,8 @@ from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.model.reservation import Calendar
-from vrm.scheduling.queue import JobQueue
-from vrm.scheduling.wrapping import Wrapped
+from vrm.scheduling.orderings.queue import JobQueue
+from vrm.scheduling.placement.wrapping import Wrapped
 
 
 class BesideReservations(Wrapped):

@@ -19,8 +19,8 @@ from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.node_times import NodeTimes, Span
-from vrm.scheduling.wrapping import by_node, passes, wants
+from vrm.scheduling.backfilling.node_times import NodeTimes, Span
+from vrm.scheduling.placement.wrapping import by_node, passes, wants
 
 
 # Up to this many steps a loop is faster than arrays.

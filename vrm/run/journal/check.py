@@ -1,7 +1,8 @@
 """The values of a journal's records.
 
 A journal without checksums (vrm 0.1.0) may have lost or changed a line and still be JSON. So each record
-is checked before it is believed: here its values, and in `vrm.run.past` whether the event can have happened then.
+is checked before it is believed: here its values, and in `vrm.run.journal.past` whether the event can have happened
+then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from vrm.model import JobState, shapes
 from vrm.model.fields import TABLE
 from vrm.model.kinds import name_sound
 from vrm.model.rules import checks
-from vrm.run.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
+from vrm.run.journal.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 

@@ -11,9 +11,9 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot, countable
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot, countable
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import PolicyError, guarded, shortened, where
 
 

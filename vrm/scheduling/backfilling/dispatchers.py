@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 
-from vrm.scheduling.backfilling import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
-from vrm.scheduling.dispatcher import Dispatcher
-from vrm.scheduling.ordering import make_ordering
-from vrm.scheduling.own_dispatcher import own_dispatcher
+from vrm.scheduling.backfilling.easy import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
+from vrm.scheduling.orderings.ordering import make_ordering
+from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
 from vrm.scheduling.registry import PolicyError, guarded
-from vrm.scheduling.reservations import Reserving
-from vrm.scheduling.starvation import GuardedEasy
+from vrm.scheduling.backfilling.reservations import Reserving
+from vrm.scheduling.backfilling.starvation import GuardedEasy
 
 
 @BACKFILLINGS.register("conservative")
@@ -41,9 +41,9 @@ def make_backfilling(text: str | int, order: str = "queue",
 
     `3` makes three reservations again at each step, `3-kept` keeps them; `1-per-queue` makes one for
     each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
-    or class without arguments whose result has `schedule(step)`, as in `vrm.scheduling.own_dispatcher`. `order`: that
-    in which later jobs are backfilled, queue or as of `make_ordering`. `starvation`: the factor of
-    `vrm.scheduling.starvation`, 0 for none. Raises PolicyError.
+    or class without arguments whose result has `schedule(step)`, as in
+    `vrm.scheduling.backfilling.own_dispatcher`. `order`: that in which later jobs are
+    backfilled, queue or as of `make_ordering`. `starvation`: the factor of `vrm.scheduling.backfilling.starvation`, 0 for none. Raises PolicyError.
     """
     dispatcher = _backfilling(text)
     return with_order(dispatcher, order, starvation)

@@ -12,9 +12,10 @@ from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
-from vrm.scheduling.node_orders import FIXED
-from vrm.scheduling.parts import Empty, Ordered, Share, Shared, awaited, counted, scarce_now, too_many, wish_of
-from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
+from vrm.scheduling.placement.node_orders import FIXED
+from vrm.scheduling.placement.parts import (
+    Empty, Ordered, Share, Shared, awaited, counted, scarce_now, too_many, wish_of)
+from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
 class Shape(NamedTuple):

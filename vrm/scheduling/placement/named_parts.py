@@ -11,8 +11,8 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import CORES, Node
 from vrm.model.policies import Eligibility, NodeOrder, Rooms
-from vrm.scheduling.node_orders import NODE_ORDERS, Order, make_node_order
-from vrm.scheduling.parts import ELIGIBILITIES, SHARES, Share
+from vrm.scheduling.placement.node_orders import NODE_ORDERS, Order, make_node_order
+from vrm.scheduling.placement.parts import ELIGIBILITIES, SHARES, Share
 from vrm.scheduling.registry import PolicyError, Registry, guarded, shortened, where
 
 

@@ -25,9 +25,9 @@ from vrm.model.amounts import people
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import CORES
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.lanes import LanePolicy
-from vrm.scheduling.named_parts import eligibility_of, order_of, share_of
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.lanes import LanePolicy
+from vrm.scheduling.placement.named_parts import eligibility_of, order_of, share_of
 from vrm.scheduling.registry import Registry
 
 POLICIES = Registry("placement policy", "vrm.placements")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.model.job import Job
 from vrm.model.queues import Queues
-from vrm.scheduling.expression import ExpressionError, compile_expression, compile_vector
+from vrm.scheduling.orderings.expression import ExpressionError, compile_expression, compile_vector
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, refuse_file, shortened, where)
 
 Utility = Callable[[Job, float, int], float]

@@ -11,7 +11,7 @@ from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.advance import changes
+from vrm.scheduling.placement.advance import changes
 
 Ends = Sequence[tuple[float, int]]
 """When running jobs end, with their ids, earliest first."""

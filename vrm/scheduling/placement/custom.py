@@ -15,13 +15,13 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, CountingPolicy
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.lanes import LanePolicy
-from vrm.scheduling.parts import scarce_now
-from vrm.scheduling.placement import POLICIES, combine
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.node_orders import AUTO
+from vrm.scheduling.placement.lanes import LanePolicy
+from vrm.scheduling.placement.parts import scarce_now
+from vrm.scheduling.placement.combining import POLICIES, combine
 from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
-from vrm.scheduling.spread import admits, lacking_licence, named, stranger
+from vrm.scheduling.placement.spread import admits, lacking_licence, named, stranger
 
 _PARTS = re.compile(r"\s+x\s+")
 

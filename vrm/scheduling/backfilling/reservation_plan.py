@@ -15,9 +15,9 @@ from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.model.reservation import NO_CALENDAR
-from vrm.scheduling.compressing import ReservationTable, move_earlier
-from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot, countable
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.backfilling.compressing import ReservationTable, move_earlier
+from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot, countable
+from vrm.scheduling.orderings.queue import Waiting
 
 
 class ReservationPlan(Watcher):

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import Registry
-from vrm.scheduling.shadow import Shadow, admitted
+from vrm.scheduling.backfilling.shadow import Shadow, admitted
 
 BACKFILLINGS = Registry("backfilling", "vrm.dispatchers")
 

@@ -1,7 +1,7 @@
 """The journal: an append-only record of what the manager does, written before it does it.
 
 One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
-writes, `read` reads; `vrm.run.past.replay` turns the records into the past of a run.
+writes, `read` reads; `vrm.run.journal.past.replay` turns the records into the past of a run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from zlib import crc32
 from vrm.model import Job
 from vrm.model.job import Details
 from vrm.model.quantities import numbers
-from vrm.run import journal_check as check
-from vrm.run.codec import jobs_of, more_fault
-from vrm.run.journal_check import EndRecord, JournalError, Record
+from vrm.run.journal import check
+from vrm.run.journal.codec import jobs_of, more_fault
+from vrm.run.journal.check import EndRecord, JournalError, Record
 from vrm.system.files import naming, open_own
 
 FORMAT = check.NEWEST

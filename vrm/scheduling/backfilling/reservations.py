@@ -3,7 +3,7 @@
 Conservative backfilling (Feitelson and Weil, 1998; Mu'alem and Feitelson, 2001): a job gets a
 reservation in the earliest hole of the plan when it comes, so nobody is delayed by who comes
 later. Depth n (LoadLeveler's top dogs, Moab's reservation depth) gives reservations to the first n
-jobs that cannot start. `vrm.scheduling.reservation_plan` keeps the plan.
+jobs that cannot start. `vrm.scheduling.backfilling.reservation_plan` keeps the plan.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.profile import Slot
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.reservation_plan import ReservationPlan
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.profile import Slot
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.reservation_plan import ReservationPlan
 
 
 class Reserving(Dispatcher):
