@@ -23,7 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from vrm.model.cluster import Cluster, Watcher
+    from vrm.model.booking import Watcher
+    from vrm.model.cluster import Cluster
     from vrm.model.job import Infeasible, Job
     from vrm.model.machine import Machine
     from vrm.model.placement import Placement
@@ -46,8 +47,9 @@ __all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", 
            "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
 
 _PLACES = {
-    "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),
-    "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
+    "model.booking": ("Watcher",), "model.cluster": ("Cluster",), "model.job": ("Infeasible", "Job"),
+    "model.machine": ("Machine",), "model.placement": ("Placement",), "model.rules": ("Rules",),
+    "scheduling.compose": ("compose",),
     "scheduling.backfilling.own_dispatcher": ("SchedulingStep",), "scheduling.placement.combining": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
     "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),

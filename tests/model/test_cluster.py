@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reference import (ORDERINGS, POLICIES, different_nodes, pair, places_of, play, regular_nodes,
                        workloads)
 from vrm.model import Cluster, Job, JobState, Node, Socket, bits
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.model.placement import CoreLayout
 from vrm.scheduling import make_policy
 

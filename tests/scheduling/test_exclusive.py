@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference import Place, Reference, places_of, regular_nodes
 from vrm.model import Cluster, Job, Node
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Job, Node
-from vrm.model.cluster import Pool, Watcher
+from vrm.model.booking import Watcher
+from vrm.model.cluster import Pool
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.profile import PoolProfile, Slot

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from vrm.model import Heatmap, Job, Node
-from vrm.model.cluster import Booking, Watcher
+from vrm.model.booking import Booking, Watcher
 from vrm.model.job import Request
 from vrm.model.placement_forms import to_record
 from vrm.model.reservation import ReservationRequest

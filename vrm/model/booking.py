@@ -35,3 +35,22 @@ class Booking(NamedTuple):
     def gives(self) -> float:
         """When its room is expected to be free."""
         return self.expected_end if self.expected_end > self.until else self.until
+
+
+class Watcher:
+    """Hears of every start, end and change on a cluster; a subclass says what it does then.
+
+    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
+    """
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job that runs is expected to end otherwise than `before` (s)."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""

@@ -7,12 +7,11 @@ would be. It holds none itself, so one policy serves a run, its forecast and its
 from __future__ import annotations
 
 from typing import (Protocol)
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Insufficient, Job
-from vrm.model.node import Node
 from vrm.model.placement import Placement
 
 Rooms = Callable[[], Sequence[tuple[int, int]]]
@@ -104,21 +103,3 @@ class Eligibility(Protocol):
 
     def nodes(self, job: Job, view: Pool) -> int:
         """The set of nodes on which the job may run now."""
-
-
-class NodeOrder(Protocol):
-    """Which nodes are taken first: the second third of a placement policy. `follower` is itself,
-    where it goes by what waits or by earlier jobs."""
-
-    @property
-    def follower(self) -> Follower | None: ...
-
-    def bind(self, nodes: Sequence[Node]) -> None:
-        """The nodes of the machine, before the first question."""
-
-    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterable[int]:
-        """The eligible nodes as disjoint sets, best set first; within a set, by number. Nodes
-        without room for the job may be left out."""
-
-    def copy(self) -> NodeOrder:
-        """An independent copy; itself where nothing is kept from step to step."""

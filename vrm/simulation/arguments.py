@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.model.energy import NO_PROGRAMS, Programs
 from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine

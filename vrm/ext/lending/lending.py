@@ -10,7 +10,8 @@ from typing import NamedTuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model import bits
-from vrm.model.cluster import Booking, Cluster, Watcher
+from vrm.model.booking import Booking, Watcher
+from vrm.model.cluster import Cluster
 from vrm.model.placement import Placement
 from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy

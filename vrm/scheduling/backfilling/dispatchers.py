@@ -43,7 +43,8 @@ def make_backfilling(text: str | int, order: str = "queue",
     each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
     or class without arguments whose result has `schedule(step)`, as in
     `vrm.scheduling.backfilling.own_dispatcher`. `order`: that in which later jobs are
-    backfilled, queue or as of `make_ordering`. `starvation`: the factor of `vrm.scheduling.backfilling.starvation`, 0 for none. Raises PolicyError.
+    backfilled, queue or as of `make_ordering`. `starvation`: the factor of
+    `vrm.scheduling.backfilling.starvation`, 0 for none. Raises PolicyError.
     """
     dispatcher = _backfilling(text)
     return with_order(dispatcher, order, starvation)

@@ -10,7 +10,8 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.model.cluster import Booking, Cluster, Watcher
+from vrm.model.booking import Booking, Watcher
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy

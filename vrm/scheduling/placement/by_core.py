@@ -12,9 +12,9 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
-from vrm.model.policies import Eligibility, NodeOrder
+from vrm.model.policies import Eligibility
 from vrm.model.rooms import Rooms
-from vrm.scheduling.placement.node_orders import ByNumber, FirstFit
+from vrm.scheduling.placement.node_orders import ByNumber, FirstFit, Order
 from vrm.scheduling.backfilling.node_times import Wants
 from vrm.scheduling.placement.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
@@ -33,7 +33,7 @@ class CorePolicy(Ordered):
     while it runs.
     """
 
-    def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
+    def __init__(self, name: str, eligibility: Eligibility, order: Order, share: Share,
                  nodes: Sequence[Node], heatmap: Heatmap | None = None,
                  licences: Mapping[str, float] | None = None) -> None:
         self.name = name

@@ -11,8 +11,8 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import Placement
-from vrm.model.policies import Eligibility, NodeOrder
-from vrm.scheduling.placement.node_orders import FIXED
+from vrm.model.policies import Eligibility
+from vrm.scheduling.placement.node_orders import FIXED, Order
 from vrm.scheduling.placement.parts import (
     Empty, Ordered, Share, Shared, awaited, counted, scarce_now, too_many, wish_of)
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
@@ -49,7 +49,7 @@ class LanePolicy(Ordered):
     it shares: there, what is left of them.
     """
 
-    def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
+    def __init__(self, name: str, eligibility: Eligibility, order: Order, share: Share,
                  nodes: Sequence[Node], heatmap: Heatmap | None = None,
                  licences: Mapping[str, float] | None = None) -> None:
         self.name = name

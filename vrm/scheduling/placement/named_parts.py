@@ -10,7 +10,7 @@ from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import CORES, Node
-from vrm.model.policies import Eligibility, NodeOrder, Rooms
+from vrm.model.policies import Eligibility, Rooms
 from vrm.scheduling.placement.node_orders import NODE_ORDERS, Order, make_node_order
 from vrm.scheduling.placement.parts import ELIGIBILITIES, SHARES, Share
 from vrm.scheduling.registry import PolicyError, Registry, guarded, shortened, where
@@ -36,12 +36,12 @@ def eligibility_of(part: Any, heatmap: Heatmap | None) -> Eligibility:
     return eligibility
 
 
-def order_of(part: Any, heatmap: Heatmap | None, nodes: Sequence[Node]) -> NodeOrder:
+def order_of(part: Any, heatmap: Heatmap | None, nodes: Sequence[Node]) -> Order:
     """The node order of a name with its parameters, or of a function `mine(job, view, node)`."""
     own = NODE_ORDERS.own(part) if isinstance(part, str) else part
     if own is not None:
         return _OwnOrder(_called(part), own)
-    order: NodeOrder = make_node_order(part, heatmap)
+    order: Order = make_node_order(part, heatmap)
     order.bind(nodes)
     return order
 

@@ -29,7 +29,8 @@ AUTO = "auto"
 
 
 class Order:
-    """A node order that knows nothing but the nodes and the view; subclasses say `groups`."""
+    """Which nodes are taken first: the second third of a placement policy. Subclasses say `groups`. `follower` is
+    itself, where it goes by what waits or by earlier jobs."""
 
     follower: Follower | None = None
 
@@ -38,7 +39,8 @@ class Order:
         what they do not have."""
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """See `vrm.model.policies.NodeOrder`."""
+        """The eligible nodes as disjoint sets, best set first; within a set, by number. Nodes
+        without room for the job may be left out."""
         raise NotImplementedError
 
     def copy(self) -> Order:

@@ -16,7 +16,8 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.hosts import fold
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, WHOLE
-from vrm.model.policies import Follower, NodeOrder
+from vrm.model.policies import Follower
+from vrm.scheduling.placement.node_orders import Order
 from vrm.scheduling.registry import Registry
 from vrm.scheduling.placement.spread import named
 
@@ -104,7 +105,7 @@ Policy = TypeVar("Policy", bound="Ordered")
 class Ordered:
     """A placement policy with a node order."""
 
-    order: NodeOrder
+    order: Order
 
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from vrm.ext.forecast.site import amounts
 from vrm.ext.forecast.sharing import Part, shared_out
 from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
