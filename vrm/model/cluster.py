@@ -226,8 +226,9 @@ class Pool:
             if nodes:
                 busy_cores |= other.busy_cores
             down |= other._down_cores
-            for mine, its in zip(self.constraints, other.constraints):
-                mine.keep_common(its, other.at)
+            if self.constraints:
+                for mine, its in zip(self.constraints, other.constraints):
+                    mine.keep_common(its, other.at)
         self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
         for name, left in self.left.items() if nodes else ():  # many have the same list

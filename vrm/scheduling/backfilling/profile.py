@@ -380,7 +380,7 @@ class PoolProfile:
         end = self.times[first] + job.expected
         others = self.pools[first + 1:bisect.bisect_left(self.times, end)]
         # What a job takes may depend on where it is: then with less room it may have another place.
-        guessed = any(each.depends(job) for each in pool.constraints)
+        guessed = bool(pool.constraints) and any(each.depends(job) for each in pool.constraints)
         if nodes is not None and not guessed and (sought := wants(policy, job)) is not None:
             pool = pool.what_if()
             pool.keep_common(*others, nodes=False)
