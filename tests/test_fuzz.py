@@ -24,7 +24,7 @@ from vrm.cli import main
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import PlacementText
 from vrm.run.journal import codec

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.model import Booking, Cluster, Job, Node, bits, core_share
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model import Booking, Cluster, Job, Node, bits
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.placement_forms import moved, of_record, of_values, to_record, to_values
+from vrm.model.forms.placement_forms import moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
 from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, offers
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, CorePlacement, Heatmap, Infeasible, Job, Node, Placement
-from vrm.model.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
+from vrm.model.forms.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
 from vrm.results.places import PlacementText, parse_cores
 from vrm.scheduling import make_policy
 

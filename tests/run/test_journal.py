@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import ANY, Details, PLAIN, Program
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vrm.model import Cluster, Job, JobState
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.run import lending
 from vrm.run.journal import codec
 from vrm.run.journal.check import JournalError

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference import HEATMAP, jobs
 from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, Node
 from vrm.model.amounts import unit
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import ANY, FAIL, OK, START, Details
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
 from vrm.run.journal import codec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
-from vrm.model.heatmap import Throughput
+from vrm.model.measured.heatmap import Throughput
 from vrm.model.job import Details, Request
 from vrm.run.book import JobBook
 from vrm.run.reasons import MOST, STOPPING, Reasons, parked

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.run.journal import codec
 from vrm.run.entry import LifeError
 from vrm.run.journal.past import replay

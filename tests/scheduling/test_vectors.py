@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
 
-from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits, devices
+from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits
+from vrm.model.sharing import devices
 from vrm.model.job import Request
 from vrm.model.machine import Machine
 from vrm.model.node import Device
-from vrm.model.rooms import Ledger
+from vrm.model.sharing.rooms import Ledger
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.placement.spread import spread
 from vrm.api import Rules, Submission, simulate

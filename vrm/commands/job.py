@@ -13,7 +13,7 @@ from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, settings_of
 
 if TYPE_CHECKING:
-    from vrm.model.fields import Field, Option
+    from vrm.model.forms.fields import Field, Option
 
 REPLY_SECONDS = 10.0
 
@@ -74,7 +74,7 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
-    from vrm.model.fields import ADDED, TABLE
+    from vrm.model.forms.fields import ADDED, TABLE
     from vrm.workload.added import load_all
     load_all()
     return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
@@ -123,7 +123,7 @@ def _app(arguments: argparse.Namespace) -> str:
 
 def _line(arguments: argparse.Namespace) -> str:
     """The line of a queue file that says what the options say."""
-    from vrm.model.kinds import EACH, PATH
+    from vrm.model.forms.kinds import EACH, PATH
 
     columns = [_app(arguments), arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:

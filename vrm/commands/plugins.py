@@ -47,7 +47,7 @@ def names_of_vrm(group: str) -> list[str]:
         from vrm.live.batch.base import systems
         return [name for name, system in systems().items() if type(system).__module__.startswith("vrm.")]
     if group == "vrm.fields":
-        from vrm.model.fields import TABLE
+        from vrm.model.forms.fields import TABLE
         return [*(field.word for field in TABLE if field.word), *added]
     if group not in OWN:
         return added

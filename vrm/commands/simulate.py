@@ -234,7 +234,7 @@ def reservation(text: str) -> ReservationRequest:
     from vrm.model.quantities import numbers
     from vrm.model.reservation import ReservationRequest
     from vrm.model.quantities import seconds_of
-    from vrm.model.hosts import expand
+    from vrm.model.forms.hosts import expand
 
     here = f"--reservation {text}"
     found: dict[str, str] = {}

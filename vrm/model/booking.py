@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vrm.model.core_share import LentCores
+from vrm.model.sharing.core_share import LentCores
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 
@@ -15,7 +15,7 @@ class Booking(NamedTuple):
 
     `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
     seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for, or slower.
-    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.loans`).
+    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.sharing.loans`).
     """
 
     job: Job

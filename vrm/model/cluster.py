@@ -7,18 +7,19 @@ import math
 from typing import TYPE_CHECKING, Any
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from vrm.model import bits, devices
+from vrm.model import bits
+from vrm.model.sharing import devices
 from vrm.model.amounts import amounts, base, people
 from vrm.model.booking import Booking as Booking, Watcher
-from vrm.model.core_share import Loan, slots
+from vrm.model.sharing.core_share import Loan, slots
 from vrm.model.job import Job
 from vrm.model.energy import NO_PROGRAMS
-from vrm.model.loans import Loans
+from vrm.model.sharing.loans import Loans
 from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, Placement, RankSlot
 from vrm.model.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
-from vrm.model.rooms import Ledger
+from vrm.model.sharing.rooms import Ledger
 
 if TYPE_CHECKING:
     from vrm.model.constraint import Constraint

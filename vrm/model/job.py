@@ -195,7 +195,7 @@ class Request(NamedTuple):
         if both:
             raise ValueError(f"nodelist and exclude both name {both[0]}")
 
-    # By the names of the fields (`vrm.model.fields`).
+    # By the names of the fields (`vrm.model.forms.fields`).
 
     @property
     def gpus_per_task(self) -> int:
@@ -325,7 +325,7 @@ class Job:
     `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
     `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on
     all its nodes, above idle ones, where the user says so. `more` are the values of fields that extensions add
-    (`vrm.model.fields.ADDED`), by name; those that have their default are not in it.
+    (`vrm.model.forms.fields.ADDED`), by name; those that have their default are not in it.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -427,7 +427,7 @@ class Details:
     """What a job was submitted with that neither the scheduler nor its processes look at.
 
     `index` is that of a job of an array. `more` are fields that have no attribute here (see
-    `vrm.model.fields`).
+    `vrm.model.forms.fields`).
     """
 
     after: tuple[Dependency, ...] = ()

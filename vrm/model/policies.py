@@ -10,7 +10,7 @@ from typing import (Protocol)
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster, Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 

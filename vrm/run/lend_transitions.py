@@ -6,7 +6,7 @@ from typing import Any
 from collections.abc import Callable
 
 from vrm.model.cluster import Cluster
-from vrm.model.core_share import Loan
+from vrm.model.sharing.core_share import Loan
 from vrm.model.placement import Placement
 from vrm.run.lending import LENT, REGAINING, Lend, Lends, record
 

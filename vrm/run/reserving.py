@@ -8,7 +8,7 @@ from typing import Any
 from collections.abc import Callable, Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
-from vrm.model.kinds import name_sound
+from vrm.model.forms.kinds import name_sound
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
 from vrm.system.moments import moment_text

@@ -44,7 +44,7 @@ from vrm.model.job import PLAIN, Details
 from vrm.model.reservation import ReservationError
 from vrm.run.book import JobBook
 from vrm.run.entry import CANCEL, LINE, STOP, Dropped, Entry, LifeError
-from vrm.model import placement_forms
+from vrm.model.forms import placement_forms
 from vrm.run.journal.codec import Own, job_record
 from vrm.run.lend_transitions import LendTransitions
 from vrm.run.lending import Lends

@@ -9,7 +9,7 @@ from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
 from vrm.model.rules import KEYS, KINDS, WORDS, Rules

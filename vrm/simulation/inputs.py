@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from collections.abc import Iterator, Sequence
 
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import PLAIN, Job, resolved
-from vrm.model.speedups import SpeedError, Speedups
+from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
 from vrm.model.cluster import Cluster
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.results.added import load_columns
 from vrm.results.efficiency import Efficiency
 from vrm.results.job_columns import COMPUTED

@@ -16,7 +16,7 @@ from vrm.model.cluster import Booking
 from vrm.model.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
-from vrm.model.placement_forms import to_values
+from vrm.model.forms.placement_forms import to_values
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results import sharing

@@ -15,7 +15,7 @@ from vrm.ext.forecast.forecast import forecast
 from vrm.ext.forecast.frozen import Frozen, of_jobs
 from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job, JobState
-from vrm.model.heatmap import Heatmap, Throughput
+from vrm.model.measured.heatmap import Heatmap, Throughput
 from vrm.model.job import PLAIN, Details, Request
 from vrm.model.node import Node
 from vrm.model.reservation import ReservationRequest

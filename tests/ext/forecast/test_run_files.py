@@ -113,7 +113,7 @@ def what_happened(records: Sequence[Event]) -> dict[int, tuple[float, float, Any
     ids=lambda rules: "-".join(map(str, rules.values())))
 def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: dict[str, str]
                                                               ) -> None:
-    from vrm.model.placement_forms import to_record
+    from vrm.model.forms.placement_forms import to_record
 
     reserved = [ReservationRequest(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), ReservationRequest(100.0, 300.0, 3, name="b")
                 ] if "Reserved" in rules else []

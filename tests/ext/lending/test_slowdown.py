@@ -13,7 +13,7 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.policies import CountingPolicy
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.lending import Terms

@@ -16,7 +16,7 @@ import pytest
 from conftest import Site
 from vrm.cli import main
 from vrm.model import Heatmap, Job, Node
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.ext.study.validation.report import data, draw, table
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.ext.study.validation.result import Error

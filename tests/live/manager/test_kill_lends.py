@@ -23,7 +23,8 @@ from lending_site import cores
 from test_kill import counted
 from vrm.live.nodes import lending
 from vrm.live.nodes.topology import parse_cpu_list
-from vrm.model import Cluster, JobState, core_share
+from vrm.model import Cluster, JobState
+from vrm.model.sharing import core_share
 from vrm.results import shares
 from vrm.run import control
 from vrm.run.journal import files as journals

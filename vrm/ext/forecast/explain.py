@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, limits, replay
 from vrm.model import Job
-from vrm.model.hosts import fold as fold_nodes
-from vrm.model.quantile import quantile
+from vrm.model.forms.hosts import fold as fold_nodes
+from vrm.model.measured.quantile import quantile
 from vrm.model.quantities import fold, said
 from vrm.results.places import PlacementText
 from vrm.run.entry import Entry

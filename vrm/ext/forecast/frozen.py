@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.ext.forecast.draws import History
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State

@@ -19,7 +19,7 @@ from vrm.live.site.setup import Site
 from vrm.ext.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Cluster, Infeasible, Job, Placement, RankSlot
 from vrm.model.node import HALF
-from vrm.model.speedups import SpeedError
+from vrm.model.measured.speedups import SpeedError
 from vrm.scheduling import make_policy
 from vrm.system.files import write_atomically
 from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,

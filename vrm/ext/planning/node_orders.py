@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vrm.model import bits
 from vrm.model.amounts import GPU, MEMORY, unit
 from vrm.model.cluster import Cluster, Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement

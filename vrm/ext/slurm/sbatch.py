@@ -17,7 +17,7 @@ from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.forms.options import CommandOption, Options
 from vrm.ext.slurm.requests import Demand, demand
 from vrm.model import JobState
-from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
 
 JOB_OPTIONS = """

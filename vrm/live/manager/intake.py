@@ -249,7 +249,7 @@ class Intake(Part):
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
              keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> tuple[list[int], str]:
-        """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it, each
+        """Enter the job of these values, which are named as in `vrm.model.forms.fields.made`, or an array of it, each
         job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
         is refused."""
         live, state, app = self.live, self.live.state, values["app"]

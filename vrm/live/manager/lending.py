@@ -20,9 +20,10 @@ from vrm.live.manager.launches import Launches
 from vrm.live.manager.part import Closed, Obey, Part, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
-from vrm.model import JobState, core_share
-from vrm.model.core_share import NOBODY, Loan
-from vrm.model.hosts import fold as fold_nodes
+from vrm.model import JobState
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import NOBODY, Loan
+from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend

@@ -19,7 +19,7 @@ from vrm.live.manager.stopping import Stopping
 from vrm.run import control
 from vrm.model.quantities import fold
 from vrm.model.reservation import ReservationError, ReservationRequest
-from vrm.model.hosts import fold as fold_nodes
+from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.run.journal.past import Past
 from vrm.run.reserving import when
 from vrm.workload.grammar import show

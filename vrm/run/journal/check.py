@@ -13,12 +13,13 @@ import sys
 from typing import Any
 from collections.abc import Iterator, Mapping
 
-from vrm.model import JobState, shapes
-from vrm.model.fields import TABLE
-from vrm.model.kinds import name_sound
+from vrm.model import JobState
+from vrm.model.forms import shapes
+from vrm.model.forms.fields import TABLE
+from vrm.model.forms.kinds import name_sound
 from vrm.model.rules import checks
 from vrm.run.journal.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
-from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
+from vrm.model.forms.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
 Record = dict[str, Any]

@@ -6,9 +6,10 @@ import marshal
 from typing import Any
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.model import Cluster, Job, Node, Placement, placement_forms
-from vrm.model.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
-from vrm.model.kinds import AFTER, same
+from vrm.model import Cluster, Job, Node, Placement
+from vrm.model.forms import placement_forms
+from vrm.model.forms.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
+from vrm.model.forms.kinds import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.quantities import fold, numbers

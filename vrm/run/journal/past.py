@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Union
 from collections.abc import Callable, Iterable, Mapping
 
-from vrm.model import Cluster, Job, JobState, placement_forms
+from vrm.model import Cluster, Job, JobState
+from vrm.model.forms import placement_forms
 from vrm.model.job import Details
 from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation

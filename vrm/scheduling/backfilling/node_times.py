@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from vrm.model import bits
 from vrm.model.cluster import Pool
 from vrm.model.job import Job
-from vrm.model.rooms import Rooms
+from vrm.model.sharing.rooms import Rooms
 
 State = tuple[int, ...]
 """What is free on a node: cores, as a set counted from its first, then the amounts by name (base units)."""
@@ -35,7 +35,7 @@ class Wants(NamedTuple):
     `tasks` of its tasks. `room` tells for how many a node has room, of its free cores and amounts; it is the
     same for jobs of one `kind`."""
 
-    kind: Hashable  # that of `vrm.model.rooms.Ledger`, too
+    kind: Hashable  # that of `vrm.model.sharing.rooms.Ledger`, too
     able: int
     nodes: int
     tasks: int

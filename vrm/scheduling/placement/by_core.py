@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from vrm.model import bits
 from vrm.model.amounts import base
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility
-from vrm.model.rooms import Rooms
+from vrm.model.sharing.rooms import Rooms
 from vrm.scheduling.placement.node_orders import ByNumber, FirstFit, Order
 from vrm.scheduling.backfilling.node_times import Wants
 from vrm.scheduling.placement.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of

@@ -22,7 +22,7 @@ from typing import Any
 from collections.abc import Callable
 
 from vrm.model.amounts import people
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.node import CORES
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.placement.by_core import CorePolicy

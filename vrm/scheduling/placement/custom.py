@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import Cluster, Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, CountingPolicy

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import Placement

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import CORES, Node
 from vrm.model.policies import Eligibility, Rooms

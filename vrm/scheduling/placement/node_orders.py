@@ -16,7 +16,7 @@ from typing import Any
 from collections.abc import Iterator, Sequence
 
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.policies import Follower, Rooms

@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 from collections.abc import Callable, Iterator, Sequence
 
-from vrm.model import bits, core_share
+from vrm.model import bits
+from vrm.model.sharing import core_share
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.scheduling.placement.spread import most_tasks, named

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Sequence
 from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
-from vrm.model.hosts import fold
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.forms.hosts import fold
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, WHOLE
 from vrm.model.policies import Follower

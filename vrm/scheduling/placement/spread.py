@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.model import bits
 from vrm.model.amounts import base, said, total
 from vrm.model.cluster import Pool
-from vrm.model.hosts import fold
+from vrm.model.forms.hosts import fold
 from vrm.model.job import Request
 from vrm.model.node import Node
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Hashable
 
 from vrm.model.cluster import Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, CountingPolicy

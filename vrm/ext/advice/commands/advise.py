@@ -17,7 +17,7 @@ from vrm.system.output import boxed, show
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
     from vrm.ext.forecast.frozen import Frozen
-    from vrm.model.heatmap import Heatmap
+    from vrm.model.measured.heatmap import Heatmap
     from vrm.model.rules import Rules
 
 REPLY_SECONDS = 10.0

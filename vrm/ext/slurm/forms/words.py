@@ -11,7 +11,7 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView, RunFacts
 from vrm.ext.slurm.forms.options import VERSION as VERSION
 from vrm.model import JobState
-from vrm.model.hosts import fold
+from vrm.model.forms.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.quantities import numbers
 from vrm.run.entry import DEPENDED

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 from collections.abc import Iterator, Mapping
 
-from vrm.model.heatmap import Heatmap, Throughput, load_name
+from vrm.model.measured.heatmap import Heatmap, Throughput, load_name
 from vrm.model.job import application_kind
 
 __all__ = ["SpeedError", "Speedups", "load_name"]

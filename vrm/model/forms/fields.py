@@ -27,7 +27,7 @@ from typing import Any
 from collections.abc import Callable, Mapping
 
 from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
-from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
+from vrm.model.forms.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
 from vrm.model.quantities import MOST_JOBS

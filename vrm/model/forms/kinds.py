@@ -1,4 +1,4 @@
-"""Kinds of values that the fields of a job have (`vrm.model.fields`): how each is written in every form,
+"""Kinds of values that the fields of a job have (`vrm.model.forms.fields`): how each is written in every form,
 and read."""
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from collections.abc import Callable, Sequence
 
-from vrm.model import hosts, shapes
+from vrm.model.forms import hosts
+from vrm.model.forms import shapes
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, said
 from vrm.model.job import ANY, OK, START, Dependency
 from vrm.model.quantities import MOST_JOBS, fold, member_range, memory_bytes, memory_text, numbers, seconds_of

@@ -12,7 +12,8 @@ from operator import or_
 from typing import Any
 from collections.abc import Mapping, Sequence
 
-from vrm.model import bits, shapes
+from vrm.model import bits
+from vrm.model.forms import shapes
 from vrm.model.job import Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node
 from vrm.model.placement import CoreLayout, Lease, Placement

@@ -2,7 +2,7 @@
 
 The lender keeps the room that it holds: a borrower is on its cores, and takes none of its own. So
 policies count as before. What is expected moves: the lender is slower while it lends (see
-`vrm.model.core_share.rate`, the worst case), so that its end and the end of its walltime come later by
+`vrm.model.sharing.core_share.rate`, the worst case), so that its end and the end of its walltime come later by
 what it loses, and a borrower with fewer cores than it asked for takes longer. When a lender ends first,
 its borrowers hold what it held of their nodes. Where a borrower is expected to end after its lender,
 `Booking.until` says how long the lender's room is taken.
@@ -14,9 +14,10 @@ import math
 from typing import Any, Protocol
 from collections.abc import Iterable, Sequence
 
-from vrm.model import bits, core_share
+from vrm.model import bits
+from vrm.model.sharing import core_share
 from vrm.model.booking import Booking
-from vrm.model.core_share import NOBODY, Alike, Loan, LentCores
+from vrm.model.sharing.core_share import NOBODY, Alike, Loan, LentCores
 from vrm.model.node import Node
 from vrm.model.placement import CoreLayout, Placement
 
