@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from collections.abc import Callable, Sequence
 
@@ -82,10 +82,16 @@ class Kind:
     plain_sound: shapes.Check = shapes.line
 
 
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise ValueError(text)
-    return int(text)
+def _number(pattern: str, least: int = -LONGEST_TIME) -> Callable[[str], int]:
+    """What reads a number of this form."""
+    def read(text: str) -> int:
+        if not re.fullmatch(pattern, text) or int(text) < least:
+            raise ValueError(text)
+        return int(text)
+    return read
+
+
+_count = _number("[0-9]{1,4}")
 
 
 def _time(text: str) -> float:
@@ -100,18 +106,6 @@ def _seconds(value: Any) -> bool:
 
 def _flag(text: str) -> bool:
     return {"0": False, "1": True}[text]
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        raise ValueError(text)
-    return int(text)
 
 
 _LIKE_IDS = re.compile(r"[0-9:,-]+")
@@ -274,6 +268,12 @@ def _sound_as(read: Callable[[str], Any]) -> shapes.Check:
     return sound
 
 
+def _texts(read: Callable[[str], Any], text: Callable[[Any], str]) -> Kind:
+    """The kind of values that have one text in all forms."""
+    return Kind(read, _sound_as(read), lambda value: [text(value)], to_record=text, of_record=read, plain=text,
+                of_plain=read)
+
+
 def _features_of(text: str) -> frozenset[str]:
     return frozenset(map(_word, text.split(",")))
 
@@ -305,13 +305,6 @@ def _nodes_text(value: tuple[int, int]) -> str:
     return f"{least}" if least == most else f"{least}-{most or ''}"
 
 
-def _numbers_sound(value: Any) -> bool:
-    try:
-        return type(value) is str and bool(numbers(value))
-    except ValueError:
-        return False
-
-
 def check_app(app: str) -> str:
     """The name of a program inside Applications.Path, unchanged; FieldError when it leads out of
     there or could be taken for something else than a name.
@@ -330,20 +323,13 @@ def check_app(app: str) -> str:
     return app
 
 
-def _app_sound(value: Any) -> bool:
-    try:
-        return type(value) is str and bool(check_app(value))
-    except FieldError:
-        return False
-
-
 def _flag_write(value: bool) -> list[str]:
     return [str(int(value))]
 
 
-APP = Kind(check_app, _app_sound)
-WHOLE = Kind(_whole, shapes.positive, cell=_int_text, plain_sound=shapes.count)
-INTEGER = Kind(_integer, shapes.whole, cell=_int_text, plain_sound=shapes.whole)
+APP = Kind(check_app, _sound_as(check_app))
+WHOLE = Kind(_number("[0-9]{1,9}", 1), shapes.positive, cell=_int_text, plain_sound=shapes.count)
+INTEGER = Kind(_number("[+-]?[0-9]{1,9}"), shapes.whole, cell=_int_text, plain_sound=shapes.whole)
 COUNT = Kind(_count, shapes.count, cell=_int_text, plain_sound=shapes.count)
 TIME = Kind(_time, _seconds, plain_sound=shapes.number)
 FLAG = Kind(_flag, shapes.flag, _flag_write, cell=_flag_text, plain_sound=shapes.flag)
@@ -359,25 +345,16 @@ VARIABLES = Kind(_variable, _variables_sound,
                  to_record=dict)
 EACH = Kind(_directory, shapes.list_of(_path_sound), to_record=list, of_record=tuple)
 TEXT = Kind(same, shapes.text, plain_sound=shapes.text)
-INDICES = Kind(numbers, _numbers_sound, lambda value: [fold(value)], to_record=fold,
+INDICES = Kind(numbers, _sound_as(numbers), lambda value: [fold(value)], to_record=fold,
                of_record=numbers)
 NAME = Kind(_word, name_sound, plain_sound=name_sound)
 MEMORY_SIZE = Kind(memory_bytes, _size_sound, lambda value: [memory_text(value)],
                    plain=lambda size: memory_text(size) if size else "", of_plain=memory_bytes)
-AMOUNTS = Kind(amounts_of, _sound_as(amounts_of), lambda value: [_amounts_text(value)],
-               to_record=_amounts_text, of_record=amounts_of, plain=_amounts_text,
-               of_plain=amounts_of)
-LICENCES = Kind(_licences_of, _sound_as(_licences_of), lambda value: [_amounts_text(value)],
-                to_record=_amounts_text, of_record=_licences_of, plain=_amounts_text,
-                of_plain=_licences_of)
-FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_text(value)],
-                to_record=_features_text, of_record=_features_of, plain=_features_text,
-                of_plain=_features_of)
-HOSTS = Kind(_hosts_of, _sound_as(_hosts_of), lambda value: [hosts.fold(value)], to_record=hosts.fold,
-             of_record=_hosts_of, plain=hosts.fold, of_plain=_hosts_of)
-NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
-             to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
-             plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
+AMOUNTS = _texts(amounts_of, _amounts_text)
+LICENCES = _texts(_licences_of, _amounts_text)
+FEATURES = _texts(_features_of, _features_text)
+HOSTS = _texts(_hosts_of, hosts.fold)
+NODES = replace(_texts(_nodes_of, _nodes_text), plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
 AMOUNT = Kind(_time, _seconds, cell=float, plain_sound=shapes.number)
 EXPECTED = Kind(_time, shapes.maybe(_seconds), cell=float, plain_sound=shapes.maybe(shapes.number))
 INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,
