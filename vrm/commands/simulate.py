@@ -168,7 +168,7 @@ def _write(args: argparse.Namespace, outcome: Outcome) -> None:
     from vrm.simulation.inputs import WorkloadError
     from vrm.simulation.library import write_summary
 
-    if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
+    if not (outcome.interrupted or any(outcome.results.counts.values()) or outcome.summary["held"]):
         reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
         raise WorkloadError(f"{args.workload}: no job is left to run; check the limits "
                             f"(--first, --last, --begin, --end) and at the file{reasons}")

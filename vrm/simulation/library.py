@@ -201,7 +201,8 @@ class _Simulation:
             self.scheduler, self.cluster, self.results, progress)
         if not self.engine.read(self.source):
             return self.engine.run()
-        self.results.forget()  # the policy, too, has seen jobs that have not come yet
+        self.results.users.forget()  # it has seen jobs that have not come yet, and so has the policy
+        self.results.apps.forget()
         self.scheduler = compose(_on_whole_nodes(self.rules), self.cluster, self.heatmap)
         return self._simulate(progress)
 
