@@ -10,7 +10,7 @@ import pytest
 from conftest import Site, wait_until
 
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
-from vrm.run import journal
+from vrm.run.journal import files as journal
 
 PROGRAM = """
 echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"
@@ -20,7 +20,7 @@ while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
 
 KILLED = """
 import os, signal, sys
-from vrm.run import journal
+from vrm.run.journal import files as journal
 append, last, left = journal.Journal.append, sys.argv[1], int(sys.argv[2])
 def and_die(self, event, **values):
     global left

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from vrm import api, cli
 from vrm.commands.guide import reference
 from vrm.commands.parsing import Parser, every
-from vrm.model.fields import TABLE
+from vrm.model.forms.fields import TABLE
 from vrm.results.job_columns import COLUMNS, FIRST
 
 RECORD = Path(__file__).with_name("api.txt")

@@ -24,11 +24,12 @@ from vrm.cli import main
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import PlacementText
-from vrm.run import codec, journal as journals
-from vrm.run.past import Past, replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.errors import RunError
@@ -218,7 +219,7 @@ def take_up(past: Past, run: RunDirectory) -> None:
         PlacementText(before.nodes).cores(placement)
         codec.moved(placement, before, cluster)
         Booking(job, placement, start["time"], start["time"] + job.estimate)
-    past.state.thaw()
+    past.state.book.thaw()
 
 
 @pytest.fixture

@@ -432,7 +432,7 @@ def test_a_key_or_constraint_that_fails_is_one_line(wrong: Environment, tmp_path
 def test_a_field_or_column_that_fails_is_one_line_and_the_rest_works(wrong: Environment, tmp_path: Path) -> None:
     (tmp_path / "queue").write_text("a 1 60 0 name=x\nb 1 60 0 colour=blue\nend\n")
     said = wrong.vrm("simulate queue --nodes 1 --sockets 1 --cores 4 --out out", tmp_path)
-    assert said.count("vrm: fields 2.0 (fields:none) failed: TypeError: it gives no vrm.model.fields.Field whose word") == 1
+    assert said.count("vrm: fields 2.0 (fields:none) failed: TypeError: it gives no vrm.model.forms.fields.Field whose word") == 1
     assert said.count("vrm: fields 2.0 (fields:broken) failed: AttributeError: ") == 1, said
     found = rows(tmp_path / "out" / "jobs.csv")
     assert [(row["name"], row["status"], row["broken"]) for row in found] == [("x", "completed", ""), ("", "refused", "")]

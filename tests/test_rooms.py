@@ -98,8 +98,8 @@ def test_every_module_lives_in_a_room() -> None:
     rooms = {*DIRECT, "commands", ""}
     files = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py")}
     files -= {path for path in files if path.startswith(("ext/", "front/", "session/", "steps/"))}  # tests/test_extensions.py
-    homes = {path.rpartition("/")[0].replace("/", ".") for path in files}
-    assert homes <= rooms | {"live"}
+    assert {room_of("vrm." + path[:-3].replace("/", ".")) for path in files if path.count("/") > 1} <= rooms
+    assert {path.partition("/")[0] for path in files if path.count("/") == 1} <= rooms | {"live"}
     assert {path for path in files if "/" not in path} == {
         "__init__.py", "__main__.py", "api.py", "cli.py"}
     assert {path for path in files if path.startswith("live/") and path.count("/") == 1} == {

@@ -23,14 +23,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from vrm.model.cluster import Cluster, Watcher
+    from vrm.model.booking import Watcher
+    from vrm.model.cluster import Cluster
     from vrm.model.job import Infeasible, Job
     from vrm.model.machine import Machine
     from vrm.model.placement import Placement
     from vrm.model.rules import Rules
     from vrm.scheduling.compose import compose
-    from vrm.scheduling.own_dispatcher import SchedulingStep
-    from vrm.scheduling.placement import combine
+    from vrm.scheduling.backfilling.own_dispatcher import SchedulingStep
+    from vrm.scheduling.placement.combining import combine
     from vrm.scheduling.registry import PolicyError
     from vrm.scheduling.scheduler import Scheduler
     from vrm.ext.session import JobFailed, JobFuture, Result, Session, SessionError
@@ -46,9 +47,10 @@ __all__ = ["Cluster", "Infeasible", "Job", "JobFailed", "JobFuture", "Machine", 
            "Session", "SessionError", "Submission", "Timetable", "Watcher", "combine", "compose", "simulate"]
 
 _PLACES = {
-    "model.cluster": ("Cluster", "Watcher"), "model.job": ("Infeasible", "Job"), "model.machine": ("Machine",),
-    "model.placement": ("Placement",), "model.rules": ("Rules",), "scheduling.compose": ("compose",),
-    "scheduling.own_dispatcher": ("SchedulingStep",), "scheduling.placement": ("combine",),
+    "model.booking": ("Watcher",), "model.cluster": ("Cluster",), "model.job": ("Infeasible", "Job"),
+    "model.machine": ("Machine",), "model.placement": ("Placement",), "model.rules": ("Rules",),
+    "scheduling.compose": ("compose",),
+    "scheduling.backfilling.own_dispatcher": ("SchedulingStep",), "scheduling.placement.combining": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
     "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
     "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),

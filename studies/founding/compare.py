@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Heatmap, Job, Placement, bits
-from vrm.model.speedups import SpeedError, Speedups, load_name
+from vrm.model.measured.speedups import SpeedError, Speedups, load_name
 from vrm.scheduling import Dispatcher
 from vrm.ext.study.report.compare import COLOURS
 from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
@@ -119,8 +119,8 @@ class FoundingBackfilling(Dispatcher):
         window = self._window(now, waiting[first], cluster, policy)
         later = iter(waiting[first + 1:])
         for job in later:
-            placement = policy.place(job, cluster) if job.estimate <= window else None
-            if placement is not None:
+            placement = job.estimate <= window and policy.place(job, cluster)
+            if placement:
                 yield job, placement
                 next(later, None)
 

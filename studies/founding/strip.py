@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from compare import CoRun, Published, Study, StudyError, find_queues, read_published
-from vrm.model.speedups import SpeedError
+from vrm.model.measured.speedups import SpeedError
 
 VARIANTS = tuple((fills, alone) for alone in ("one", "best") for fills in ("node", "socket", "any"))
 

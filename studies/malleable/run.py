@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from vrm.model.cluster import Booking, Watcher
+from vrm.model.booking import Booking, Watcher
 from vrm.results.sharing import slowdowns
 from vrm.ext.study.report.statistics import interval
 from vrm.api import Machine, Recording, Rules, simulate

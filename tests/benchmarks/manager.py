@@ -32,7 +32,7 @@ import yaml
 from prettytable import PrettyTable
 
 from vrm.model import Cluster, Heatmap, Job
-from vrm.run import journal
+from vrm.run.journal import files as journal
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 importlib.import_module("numpy")  # scheduling loads it at the first long queue; not to be timed here

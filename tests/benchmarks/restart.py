@@ -25,7 +25,7 @@ import yaml
 from prettytable import PrettyTable
 
 from vrm.results.jobs import JobWriter, read_jobs
-from vrm.run import journal
+from vrm.run.journal import files as journal
 from vrm.workload.following import QueueFollower
 
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(TESTS))
 
 from testbed import Testbed, missing  # noqa: E402  (a module of the tests)
 
-from vrm.run.journal import read  # noqa: E402
+from vrm.run.journal.files import read  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
 
 PAUSE = 2.0

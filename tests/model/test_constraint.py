@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vrm.api import Machine, Rules, simulate
 from vrm.model import Cluster, Job
 from vrm.model.constraint import Constraint, CountedConstraint
-from vrm.scheduling import constrained
+from vrm.scheduling.placement import constrained
 from vrm.scheduling.registry import PolicyError, Registry
 from vrm.workload.submission import Submission
 

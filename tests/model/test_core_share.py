@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.model import Booking, Cluster, Job, Node, bits, core_share
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model import Booking, Cluster, Job, Node, bits
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.placement_forms import moved, of_record, of_values, to_record, to_values
+from vrm.model.forms.placement_forms import moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
-from vrm.scheduling.offers import NoOffer, borrowed, offer, offers
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, offers
 
 POLICIES = ("compact", "spare", "strip", "pack")
 
 
 def running(cluster: Cluster, job: Job, policy: str = "compact", now: float = 0.0) -> Booking:
     placement = make_policy(policy, cluster).place(job, cluster)
-    assert placement is not None
+    assert placement
     return cluster.book(job, placement, now)
 
 
@@ -52,7 +53,7 @@ def test_a_lender_gives_equal_cores_of_each_rank_and_keeps_one(
         data: st.DataObject) -> None:
     cluster = Cluster(Node(f"n{i}", tuple(sockets)) for i in range(nodes))
     placed = make_policy(policy, cluster).place(hybrid(1, ranks, threads), cluster)
-    if placed is None:
+    if not placed:
         return
     booking = cluster.book(hybrid(1, ranks, threads), placed, 0.0)
     before = by_rank(cluster, booking)
@@ -110,7 +111,7 @@ def test_equal_nodes_are_put_together(policy: str, sockets: list[tuple[int, ...]
 
     request = Request.of(ranks, cores_per_task=threads, tasks_per_node=each)
     placed = make_policy(policy, cluster).place(Job(1, "a", ranks, 9, request=request), cluster)
-    if placed is None:
+    if not placed:
         return
     groups = core_share.alike(placed, cluster.nodes, layout)
     assert sorted((node, group.ranks, group.cores) for group in groups for node in bits.members(group.nodes)
@@ -206,7 +207,7 @@ def test_a_lend_counts_once_and_room_does_not_change() -> None:
     second = hybrid(2, 2, 2, 50)
     assert borrowed(second, cluster, [(1, found.cores)]) is None, "two cores are lent"
     placement = borrowed(second, cluster, [(1, found.cores)], shrinks=True)
-    assert placement is not None and placement.width == 1
+    assert placement and placement.width == 1
     cluster.book(second, placement, 20.0)
     assert heard == [("revised", 1), ("booked", 2)]
     assert (cluster.count_empty(), cluster.free_cores) == room[:2]
@@ -299,7 +300,7 @@ def test_who_outlives_its_lender_has_the_lenders_room(policy: str) -> None:
     found = offer(cluster, 1)
     guest = hybrid(2, 1, 1, 500)
     placement = borrowed(guest, cluster, [(1, found.cores)])
-    assert placement is not None
+    assert placement
     cluster.book(guest, placement, 0.0)
     assert cluster.bookings[1].gives == 500  # as long as that has its room
     assert cluster.bookings[1].expected_end < 500
@@ -327,7 +328,7 @@ def test_of_two_borrowers_on_a_node_the_longer_one_has_the_room() -> None:
     for number, seconds in ((2, 200.0), (3, 300.0)):
         guest = hybrid(number, 1, 1, seconds)
         placement = borrowed(guest, cluster, [(1, offer(cluster, 1, 1).cores)])
-        assert placement is not None
+        assert placement
         cluster.book(guest, placement, 0.0)
     cluster.release(1)
     assert cluster.bookings[3].gives == 300 and cluster.busy0 == 1
@@ -357,7 +358,7 @@ def test_a_borrowed_placement_survives_its_forms() -> None:
     cluster = Cluster.regular(2, 1, 4)
     running(cluster, hybrid(1, 2, 4))
     placement = borrowed(hybrid(2, 2, 2), cluster, [(1, offer(cluster, 1).cores)])
-    assert placement is not None
+    assert placement
     for found in forms(placement, cluster):
         assert found.lease is not None
         assert (found.taken, found.procs, found.width, found.lent) == (
@@ -390,7 +391,7 @@ def test_a_guest_takes_its_own_amounts_and_its_own_nodes() -> None:
     large = Job(3, "cg.A", 2, 10, cores=2, resources={"memory": 4})
     assert borrowed(large, cluster, [(1, found.cores)]) is None
     placement = borrowed(fits, cluster, [(1, found.cores)])
-    assert placement is not None
+    assert placement
     cluster.book(fits, placement, 0.0)
     assert cluster.amounts["memory"] == [0, 0]
     cluster.release(2)

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from vrm.live.manager import snapshot
 from vrm.model import Dependency, Job
 from vrm.model.amounts import amounts
-from vrm.model.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
+from vrm.model.forms.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
-from vrm.run import codec, journal_check
-from vrm.run.past import EVENTS, replay
+from vrm.run.journal import codec
+from vrm.run.journal import check as journal_check
+from vrm.run.journal.past import EVENTS, replay
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
 
@@ -203,8 +204,8 @@ def test_a_field_of_jobs_csv_that_makes_no_sense_is_reported(tmp_path: Path) -> 
 
 ONE_MORE = """
 import sys
-from vrm.model.fields import TABLE, Field, Option
-from vrm.model.kinds import LABEL
+from vrm.model.forms.fields import TABLE, Field, Option
+from vrm.model.forms.kinds import LABEL
 
 TABLE.append(Field("colour", LABEL, "a colour", default="", record="colour", shown="colour",
                    column="colour", form=4, option=Option("COLOUR", "the job's colour")))

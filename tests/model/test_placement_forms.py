@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, CorePlacement, Heatmap, Infeasible, Job, Node, Placement
-from vrm.model.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
+from vrm.model.forms.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
 from vrm.results.places import PlacementText, parse_cores
 from vrm.scheduling import make_policy
 
@@ -35,7 +35,7 @@ def placements(draw: Any) -> tuple[Cluster, Job, Placement]:
             placement = policy.place(job, cluster)
         except Infeasible:
             continue
-        if placement is not None:
+        if placement:
             cluster.book(job, placement, 0.0)
             found = cluster, job, placement
             if draw(st.booleans()):
@@ -43,7 +43,7 @@ def placements(draw: Any) -> tuple[Cluster, Job, Placement]:
     if found is None:
         job = Job(0, "a.x", 1, 1.0)
         placement = make_policy("compact", cluster).place(job, cluster)
-        assert placement is not None
+        assert placement
         found = cluster, job, placement
     return found
 
@@ -102,11 +102,11 @@ def test_the_form_in_files_is_that_of_before() -> None:
     for name in ("compact", "spare", "strip", "pack"):
         job = Job(1, "a.x", 5, 9.0, cores=2)
         placement = make_policy(name, cluster, Heatmap({})).place(job, cluster)
-        assert placement is not None
+        assert placement
         found[name] = json.dumps(to_record(placement), separators=(",", ":"))
     job = Job(1, "a.x", 5, 9.0, cores=2, exclusive=True)
     placement = make_policy("pack", cluster).place(job, cluster)
-    assert placement is not None
+    assert placement
     assert to_record(placement) == {"taken": "0x3ff", "procs": 5, "width": 2, "held": "0xffff"}
     half = '"order":["0x7"],"procs":5,"width":2,"most":null}'
     assert found == {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.model.quantile import quantile
+from vrm.model.measured.quantile import quantile
 
 SHARE = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 0.95, 1.0])
 

@@ -7,10 +7,10 @@ from vrm.live.batch.base import BatchSystem
 from vrm.live.launch.direct import Direct
 from vrm.live.manager.part import Part
 from vrm.model.constraint import CountedConstraint
-from vrm.model.fields import Field, Option
+from vrm.model.forms.fields import Field, Option
 from vrm.model.job import Job
-from vrm.model.kinds import COUNT
-from vrm.model.shapes import count
+from vrm.model.forms.kinds import COUNT
+from vrm.model.forms.shapes import count
 from vrm.scheduling import combine
 from vrm.workload.rows import Asked, Rows
 from vrm.workload.submission import Submission

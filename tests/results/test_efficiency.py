@@ -25,7 +25,7 @@ def held(jobs, nodes=NODES):
                 cluster.release(other)
         job = Job(number, "x", request.tasks, 60.0, cores=request.cores_per_task, request=request)
         placement = make_policy("pack", cluster).place(job, cluster)
-        assert placement is not None
+        assert placement
         cluster.book(job, placement, start)
         found.append(FinishedJob(request, placement, start, end))
     return found

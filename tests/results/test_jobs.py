@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.model.fields import ADDED, Field
-from vrm.model.kinds import LABEL
+from vrm.model.forms.fields import ADDED, Field
+from vrm.model.forms.kinds import LABEL
 from vrm.results.job_columns import (COMPUTED, HEADER, MORE, NAMES, SIMULATED, JobFileError, cell, pattern, seconds_texts)
 from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.results.places import CoreRange, PlacementText, parse_cores
@@ -418,7 +418,7 @@ def test_placements_as_text(data):
             placement = policy.place(job, cluster)
         except Infeasible:
             continue
-        if placement is None:
+        if not placement:
             continue
         cluster.book(job, placement, 0.0)
         taken = [names[node] for node in placement.nodes]

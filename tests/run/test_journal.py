@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import ANY, Details, PLAIN, Program
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of
-from vrm.run import codec, journal as journals, journal_check
-from vrm.run.past import EVENTS, Past, replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journals
+from vrm.run.journal import check as journal_check
+from vrm.run.journal.past import EVENTS, Past, replay
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)

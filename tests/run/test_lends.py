@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from vrm.model import Cluster, Job, JobState
-from vrm.model.core_share import NOBODY, Loan
-from vrm.run import codec, lending
-from vrm.run.journal_check import JournalError
-from vrm.run.past import Past, replay
+from vrm.model.sharing.core_share import NOBODY, Loan
+from vrm.run import lending
+from vrm.run.journal import codec
+from vrm.run.journal.check import JournalError
+from vrm.run.journal.past import Past, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.offers import borrowed, offer
+from vrm.scheduling.placement.offers import borrowed, offer
 
 Records = list[dict[str, Any]]
 
@@ -53,28 +54,28 @@ def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
     job = state.queue.get(2)
     found = offer(state.cluster, 1)
     placement = borrowed(job, state.cluster, [(1, found.cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     booking = state.cluster.book(job, placement, 5.0)
     state.queue.remove_started([job])
     loan, = state.cluster.loans.of_borrower(2)
-    assert state.lend(loan).number == 1 and state.lends.plan(1) == found.cores
+    assert state.lending.lend(loan).number == 1 and state.lends.plan(1) == found.cores
     note()
-    state.lent(1, 6.0)
+    state.lending.lent(1, 6.0)
     note()
     state.started(Start(booking, False), 6.0)
     note()
     node = Loan(1, NOBODY, 0, 7.0, float("inf"))
     with pytest.raises(ValueError, match="does not have the cores"):
-        state.lend(node)
+        state.lending.lend(node)
     assert len(records) in seen, "what cannot be is not recorded"
     state.vacate(2)
     state.end(2, JobState.COMPLETED, 20.0, exit_code=0)
     note()
     assert state.cluster.loans.all, "until it is taken back"
-    state.regain(1, 21.0)
+    state.lending.regain(1, 21.0)
     assert not state.cluster.loans.all and state.lends.plan(1) == 0
     note()
-    state.regained(1, 22.0)
+    state.lending.regained(1, 22.0)
     note()
     assert state.lends.epochs == {1: 2}
     for count, wanted in seen.items():
@@ -92,11 +93,11 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     state = run.state
     placement = borrowed(state.queue.get(2), state.cluster,
                          [(1, offer(state.cluster, 1).cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     booking = state.cluster.book(state.queue.get(2), placement, 5.0)
     state.queue.remove_started([booking.job])
-    state.lend(state.cluster.loans.of_borrower(2)[0])
-    state.lent(1, 5.0)
+    state.lending.lend(state.cluster.loans.of_borrower(2)[0])
+    state.lending.lent(1, 5.0)
     state.started(Start(booking, False), 5.0)
     state.vacate(1)
     state.end(1, JobState.FAILED, 9.0, exit_code=1)
@@ -121,14 +122,14 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     state = begun(records).state
     placement = borrowed(state.queue.get(2), state.cluster,
                          [(1, offer(state.cluster, 1).cores)], shrinks=True)
-    assert placement is not None
+    assert placement
     state.cluster.book(state.queue.get(2), placement, 5.0)
-    state.lend(state.cluster.loans.of_borrower(2)[0])
+    state.lending.lend(state.cluster.loans.of_borrower(2)[0])
     before = state.cluster.bookings[1].limit
     state.cluster.loans.outlives(state.cluster, 2, 120.0, 600.0)
     assert state.cluster.bookings[1].limit > before, "the lender is not to pay for it"
     state.vacate(2)
-    state.regain(1, 130.0)
+    state.lending.regain(1, 130.0)
     assert not state.cluster.loans.all
     assert state.cluster.bookings[1].limit == pytest.approx(100 + (130 - 5) / 2)
 
@@ -154,13 +155,13 @@ def test_phases_come_in_their_order() -> None:
     records: Records = []
     run = begun(records)
     cores = offer(run.state.cluster, 1).cores
-    run.state.lend(Loan(1, NOBODY, cores, 1.0, float("inf")))
+    run.state.lending.lend(Loan(1, NOBODY, cores, 1.0, float("inf")))
     past: Past = replay(records)
     for event, why in (("regained", "in phase lend"), ("lend", "there already")):
         record = {**records[-1], "event": event}
         with pytest.raises(JournalError, match=why):
             replay([*records, record])
-    run.state.lent(1, 2.0)
+    run.state.lending.lent(1, 2.0)
     with pytest.raises(JournalError, match="lent of lend 1, which is in phase lent"):
         replay([*records, records[-1]])
     assert past.state.lends.all[1].phase == lending.LENDING
@@ -168,7 +169,7 @@ def test_phases_come_in_their_order() -> None:
     again.loans.all.clear()
     run.state.lends.to_node(again)
     assert [loan.cores for loan in again.loans.all] == [cores]
-    run.state.regain(1, 3.0)
+    run.state.lending.regain(1, 3.0)
     twice = replay([*records, records[-1]])  # as a manager wrote it that was killed twice while a lend began
     assert twice.state.lends.all[1].phase == lending.REGAINING
 

@@ -16,18 +16,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference import HEATMAP, jobs
 from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, Node
 from vrm.model.amounts import unit
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import ANY, FAIL, OK, START, Details
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
-from vrm.run import codec
-from vrm.run.book import LifeError
-from vrm.run.past import replay
+from vrm.run.journal import codec
+from vrm.run.entry import LifeError
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.offers import NoOffer, offer
+from vrm.scheduling.placement.offers import NoOffer, offer
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]
@@ -177,7 +177,7 @@ class Lives(RuleBasedStateMachine):
     def requeue(self, data: Any) -> None:
         """A job that ended is to run again."""
         job_id = data.draw(st.sampled_from(self.ids(*[state for state in JobState if state.ended])))
-        if self.state.book.against(self.state.entry(job_id)) is None:
+        if self.state.book.dependencies.against(self.state.entry(job_id)) is None:
             self.close(self.state.again(job_id, self.now, "asked for"))
             self.promised.clear()
 
@@ -207,7 +207,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, 3), up=st.sampled_from([True, True, False]))
     def node(self, node: int, up: bool) -> None:
-        (self.state.node_up if up else self.state.node_down)(node)
+        self.state.cluster.set_up(node, up)
         (self.down.discard if up else self.down.add)(node)
         self.promised.clear()
 
@@ -218,7 +218,7 @@ class Lives(RuleBasedStateMachine):
         bound = (data.draw(st.sampled_from(waiting)),) if waiting and data.draw(st.booleans()) else ()
         before = facts(self.state), len(self.records)
         try:
-            self.state.reserve(ReservationRequest(self.now + begin, self.now + begin + length, number, jobs=bound), self.now)
+            self.state.reservations.reserve(ReservationRequest(self.now + begin, self.now + begin + length, number, jobs=bound), self.now)
         except ReservationError:
             assert (facts(self.state), len(self.records)) == before, "what cannot be changes nothing"
         else:
@@ -227,7 +227,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.state.reservations)
     @rule(data=st.data())
     def unreserve(self, data: Any) -> None:
-        self.state.unreserve(data.draw(st.sampled_from(sorted(self.state.reservations))), self.now, "cancelled")
+        self.state.reservations.cancel(data.draw(st.sampled_from(sorted(self.state.reservations))), self.now, "cancelled")
         self.promised.clear()
 
     @precondition(lambda self: self.state.running)
@@ -239,8 +239,8 @@ class Lives(RuleBasedStateMachine):
             found = offer(self.state.cluster, job_id)
         except NoOffer:
             return
-        self.state.lend(Loan(job_id, NOBODY, found.cores, self.now, math.inf))
-        self.state.lent(max(self.state.lends.all), self.now)
+        self.state.lending.lend(Loan(job_id, NOBODY, found.cores, self.now, math.inf))
+        self.state.lending.lent(max(self.state.lends.all), self.now)
         self.promised.clear()
 
     @precondition(lambda self: any(each.borrower == NOBODY for each in self.state.lends.all.values()))
@@ -248,13 +248,13 @@ class Lives(RuleBasedStateMachine):
     def regain(self, data: Any) -> None:
         number = data.draw(st.sampled_from(sorted(
             number for number, each in self.state.lends.all.items() if each.borrower == NOBODY)))
-        self.state.regain(number, self.now, "asked for")
-        self.state.regained(number, self.now)
+        self.state.lending.regain(number, self.now, "asked for")
+        self.state.lending.regained(number, self.now)
 
     def give_back(self, job_id: int) -> None:
         """Who borrowed leaves its lenders' cores."""
         if self.state.cluster.bookings[job_id].placement.lease is not None:
-            self.state.returned(job_id, self.now)
+            self.state.lending.returned(job_id, self.now)
 
     @precondition(lambda self: self.ids(JobState.QUEUED))
     @rule(backfilling=st.sampled_from(BACKFILLINGS), algorithm=st.sampled_from(ORDERINGS))
@@ -341,8 +341,8 @@ class Lives(RuleBasedStateMachine):
         for job, start in past.running:
             state.running[job.id] = start  # type: ignore[assignment]
         for node in self.down:
-            state.node_down(node)
-        state.thaw()
+            state.cluster.set_up(node, False)
+        state.book.thaw()
         assert facts(state) == facts(self.state)
 
     @invariant()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
-from vrm.model.heatmap import Throughput
+from vrm.model.measured.heatmap import Throughput
 from vrm.model.job import Details, Request
 from vrm.run.book import JobBook
 from vrm.run.reasons import MOST, STOPPING, Reasons, parked
@@ -95,8 +95,9 @@ def test_the_policy_is_asked_a_bounded_number_of_times() -> None:
         queue.add(job(number, 512 - number % 500))
     scheduler.step(NOW, queue, cluster)
     asked = []
-    fits = scheduler.policy.fits
-    scheduler.policy.fits = lambda *of: asked.append(of) or fits(*of)
+    for name in ("fits", "place"):
+        ask = getattr(scheduler.policy, name)
+        setattr(scheduler.policy, name, lambda *of, ask=ask: asked.append(of) or ask(*of))
     reasons = Reasons(NOW, queue.in_order(NOW), cluster, scheduler, {})
     said = [reasons.of(each) for each in queue.in_order(NOW)]
     assert len(said) == 1999 and all(said)

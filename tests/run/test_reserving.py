@@ -14,9 +14,10 @@ from vrm.commands.shared import CannotRun
 from vrm.model import Cluster, Job
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
-from vrm.run import codec, journal
-from vrm.run.book import LifeError
-from vrm.run.past import replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journal
+from vrm.run.entry import LifeError
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -35,7 +36,7 @@ def busy() -> State:
     run.state.submit([Job(0, "a.x", 1, 600.0)])
     run.step(0.0)
     run.state.submit([Job(1, "b.x", 3, 900.0)])
-    run.state.reserve(ReservationRequest(3600, 7200, nodes=("n2",), name="a"), 0.0)
+    run.state.reservations.reserve(ReservationRequest(3600, 7200, nodes=("n2",), name="a"), 0.0)
     return run.state
 
 
@@ -59,28 +60,28 @@ def test_what_stands_against_a_reservation(wanted: ReservationRequest, said: str
     state = busy()
     before = dict(state.reservations), dict(state.queue.bound), state.cluster.calendar
     with pytest.raises(ReservationError) as error:
-        state.reserve(wanted, 0.0)
+        state.reservations.reserve(wanted, 0.0)
     assert said in str(error.value) and "\n" not in str(error.value)
     assert before == (state.reservations, state.queue.bound, state.cluster.calendar)
 
 
 def test_nodes_that_are_down_are_not_chosen() -> None:
     state = busy()
-    state.node_down(1)
+    state.cluster.set_up(1, False)
     with pytest.raises(ReservationError, match="node n1 is down"):
-        state.reserve(ReservationRequest(10, 20, nodes=("n1",)), 0.0)
-    assert state.reserve(ReservationRequest(700, 800, 2), 0.0).nodes == ("n0", "n2")
+        state.reservations.reserve(ReservationRequest(10, 20, nodes=("n1",)), 0.0)
+    assert state.reservations.reserve(ReservationRequest(700, 800, 2), 0.0).nodes == ("n0", "n2")
 
 
 def test_a_begin_that_has_just_passed_is_now() -> None:
-    assert busy().reserve(ReservationRequest(-5, 100, 1), 0.0).begin == 0
+    assert busy().reservations.reserve(ReservationRequest(-5, 100, 1), 0.0).begin == 0
 
 
 def test_a_job_is_bound_to_one_reservation() -> None:
     state = busy()
-    state.reserve(ReservationRequest(8000, 9000, 3, name="b", jobs=(1,)), 0.0)
+    state.reservations.reserve(ReservationRequest(8000, 9000, 3, name="b", jobs=(1,)), 0.0)
     with pytest.raises(ReservationError, match="job 1 is bound to reservation b already"):
-        state.reserve(ReservationRequest(10000, 12000, 3, jobs=(1,)), 0.0)
+        state.reservations.reserve(ReservationRequest(10000, 12000, 3, jobs=(1,)), 0.0)
     with pytest.raises(LifeError, match="there is no reservation c; there are a, b"):
         state.submit([Job(2, "c.x", 1, 9.0)], Details(more={"reservation": "c"}))
 
@@ -92,12 +93,12 @@ def test_a_journal_tells_of_reservations() -> None:
     run.state.log = lambda event, **values: records.append({"event": event, **values})
     state = run.state
     state.submit([Job(0, "a.x", 2, 50.0)])
-    state.reserve(ReservationRequest(100, 200, 2, name="demo"), 0.0)
-    state.reserve(ReservationRequest(300, 400, 3, name="gone"), 0.0)
+    state.reservations.reserve(ReservationRequest(100, 200, 2, name="demo"), 0.0)
+    state.reservations.reserve(ReservationRequest(300, 400, 3, name="gone"), 0.0)
     state.submit([Job(1, "a.x", 2, 50.0), Job(2, "a.x", 2, 50.0)],
                  Details(more={"reservation": "demo"}), indices=(0, 1))
     run.step(0.0)
-    state.unreserve(2, 5.0, "cancelled")
+    state.reservations.cancel(2, 5.0, "cancelled")
     past = replay(records).state
     assert past.reservations == state.reservations and past.queue.bound == {1: 1, 2: 1}
     assert past.reservations.next_id == state.reservations.next_id == 3
@@ -122,7 +123,7 @@ def _step(run: Run, now: float) -> list[Any]:
 
 def test_jobs_that_were_not_started_compete_again_when_it_is_over() -> None:
     run = run_of()
-    run.state.reserve(ReservationRequest(0, 100, 4, name="demo"), 0.0)
+    run.state.reservations.reserve(ReservationRequest(0, 100, 4, name="demo"), 0.0)
     run.state.submit([Job(0, "a.x", 4, 80.0)], Details(more={"reservation": "demo"}))
     run.state.submit([Job(1, "a.x", 4, 80.0)], Details(more={"reservation": "demo"}))
     assert [start.job.id for start in _step(run, 0.0)] == [0]
@@ -133,7 +134,7 @@ def test_jobs_that_were_not_started_compete_again_when_it_is_over() -> None:
 
 def test_a_reservation_that_is_opened_late_is_as_long_for_its_jobs() -> None:
     run = run_of()
-    run.state.reserve(ReservationRequest(100, 200, 4, name="demo"), 0.0)
+    run.state.reservations.reserve(ReservationRequest(100, 200, 4, name="demo"), 0.0)
     run.state.submit([Job(0, "a.x", 4, 100.0)], Details(more={"reservation": "demo"}))
     assert [start.job.id for start in _step(run, 100.25)] == [0]
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
-from vrm.model.placement_forms import to_record
-from vrm.run import codec
-from vrm.run.book import LifeError
-from vrm.run.past import replay
+from vrm.model.forms.placement_forms import to_record
+from vrm.run.journal import codec
+from vrm.run.entry import LifeError
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -107,7 +107,7 @@ def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
             (state.release if entry.held else state.hold)(entry.job.id)
         else:
             entry = state.entry(one("ended"))
-            if state.book.against(entry) is None:
+            if state.book.dependencies.against(entry) is None:
                 close(state.again(entry.job.id, now, "asked for"))
     return records
 
@@ -118,8 +118,8 @@ def taken_up(records: list[dict[str, Any]], fresh: Run) -> Run:
     past = replay(records, state=state)
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], state.cluster)
-        state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
-    state.thaw()
+        state.running[job.id] = Start(state.cluster.book(job, placement, start["time"]), start["backfilled"])
+    state.book.thaw()
     return Run(state, fresh.scheduler)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.run.book import Dropped
+from vrm.run.entry import Dropped
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy

@@ -243,7 +243,7 @@ class Promises:
         simulator = Simulator(scheduler, cluster, Results(cluster.nodes, None, "none", None, "w"))
         simulator._start_with(Run(state, scheduler), simulator.executor, simulator.recorder)
         for wanted in case.wanted():
-            state.reserve(wanted, 0.0, foreseen=True)
+            state.reservations.reserve(wanted, 0.0, foreseen=True)
         self.broken: list[str] = []
         known: dict[int, float] = {}
         bound: set[int] = set()

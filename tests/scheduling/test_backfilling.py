@@ -11,7 +11,7 @@ from reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_
                        regular_nodes, switches, workloads)
 from vrm.model import Cluster, Job, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.shadow import Shadow
 
 
 def run(moments):

@@ -10,9 +10,9 @@ from vrm.model import Cluster
 from vrm.model.queues import Queues
 from vrm.model.rules import Rules
 from vrm.scheduling import PolicyError
-from vrm.scheduling.backfilling import Easy
+from vrm.scheduling.backfilling.easy import Easy
 from vrm.scheduling.compose import RulesError, compose
-from vrm.scheduling.custom import make_policy
+from vrm.scheduling.placement.custom import make_policy
 
 
 def test_names_and_the_objects_that_they_stand_for() -> None:

@@ -149,8 +149,8 @@ def test_an_estimator_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         def learn(self, job: Job, run: float) -> None:
             self.known = run / job.walltime
 
-    monkeypatch.setattr("vrm.scheduling.queue.Half", Half, raising=False)
-    own = make_estimator("vrm.scheduling.queue:Half")
+    monkeypatch.setattr("vrm.scheduling.orderings.queue.Half", Half, raising=False)
+    own = make_estimator("vrm.scheduling.orderings.queue:Half")
     job = Job(1, "ft", 1, 100.0)
     assert own.expected(job) == 50.0
     own.learn(job, 700.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference import Place, Reference, places_of, regular_nodes
 from vrm.model import Cluster, Job, Node
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 
@@ -112,7 +112,7 @@ def cases(draw: Any) -> tuple[list[Node], list[Submission]]:
         estimate = draw(st.integers(1, 15))
         job = Job(number, "a", draw(st.integers(1, machine.cores)), estimate, time,
                   draw(st.sampled_from([False, False, True])), draw(st.sampled_from([1, 1, 1, 2])))
-        if policy.place(job, machine) is not None:
+        if policy.place(job, machine):
             found.append(Submission(job, draw(st.integers(1, estimate))))
     return nodes, found
 
@@ -149,8 +149,8 @@ def test_nothing_else_comes_on_its_nodes() -> None:
     def place(number: int, tasks: int, alone: bool = False, **more: Any) -> list[int] | None:
         job = Job(number, "a", tasks, 10, exclusive=alone, **more)
         placement = policy.place(job, cluster)
-        assert policy.fits(job, cluster) == (placement is not None)
-        if placement is None:
+        assert policy.fits(job, cluster) == bool(placement)
+        if not placement:
             return None
         cluster.book(job, placement, 0)
         return placement.nodes
@@ -162,8 +162,8 @@ def test_nothing_else_comes_on_its_nodes() -> None:
     assert place(3, 6) == [0, 3]  # its last core is next to the exclusive job's
     waits = Job(4, "a", 5, 10, exclusive=True)
     assert place(4, 5, alone=True) is None and policy.nodes(waits) == 2
-    assert policy.lacks(waits, cluster) == "needs 2 empty nodes, 0 empty"
-    assert policy.lacks(Job(5, "a", 2, 10), cluster) == "needs 2 free cores, 1 free"
+    assert str(policy.place(waits, cluster)) == "needs 2 empty nodes, 0 empty"
+    assert str(policy.place(Job(5, "a", 2, 10), cluster)) == "needs 2 free cores, 1 free"
     assert not policy.exact(waits) and policy.exact(Job(5, "a", 2, 10))
     cluster.release(2)
     assert cluster.count_free() == 9 and place(5, 5, alone=True) == [1, 2]
@@ -192,7 +192,7 @@ def test_jobs_of_a_policy_by_lanes_keep_their_nodes_under_pack(backfill: str) ->
     for number, policy in enumerate(("compact", "strip")):
         job = Job(number, "a", 2, 10)
         placement = make_policy(policy, cluster).place(job, cluster)
-        assert placement is not None
+        assert placement
         cluster.book(job, placement, 0)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfill), make_policy("pack", cluster))
     queue = scheduler.new_queue()

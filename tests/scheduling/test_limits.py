@@ -182,7 +182,7 @@ def test_a_queue_gives_a_job_some_cores_of_each_node() -> None:
     cluster = Cluster.regular(4, 2, 4)
     subject = scheduler({"half": {"cores_per_node": 3}, "rest": {}}, cluster)
     placement = subject.policy.place(Job(1, "a", 5, 60.0, queue="half"), cluster)
-    assert placement is not None
+    assert placement
     assert dict(placement.ranks_by_node(cluster.nodes)) == {0: 3, 1: 2}
     wide = subject.policy.place(Job(1, "a", 2, 60.0, queue="half", cores=2), cluster)
     assert wide is not None and dict(wide.ranks_by_node(cluster.nodes)) == {0: 1, 1: 1}

@@ -13,9 +13,9 @@ from vrm.model import Booking, Cluster, Infeasible, Job, Node
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
 from vrm.scheduling import make_policy
-from vrm.scheduling.custom import placement_of
-from vrm.scheduling.offers import borrowed, offer
-from vrm.scheduling.spread import spread
+from vrm.scheduling.placement.custom import placement_of
+from vrm.scheduling.placement.offers import borrowed, offer
+from vrm.scheduling.placement.spread import spread
 from vrm.api import Machine, Recording, Rules, Submission, Timetable, Watcher, simulate
 from vrm.simulation.engine import Outage
 

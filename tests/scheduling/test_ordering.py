@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from reference import UTILITIES
 from vrm.model import Infeasible, Job
-from vrm.scheduling import JobQueue, PolicyError, make_ordering, queue
-from vrm.scheduling.ordering import NAMES
+from vrm.scheduling import JobQueue, PolicyError, make_ordering
+from vrm.scheduling.orderings import queue
+from vrm.scheduling.orderings.ordering import NAMES
 
 NODES = 7
 EXPRESSIONS = {

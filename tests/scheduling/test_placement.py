@@ -17,7 +17,7 @@ NAMES = ["compact", "spare", "strip"]
 def start(cluster, policy, job, now=0):
     """Book the job where the policy puts it; its places, or None."""
     placement = policy.place(job, cluster)
-    if placement is None:
+    if not placement:
         return None
     cluster.book(job, placement, now)
     return places_of(placement, cluster.nodes)
@@ -204,8 +204,8 @@ def test_asking_books_nothing_and_fits_says_whether_it_can_be_placed(data, polic
         fits, places = chosen.fits(job, cluster), reference.find(job)
         placement = chosen.place(job, cluster)
         assert before == (cluster.generation, cluster.busy0, cluster.busy1, cluster.busy_cores)
-        assert fits == (placement is not None) == (places is not None)
-        if placement is not None:
+        assert fits == bool(placement) == (places is not None)
+        if placement:
             assert places_of(placement, nodes) == places
             cluster.book(job, placement, 0)
             reference.start(job, places, 0)
@@ -229,7 +229,7 @@ def test_of_similar_jobs_the_larger_takes_all_that_the_smaller_takes(data, polic
         except Infeasible:
             continue
         placement = chosen.place(job, cluster)
-        if placement is None:
+        if not placement:
             continue
         if number < 2:
             cluster.book(job, placement, 0)
@@ -294,7 +294,7 @@ def test_a_job_that_only_has_to_wait_is_not_refused():
     start(cluster, policy, Job(1, "ft", 10, 1))
     cluster.set_up(0, False)
     assert policy.nodes(Job(2, "ft", 10, 1)) == 2
-    assert policy.place(Job(2, "ft", 10, 1), cluster) is None
+    assert not policy.place(Job(2, "ft", 10, 1), cluster)
 
 
 @pytest.mark.parametrize("text, part", [

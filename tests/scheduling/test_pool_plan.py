@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Job, Node
-from vrm.model.cluster import Pool, Watcher
+from vrm.model.booking import Watcher
+from vrm.model.cluster import Pool
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
-from vrm.scheduling.profile import PoolProfile, Slot
+from vrm.scheduling.backfilling.profile import PoolProfile, Slot
 from vrm.simulation.engine import Outage
 from vrm.api import Machine, Measurements, Recording, Rules, Timetable, simulate
 from vrm.workload.submission import Submission
@@ -101,7 +102,7 @@ def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs
     found = []
     for kind in (PoolProfile, Plain):
         watcher = Seen()
-        with mock.patch("vrm.scheduling.reservations.PoolProfile", kind):
+        with mock.patch("vrm.scheduling.backfilling.reservation_plan.PoolProfile", kind):
             simulate(list(jobs), Machine(NODES),
                      Rules(policy=policy, backfill=backfill, algorithm=order, power_cap=cap),
                      measured=Measurements(energy=PROGRAMS), timetable=Timetable(outages=outages),

@@ -227,13 +227,13 @@ def test_a_copy_of_a_cluster_keeps_its_own_budget() -> None:
     scheduler = compose(Rules(power_cap="100", policy="compact"), cluster)
     job = Job(1, "a", 1, 10.0, watts=70)
     placement = scheduler.policy.place(job, cluster)
-    assert placement is not None
+    assert placement
     cluster.book(job, placement, 0.0)
     twin = cluster.copy()
     twin.release(1)
     second = Job(2, "b", 1, 10.0, watts=40)
     assert scheduler.policy.fits(second, twin) and not scheduler.policy.fits(second, cluster)
-    assert scheduler.policy.lacks(second, cluster) == "draws 40 W, 30 W are left under PowerCap"
+    assert str(scheduler.policy.place(second, cluster)) == "draws 40 W, 30 W are left under PowerCap"
 
 
 def test_what_is_backfilled_counts_from_now_to_its_end() -> None:

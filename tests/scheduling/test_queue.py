@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Job
 from vrm.results.jobs import read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 from vrm.api import Machine, Recording, Submission, simulate
 
 JOBS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.sampled_from([0, 0, 0, 1, -2])),
@@ -35,7 +35,7 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
     for job in jobs:
         queue.add(job)
         if job.id % 7 == 0:
-            queue.columns() if ordering.static else None
+            queue.sorted.columns() if ordering.static else None
     for job_id in set(removed):
         if job_id in queue:
             jobs.remove(queue.remove(job_id))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.compose import compose
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.api import Rules, Submission
 from vrm.simulation.compiled import compiled
 from vrm.simulation.engine import Moment, Simulator
@@ -169,7 +169,9 @@ def test_kept_reservations_equal_their_definition(depth: int, jobs: list[Submiss
 @pytest.mark.slow
 def test_arrays_and_loops_find_the_same(jobs: list[Submission]) -> None:
     """Long plans and queues are seen through arrays; here short ones are made to be."""
-    from vrm.scheduling import compressing, profile, queue
+    from vrm.scheduling.backfilling import compressing
+    from vrm.scheduling.backfilling import profile
+    from vrm.scheduling.orderings import queue
     expected = {how: starts(jobs, how) for how in ("conservative", "easy", "3", "2-kept")}
     wfp3 = starts(jobs, "easy", algorithm="WFP3")
     in_c = compiled()

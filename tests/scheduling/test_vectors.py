@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
 
-from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits, devices
+from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits
+from vrm.model.sharing import devices
 from vrm.model.job import Request
 from vrm.model.machine import Machine
 from vrm.model.node import Device
-from vrm.model.rooms import Ledger
+from vrm.model.sharing.rooms import Ledger
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.spread import spread
+from vrm.scheduling.placement.spread import spread
 from vrm.api import Rules, Submission, simulate
 
 # ------------------------------------------------------------- conservative, by trying all moments
@@ -183,7 +184,7 @@ def test_no_two_jobs_hold_a_device_and_each_has_the_nearest(facts: Any, wishes: 
         except Infeasible:
             continue
         placement = chosen.place(job, cluster)
-        if placement is None:
+        if not placement:
             if held and data.draw(st.booleans()):
                 gone = data.draw(st.sampled_from(sorted(held)))
                 cluster.release(gone)
@@ -225,7 +226,7 @@ def test_devices_that_somebody_holds_cannot_be_given_again() -> None:
     policy = make_policy("pack", cluster)
     for number in range(2):
         placement = policy.place(job.but(id=number), cluster)
-        assert placement is not None
+        assert placement
         booking = cluster.book(job.but(id=number), placement, 0.0)
         assert booking.placement.devices == {0: {"gpu": (number,)}} and not placement.devices
     twin = policy.place(Job(2, "a", 1, 9.0), cluster)
@@ -272,23 +273,23 @@ def test_a_request_that_found_no_room_finds_some_once_something_is_freed() -> No
     first = Job(1, "x", 1, 10.0, resources={"gpu": 2})
     second, third = (Job(number, "x", 1, 10.0, resources={"gpu": 1}) for number in (2, 3))
     placement = policy.place(first, cluster)
-    assert placement is not None
+    assert placement
     cluster.book(first, placement, 0.0)
-    assert policy.place(second, cluster) is None and policy.place(third, cluster) is None
+    assert not policy.place(second, cluster) and not policy.place(third, cluster)
     later = cluster.what_if()
     later.give(first, placement)
-    assert policy.place(second, later) is not None and policy.place(second, cluster) is None
+    assert policy.place(second, later) and not policy.place(second, cluster)
     other = cluster.copy()
     other.release(1)
-    assert policy.copy().place(second, other) is not None and policy.place(second, cluster) is None
+    assert policy.copy().place(second, other) and not policy.place(second, cluster)
     cluster.release(1)
     found = policy.place(second, cluster)
     assert found is not None and list(found.nodes) == [0]
     cluster.book(second, found, 1.0)
     cluster.set_up(0, False)
-    assert policy.place(third, cluster) is None
+    assert not policy.place(third, cluster)
     cluster.set_up(0, True)
-    assert policy.place(third, cluster) is not None
+    assert policy.place(third, cluster)
 
 
 def test_copies_of_copies_do_not_keep_what_they_were_copied_of() -> None:

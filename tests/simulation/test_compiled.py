@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from vrm.model import Job
-from vrm.scheduling import compressing
-from vrm.scheduling.compressing import Compress
+from vrm.scheduling.backfilling import compressing
+from vrm.scheduling.backfilling.compressing import Compress
 from vrm.api import Machine, Rules, Submission, simulate
 from vrm.simulation.compiled import compiled
 

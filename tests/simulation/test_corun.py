@@ -14,7 +14,7 @@ from vrm.model import Cluster, Heatmap, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Measurements, Rules, Submission, simulate
 from vrm.simulation.arguments import by_name
-from vrm.model.speedups import SpeedError, Speedups
+from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results

@@ -19,8 +19,8 @@ from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Slot
+from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Moment, Simulator

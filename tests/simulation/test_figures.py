@@ -15,7 +15,7 @@ from vrm.commands import simulate as command
 from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.ext.study.report.compare import read_runs
 from vrm.ext.study.report.study_files import read_study
 from vrm.results.jobs import JobRow, read_jobs

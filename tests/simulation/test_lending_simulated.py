@@ -16,12 +16,12 @@ from vrm.ext.forecast.frozen import of_simulator
 from vrm.ext.forecast.replay import replay
 from vrm.model import Booking, Cluster, Job, bits
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.backfilling import Easy
-from vrm.scheduling.dispatcher import Starts
-from vrm.scheduling.offers import borrowed, offers
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow
-from vrm.scheduling.wrapping import Wrapped
+from vrm.scheduling.backfilling.easy import Easy
+from vrm.scheduling.backfilling.dispatcher import Starts
+from vrm.scheduling.placement.offers import borrowed, offers
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow
+from vrm.scheduling.placement.wrapping import Wrapped
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Outage, Recorder, Simulator
 from vrm.simulation.results import Results
@@ -44,7 +44,7 @@ class Lender(Easy):
                 continue
             for found in offers(view, lambda each: True):
                 placement = borrowed(job, view, [(found.lender, found.cores)], shrinks=True)
-                if placement is not None:
+                if placement:
                     yield job, placement
                     break
 

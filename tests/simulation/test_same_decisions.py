@@ -22,8 +22,9 @@ from vrm.model import Cluster, Dependency, Job
 from vrm.results.forecast import ManagerReport
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
-from vrm.run import codec, journal
-from vrm.run.past import replay
+from vrm.run.journal import codec
+from vrm.run.journal import files as journal
+from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -126,8 +127,8 @@ def from_here(records: list[dict[str, Any]], jobs: list[Ran], rules: dict[str, A
     past = replay(records, state=State(scheduler.new_queue(), cluster, frozen=True))
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], cluster)
-        past.state.adopt(Start(cluster.book(job, placement, start["time"]), start["backfilled"]))
-    past.state.thaw()
+        past.state.running[job.id] = Start(cluster.book(job, placement, start["time"]), start["backfilled"])
+    past.state.book.thaw()
     recorder = Starts(PlacementText(cluster.nodes))
     copied = Run(past.state, scheduler).copy()
     later = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit, job.exclusive),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vrm.model import Job
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.results.jobs import fields_of
-from vrm.run.codec import job_record, jobs_of
+from vrm.run.journal.codec import job_record, jobs_of
 from vrm.workload.each import expanded
 from vrm.workload.grammar import LineError, parse_line
 

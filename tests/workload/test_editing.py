@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.run.lines import Lines
+from vrm.run.journal.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare
 
 

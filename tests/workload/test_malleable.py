@@ -10,7 +10,7 @@ import pytest
 from vrm.model import Cluster
 from vrm.model.job import Job
 from vrm.results.sharing import slowdowns
-from vrm.scheduling.by_core import CorePolicy
+from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.arguments import by_name

@@ -13,7 +13,7 @@ from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, settings_of
 
 if TYPE_CHECKING:
-    from vrm.model.fields import Field, Option
+    from vrm.model.forms.fields import Field, Option
 
 REPLY_SECONDS = 10.0
 
@@ -74,7 +74,7 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 def _options() -> list[tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
-    from vrm.model.fields import ADDED, TABLE
+    from vrm.model.forms.fields import ADDED, TABLE
     from vrm.workload.added import load_all
     load_all()
     return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
@@ -103,7 +103,7 @@ def submit(arguments: argparse.Namespace) -> int:
     if status or not arguments.wait:
         return status
     from vrm.commands.wait import EndWatch, until_ended
-    from vrm.run.journal import made_by
+    from vrm.run.journal.files import made_by
     run = run_of(arguments)
     return until_ended(run, EndWatch(run), made_by(run.journal, name))
 
@@ -123,7 +123,7 @@ def _app(arguments: argparse.Namespace) -> str:
 
 def _line(arguments: argparse.Namespace) -> str:
     """The line of a queue file that says what the options say."""
-    from vrm.model.kinds import EACH, PATH
+    from vrm.model.forms.kinds import EACH, PATH
 
     columns = [_app(arguments), arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
@@ -159,10 +159,11 @@ def requeue(arguments: argparse.Namespace) -> int:
     run = run_of(arguments)
     if run.manager_runs():
         return ask(arguments, wanted)
-    from vrm.run import control, journal as journals
-    from vrm.run.past import replay
+    from vrm.run import control
+    from vrm.run.journal import files as journals
+    from vrm.run.journal.past import replay
     from vrm.run.again import unsuccessful
-    from vrm.run.book import LINE
+    from vrm.run.entry import LINE
     try:
         past = replay(journals.records(run.journal), run.journal)
     except ValueError as error:
@@ -207,7 +208,7 @@ def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, s
         reply = {"ok": True, "text": "the manager has ended"}
     if reply is None:
         from vrm.model.quantities import fold
-        from vrm.run.journal import made_by
+        from vrm.run.journal.files import made_by
         ids = made_by(directory.journal, name)
         if not ids:
             why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else

@@ -112,8 +112,8 @@ def log(arguments: argparse.Namespace) -> int:
 def elsewhere(run: Any, job_id: int, err: bool) -> Path | None:
     """The file that the user of a job has chosen for what it prints (`sbatch -o`); None for none."""
     from vrm.live.manager.surroundings import printed
-    from vrm.run import journal as journals
-    from vrm.run.past import replay
+    from vrm.run.journal import files as journals
+    from vrm.run.journal.past import replay
     try:
         entry = replay(journals.records(run.journal), run.journal).state.book.entries.get(job_id)
     except ValueError:

@@ -9,12 +9,16 @@ from typing import Any
 from vrm.commands.parsing import command
 
 OWN = {
-    "vrm.orderings": "vrm.scheduling.ordering:ORDERINGS", "vrm.dispatchers": "vrm.scheduling.dispatchers:BACKFILLINGS",
-    "vrm.placements": "vrm.scheduling.placement:POLICIES", "vrm.eligibilities": "vrm.scheduling.parts:ELIGIBILITIES",
-    "vrm.node_orders": "vrm.scheduling.node_orders:NODE_ORDERS", "vrm.shares": "vrm.scheduling.parts:SHARES",
+    "vrm.orderings": "vrm.scheduling.orderings.ordering:ORDERINGS",
+    "vrm.dispatchers": "vrm.scheduling.backfilling.dispatchers:BACKFILLINGS",
+    "vrm.placements": "vrm.scheduling.placement.combining:POLICIES",
+    "vrm.eligibilities": "vrm.scheduling.placement.parts:ELIGIBILITIES",
+    "vrm.node_orders": "vrm.scheduling.placement.node_orders:NODE_ORDERS",
+    "vrm.shares": "vrm.scheduling.placement.parts:SHARES",
     "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS",
     "vrm.keys": "vrm.config.paths:KEYS", "vrm.columns": "vrm.results.job_columns:NAMES",
-    "vrm.objectives": "vrm.config.schema:OBJECTIVES", "vrm.constraints": "vrm.scheduling.constrained:CONSTRAINTS"}
+    "vrm.objectives": "vrm.config.schema:OBJECTIVES",
+    "vrm.constraints": "vrm.scheduling.placement.constrained:CONSTRAINTS"}
 """Where vrm's own of each group are."""
 
 
@@ -42,7 +46,7 @@ def names_of_vrm(group: str) -> list[str]:
         from vrm.live.batch.base import systems
         return [name for name, system in systems().items() if type(system).__module__.startswith("vrm.")]
     if group == "vrm.fields":
-        from vrm.model.fields import TABLE
+        from vrm.model.forms.fields import TABLE
         return [*(field.word for field in TABLE if field.word), *added]
     if group not in OWN:
         return added

@@ -76,7 +76,7 @@ def _ahead(arguments: argparse.Namespace) -> float:
 def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
     """The command for the manager; CannotRun for words that are none."""
     from vrm.model.quantities import numbers
-    from vrm.model.hosts import expand
+    from vrm.model.forms.hosts import expand
 
     jobs: list[int] = []
     if arguments.jobs is not None:

@@ -168,7 +168,7 @@ def _write(args: argparse.Namespace, outcome: Outcome) -> None:
     from vrm.simulation.inputs import WorkloadError
     from vrm.simulation.library import write_summary
 
-    if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
+    if not (outcome.interrupted or any(outcome.results.counts.values()) or outcome.summary["held"]):
         reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
         raise WorkloadError(f"{args.workload}: no job is left to run; check the limits "
                             f"(--first, --last, --begin, --end) and at the file{reasons}")
@@ -234,7 +234,7 @@ def reservation(text: str) -> ReservationRequest:
     from vrm.model.quantities import numbers
     from vrm.model.reservation import ReservationRequest
     from vrm.model.quantities import seconds_of
-    from vrm.model.hosts import expand
+    from vrm.model.forms.hosts import expand
 
     here = f"--reservation {text}"
     found: dict[str, str] = {}

@@ -88,14 +88,14 @@ class EndWatch:
     """The jobs of a run, and the records of their ends, from its journal as it is written."""
 
     def __init__(self, run: RunDirectory) -> None:
-        from vrm.run.journal import JournalFollower
+        from vrm.run.journal.files import JournalFollower
         self._run, self._follower = run, JournalFollower(run.journal)
         self.apps: dict[int, str] = {}
         self.ended: dict[int, Mapping[str, Any]] = {}
 
     def look(self) -> None:
         """Read what is new."""
-        from vrm.run.codec import jobs_of
+        from vrm.run.journal.codec import jobs_of
         try:
             another, records = self._follower.read_new()
         except FileNotFoundError:

@@ -15,7 +15,7 @@ from vrm.model.amounts import MEMORY, base, people
 from vrm.model.quantities import memory_bytes, memory_text
 from vrm.model.node import Node
 from vrm.model.power import MARK
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 def _memory(value: Any) -> Any:
     """GiB of a text such as 64GiB, 64G or 64000M; a unit is needed, a power of 1024."""

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from collections.abc import Iterable, Iterator
 
-from vrm.scheduling.custom import parts_of
+from vrm.scheduling.placement.custom import parts_of
 from vrm.scheduling.registry import PolicyError, failure, is_dotted
 from vrm.system.trust import distrust
 

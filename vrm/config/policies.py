@@ -14,7 +14,7 @@ from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap, Job
 from vrm.model.energy import NO_PROGRAMS, Programs
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import KEYS, Rules
 from vrm.scheduling.compose import RulesError, compose

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.queues import EXPECTED_WAIT, Queues
 from vrm.model.quantities import seconds_of
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 
 def _time(value: Any) -> Any:

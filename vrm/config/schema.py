@@ -66,7 +66,7 @@ def _backfilling(value: Any) -> Any:
         return "easy"
     if re.fullmatch("[0-9]+", text):
         return int(text)
-    from vrm.scheduling.backfilling import BACKFILLINGS
+    from vrm.scheduling.backfilling.easy import BACKFILLINGS
     if BACKFILLINGS.knows(text.partition(" ")[0]) or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
         return text
     raise ValueError(text)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vrm.model.cluster import Booking, Cluster, Pool
-    from vrm.model.heatmap import Heatmap
-    from vrm.model.job import Dependency, Infeasible, Job, JobState
+    from vrm.model.measured.heatmap import Heatmap
+    from vrm.model.job import Dependency, Infeasible, Insufficient, Job, JobState
     from vrm.model.node import Node, Socket
     from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
 else:
     _PLACES = {
         "cluster": ("Booking", "Cluster", "Pool"),
-        "heatmap": ("Heatmap",),
-        "job": ("Dependency", "Infeasible", "Job", "JobState"),
+        "measured.heatmap": ("Heatmap",),
+        "job": ("Dependency", "Infeasible", "Insufficient", "Job", "JobState"),
         "node": ("Node", "Socket"),
         "placement": ("CoreLayout", "CorePlacement", "Placement", "RankSlot")}
 
@@ -32,5 +32,5 @@ else:
 
 __all__ = [
     "Booking", "Cluster", "CoreLayout", "CorePlacement", "Dependency", "Heatmap",
-    "Infeasible", "Job", "JobState", "Node", "Placement", "Pool", "RankSlot", "Socket",
+    "Infeasible", "Insufficient", "Job", "JobState", "Node", "Placement", "Pool", "RankSlot", "Socket",
 ]

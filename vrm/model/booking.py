@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vrm.model.core_share import LentCores
+from vrm.model.sharing.core_share import LentCores
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 
@@ -15,7 +15,7 @@ class Booking(NamedTuple):
 
     `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
     seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for, or slower.
-    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.loans`).
+    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.sharing.loans`).
     """
 
     job: Job
@@ -35,3 +35,22 @@ class Booking(NamedTuple):
     def gives(self) -> float:
         """When its room is expected to be free."""
         return self.expected_end if self.expected_end > self.until else self.until
+
+
+class Watcher:
+    """Hears of every start, end and change on a cluster; a subclass says what it does then.
+
+    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
+    """
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job that runs is expected to end otherwise than `before` (s)."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""

@@ -7,43 +7,25 @@ import math
 from typing import TYPE_CHECKING, Any
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from vrm.model import bits, devices
+from vrm.model import bits
+from vrm.model.sharing import devices
 from vrm.model.amounts import amounts, base, people
-from vrm.model.booking import Booking as Booking
-from vrm.model.core_share import Loan, slots
+from vrm.model.booking import Booking as Booking, Watcher
+from vrm.model.sharing.core_share import Loan, slots
 from vrm.model.job import Job
 from vrm.model.energy import NO_PROGRAMS
-from vrm.model.loans import Loans
+from vrm.model.sharing.loans import Loans
 from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, Placement, RankSlot
 from vrm.model.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
-from vrm.model.rooms import Ledger
+from vrm.model.sharing.rooms import Ledger
 
 if TYPE_CHECKING:
     from vrm.model.constraint import Constraint
 
 # What a named tuple's own constructor calls; without that detour, a third of the time.
 _new = tuple.__new__
-
-
-class Watcher:
-    """Hears of every start, end and change on a cluster; a subclass says what it does then.
-
-    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
-    """
-
-    def booked(self, booking: Booking) -> None:
-        """A job starts."""
-
-    def released(self, booking: Booking) -> None:
-        """A job has ended."""
-
-    def revised(self, booking: Booking, before: float) -> None:
-        """A job that runs is expected to end otherwise than `before` (s)."""
-
-    def nodes_changed(self) -> None:
-        """Nodes came or went."""
 
 
 class Pool:
@@ -245,8 +227,9 @@ class Pool:
             if nodes:
                 busy_cores |= other.busy_cores
             down |= other._down_cores
-            for mine, its in zip(self.constraints, other.constraints):
-                mine.keep_common(its, other.at)
+            if self.constraints:
+                for mine, its in zip(self.constraints, other.constraints):
+                    mine.keep_common(its, other.at)
         self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
         for name, left in self.left.items() if nodes else ():  # many have the same list
@@ -311,26 +294,26 @@ class Cluster(Pool):
         self.bookings: dict[int, Booking] = {}
         self.held: devices.Held = {}
         self.loans = Loans()
-        self._ends: list[tuple[float, int]] | None = None
-        self._limits: list[tuple[float, int]] | None = None
+        self._orders: dict[str, list[tuple[float, int]]] = {}
+
+    def _in_order(self, by: str) -> list[tuple[float, int]]:
+        """A time of the running jobs' bookings and their ids, earliest first; kept in order from the first question
+        on."""
+        found = self._orders.get(by)
+        if found is None:
+            found = self._orders[by] = sorted((getattr(booking, by), job_id)
+                                              for job_id, booking in self.bookings.items())
+        return found
 
     @property
     def limits(self) -> list[tuple[float, int]]:
-        """(end of the walltime, job id) of the running jobs, earliest first; kept in order from the
-        first question on."""
-        if self._limits is None:
-            self._limits = sorted((booking.limit, job_id)
-                                  for job_id, booking in self.bookings.items())
-        return self._limits
+        """(end of the walltime, job id) of the running jobs, earliest first."""
+        return self._in_order("limit")
 
     @property
     def ends(self) -> list[tuple[float, int]]:
-        """(when its room is expected to be free, job id) of the running jobs, earliest first; kept in
-        order from the first question on."""
-        if self._ends is None:
-            self._ends = sorted((booking.gives, job_id)
-                                for job_id, booking in self.bookings.items())
-        return self._ends
+        """(when its room is expected to be free, job id) of the running jobs, earliest first."""
+        return self._in_order("gives")
 
     def copy(self) -> Cluster:
         """An independent copy with all bookings, for a run that continues from here. Watchers stay
@@ -344,8 +327,7 @@ class Cluster(Pool):
         twin.bookings = dict(self.bookings)
         twin.held = {place: set(indices) for place, indices in self.held.items()}
         twin.loans = self.loans.copy()
-        twin._ends = None if self._ends is None else list(self._ends)
-        twin._limits = None if self._limits is None else list(self._limits)
+        twin._orders = {by: list(order) for by, order in self._orders.items()}
         return twin
 
     @classmethod
@@ -431,17 +413,13 @@ class Cluster(Pool):
 
     def _insert(self, booking: Booking) -> None:
         """Note when it ends."""
-        if self._ends is not None:
-            bisect.insort(self._ends, (booking.gives, booking.job.id))
-        if self._limits is not None:
-            bisect.insort(self._limits, (booking.limit, booking.job.id))
+        for by, order in self._orders.items():
+            bisect.insort(order, (getattr(booking, by), booking.job.id))
 
     def _remove(self, booking: Booking) -> None:
         """Undo `_insert`."""
-        if self._ends is not None:
-            del self._ends[bisect.bisect_left(self._ends, (booking.gives, booking.job.id))]
-        if self._limits is not None:
-            del self._limits[bisect.bisect_left(self._limits, (booking.limit, booking.job.id))]
+        for by, order in self._orders.items():
+            del order[bisect.bisect_left(order, (getattr(booking, by), booking.job.id))]
 
     def revise(self, job_id: int, end: float, now: float = -math.inf) -> Booking:
         """Expect the end of a running job at another time, in seconds; KeyError when it does not

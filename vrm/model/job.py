@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
-from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
 from vrm.model.quantities import fold_range, to_ranges
@@ -78,6 +78,22 @@ def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
 
 class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
+
+
+class Insufficient:
+    """Why a job does not fit now: what a placement policy gives instead of a placement. It is false; `str` asks
+    `why(*of)` for the reason, in a few words, which costs nothing where nobody wants to know it."""
+
+    __slots__ = ("_why", "_of")
+
+    def __init__(self, why: Callable[..., str], *of: Any) -> None:
+        self._why, self._of = why, of
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        return self._why(*self._of)
 
 
 class Request(NamedTuple):
@@ -179,7 +195,7 @@ class Request(NamedTuple):
         if both:
             raise ValueError(f"nodelist and exclude both name {both[0]}")
 
-    # By the names of the fields (`vrm.model.fields`).
+    # By the names of the fields (`vrm.model.forms.fields`).
 
     @property
     def gpus_per_task(self) -> int:
@@ -309,7 +325,7 @@ class Job:
     `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
     `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on
     all its nodes, above idle ones, where the user says so. `more` are the values of fields that extensions add
-    (`vrm.model.fields.ADDED`), by name; those that have their default are not in it.
+    (`vrm.model.forms.fields.ADDED`), by name; those that have their default are not in it.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -411,7 +427,7 @@ class Details:
     """What a job was submitted with that neither the scheduler nor its processes look at.
 
     `index` is that of a job of an array. `more` are fields that have no attribute here (see
-    `vrm.model.fields`).
+    `vrm.model.forms.fields`).
     """
 
     after: tuple[Dependency, ...] = ()

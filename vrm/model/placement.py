@@ -15,7 +15,7 @@ from vrm.model.node import CORES, Node, lane_of_socket
 
 Devices = Mapping[int, Mapping[str, tuple[int, ...]]]
 """Devices by node and resource, as indices: those of the tasks there, in their order, then those of
-all of them (see `vrm.model.devices`)."""
+all of them (see `vrm.model.sharing.devices`)."""
 
 NO_DEVICES: Devices = {}
 

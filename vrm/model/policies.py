@@ -7,12 +7,11 @@ would be. It holds none itself, so one policy serves a run, its forecast and its
 from __future__ import annotations
 
 from typing import (Protocol)
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from vrm.model.cluster import Cluster, Pool
-from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job
-from vrm.model.node import Node
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 
 Rooms = Callable[[], Sequence[tuple[int, int]]]
@@ -51,11 +50,7 @@ class Follower(Protocol):
 
 class PlacementPolicy(Protocol):
     """Where jobs run. `heatmap` is the one that it goes by, if any; `follower` wants to be told each
-    step, where there is one.
-
-    `room`, `size` and `exact` are for counting, which is quicker than asking where jobs fit: a
-    policy that cannot count gives None, any size and False.
-    """
+    step, where there is one."""
 
     name: str
     heatmap: Heatmap | None
@@ -71,11 +66,19 @@ class PlacementPolicy(Protocol):
         """Nodes that the job takes on the empty machine; raises Infeasible, with the reason, when
         it can never run."""
 
-    def fits(self, job: Job, view: Pool) -> bool:
-        """Whether the job could start on the view as it is."""
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """Where the job would start on the view, or why it does not fit; takes nothing."""
 
-    def place(self, job: Job, view: Pool) -> Placement | None:
-        """Where the job would start on the view, or None when it does not fit; takes nothing."""
+
+class CountingPolicy(PlacementPolicy, Protocol):
+    """A placement policy that also answers by counting, which is quicker than asking where jobs fit. All of
+    vrm's do; one that cannot count gives None, any size and False (see
+    `vrm.scheduling.placement.custom.OwnPlacement`)."""
+
+    def copy(self) -> CountingPolicy: ...
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """Whether `place` finds a place."""
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """A class of jobs, and the job's size in it: in one state of the machine, of two jobs of a
@@ -91,9 +94,6 @@ class PlacementPolicy(Protocol):
     def room(self, view: Pool) -> int | None:
         """The largest `size` that any job may have to fit on the view; None: cannot be counted."""
 
-    def lacks(self, job: Job, view: Pool) -> str:
-        """What a job that does not fit needs, and how much of it there is, in a few words."""
-
 
 class Eligibility(Protocol):
     """On which nodes a job may run: the first third of a placement policy."""
@@ -103,21 +103,3 @@ class Eligibility(Protocol):
 
     def nodes(self, job: Job, view: Pool) -> int:
         """The set of nodes on which the job may run now."""
-
-
-class NodeOrder(Protocol):
-    """Which nodes are taken first: the second third of a placement policy. `follower` is itself,
-    where it goes by what waits or by earlier jobs."""
-
-    @property
-    def follower(self) -> Follower | None: ...
-
-    def bind(self, nodes: Sequence[Node]) -> None:
-        """The nodes of the machine, before the first question."""
-
-    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterable[int]:
-        """The eligible nodes as disjoint sets, best set first; within a set, by number. Nodes
-        without room for the job may be left out."""
-
-    def copy(self) -> NodeOrder:
-        """An independent copy; itself where nothing is kept from step to step."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import Node
-from vrm.model.shapes import Check, count, flag, line, number, whole
+from vrm.model.forms.shapes import Check, count, flag, line, number, whole
 
 EXPECTED_WAIT = 3600.0
 """Seconds that jobs of a queue are expected to wait of which nobody says."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.model.shapes import count, flag, line, number
+from vrm.model.forms.shapes import count, flag, line, number
 
 
 def _queues(value: Any) -> bool:

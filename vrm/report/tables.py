@@ -25,7 +25,7 @@ from vrm.model.node import Socket
 from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
-from vrm.model.hosts import fold as fold_nodes
+from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label

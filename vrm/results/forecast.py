@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from collections.abc import Mapping
 
-from vrm.model import shapes
-from vrm.model.shapes import Check, count, flag, line, list_of, maybe, number
+from vrm.model.forms import shapes
+from vrm.model.forms.shapes import Check, count, flag, line, list_of, maybe, number
 from vrm.system.files import read_regular
 
 Record = Mapping[str, Any]

@@ -14,9 +14,9 @@ from sys import intern
 from typing import Any, NamedTuple, Union
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from vrm.model.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
+from vrm.model.forms.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
-from vrm.model.kinds import FieldError
+from vrm.model.forms.kinds import FieldError
 from vrm.model.quantities import seconds_text
 from vrm.system.text import printable
 

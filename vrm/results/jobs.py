@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from collections.abc import Iterator
 
-from vrm.model.fields import ADDED, OF_DETAILS, OF_JOB, RESULT, getter, made
+from vrm.model.forms.fields import ADDED, OF_DETAILS, OF_JOB, RESULT, getter, made
 from vrm.model.job import PLAIN, Details, Job
 from vrm.results.job_columns import (COMPUTED, FIRST, MORE, NAMES, JobFileError, PathLike, Values, added_names,
                                      cell, cells_of, first_cells, header, more_cells, read_values)

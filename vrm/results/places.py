@@ -1,7 +1,7 @@
 """Placements as people read them, and as `jobs.csv` has them: the columns `nodes`, `cores` and
 `devices`.
 
-What programs keep of a placement is in `vrm.model.placement_forms`.
+What programs keep of a placement is in `vrm.model.forms.placement_forms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.model import bits
-from vrm.model.hosts import fold as fold_nodes
+from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.node import CORES, Node
 from vrm.model.placement import CoreLayout, Placement, in_lane
 from vrm.results.job_columns import JobFileError

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 from collections.abc import Iterable, Iterator, Sequence
 
-from vrm.model import Booking, Cluster, bits, core_share
-from vrm.model.core_share import LentCores
+from vrm.model import Booking, Cluster, bits
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import LentCores
 from vrm.model.node import Node
 from vrm.model.placement import RankSlot
 from vrm.model.quantities import seconds_text

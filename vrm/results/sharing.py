@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple, Protocol
 from collections.abc import Iterable, Iterator, Mapping
 
-from vrm.model.cluster import Booking, Watcher
+from vrm.model.booking import Booking, Watcher
 from vrm.results import shares
 from vrm.results.metrics import THRESHOLD, bounded_slowdown
 

@@ -9,11 +9,11 @@ import time
 from typing import Any
 from collections.abc import Collection, Iterator, Mapping
 
-from vrm.model import shapes
-from vrm.model.fields import TABLE
+from vrm.model.forms import shapes
+from vrm.model.forms.fields import TABLE
 from vrm.model.quantities import fold, numbers
 from vrm.model.rules import checks
-from vrm.model.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
+from vrm.model.forms.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
 from vrm.system.files import read_regular
 
 Snapshot = Mapping[str, Any]

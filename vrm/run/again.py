@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from vrm.model import JobState
-from vrm.run.book import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
+from vrm.run.entry import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
 
 LOSSES = 3
 """How many lost nodes and failed starts of its launcher a job survives without using a retry: it may cause them."""

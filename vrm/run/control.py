@@ -76,7 +76,7 @@ def answered(run: RunDirectory, name: str, seconds: float, after: float | None =
              ) -> Command | None:
     """The answer to a command, by the manager that runs or by the next one, which is there within `after`
     seconds (else NEXT). None when nobody has answered within `seconds`, or no manager runs: then the command is taken
-    back and nobody carries it out any more, and `vrm.run.journal.made_by` says which jobs it has brought."""
+    back and nobody carries it out any more, and `vrm.run.journal.files.made_by` says which jobs it has brought."""
     end, gone = time.monotonic() + seconds, math.inf
     after = NEXT if after is None else after
     while True:
@@ -88,7 +88,7 @@ def answered(run: RunDirectory, name: str, seconds: float, after: float | None =
             gone = math.inf
         elif gone == math.inf:
             gone = now
-            from vrm.run import journal  # it takes long to load, and is seldom needed
+            from vrm.run.journal import files as journal  # it takes long to load, and is seldom needed
             if journal.made_by(run.journal, name):
                 break
         if now >= min(end, gone + after):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from collections.abc import Mapping
 
 from vrm.model.cluster import Cluster
-from vrm.model import core_share
-from vrm.model.core_share import NOBODY, Loan, LentCores
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import NOBODY, Loan, LentCores
 from vrm.model.placement import Lease, Placement
 
 Room = tuple[Mapping[str, Any], Mapping[str, Any]]

@@ -10,11 +10,11 @@ from collections.abc import Hashable, Mapping
 
 from vrm.model import Cluster, Job
 from vrm.model.reservation import Reservation
-from vrm.run.book import Entry
+from vrm.run.entry import Entry
 from vrm.scheduling import Scheduler
-from vrm.scheduling.backfilling import NoBackfilling
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.easy import NoBackfilling
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.system.moments import moment_text
 
 MOST = 24
@@ -99,12 +99,11 @@ class Reasons:
         if kind not in self._known:
             if len(self._known) >= MOST:
                 return ""
-            fits = self.policy.fits(job, self.cluster)
-            self._known[kind] = "" if fits else self._why(job)
+            placement = self.policy.place(job, self.cluster)
+            self._known[kind] = "" if placement else self._why(job, str(placement))
         return self._known[kind]
 
-    def _why(self, job: Job) -> str:
-        needs = self.policy.lacks(job, self.cluster)
+    def _why(self, job: Job, needs: str) -> str:
         if job.id in self.reserved:
             return needs
         moment = Shadow(job, self.now, self.cluster, self.policy).time

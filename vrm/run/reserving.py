@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from collections.abc import Sequence
+from typing import Any
+from collections.abc import Callable, Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
-from vrm.model.kinds import name_sound
+from vrm.model.forms.kinds import name_sound
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
 from vrm.system.moments import moment_text
+
+Log = Callable[..., None]
+"""Takes an event: its name, and its values by name."""
 
 EPOCH = 1e9
 """Times from here on are of the wall clock and are written as such."""
@@ -25,12 +29,11 @@ def when(moment: float) -> str:
 
 class Reservations(dict[int, Reservation]):
     """The advance reservations of a run by id. `book` knows its jobs, and its queue which of them are bound to which;
-    `cluster` gets a calendar with each change."""
+    `cluster` gets a calendar with each change. `promises` are the run's: bound jobs have none."""
 
-    def __init__(self, book: JobBook, cluster: Cluster) -> None:
+    def __init__(self, book: JobBook, cluster: Cluster, promises: dict[int, float], log: Log) -> None:
         super().__init__()
-        self.book = book
-        self.cluster = cluster
+        self.book, self.cluster, self.promises, self.log = book, cluster, promises, log
         self.next_id = 1
 
     def take_over(self, others: Reservations) -> None:
@@ -52,24 +55,45 @@ class Reservations(dict[int, Reservation]):
         """The reservation to which a job is bound."""
         return self.get(self.book.queue.bound.get(job_id, -1))
 
+    def reserve(self, wanted: ReservationRequest, now: float, foreseen: bool = False, **origin: Any
+                ) -> Reservation:
+        """Keep nodes for some jobs; ReservationError, with the reason, where that cannot be.
+        `foreseen`: jobs may be named that come later."""
+        found, jobs = self._made(wanted, now, foreseen)
+        ids = wanted.jobs if foreseen else tuple(job.id for job in jobs)
+        self.log("reserve", reservation=found.id, name=found.name, nodes_reserved=list(found.nodes),
+                 begin=found.begin, end=found.end, jobs_bound=list(ids), time=now, **origin)
+        self.add(found, ids)
+        return found
+
+    def cancel(self, reservation_id: int, now: float, reason: str, **origin: Any) -> list[int]:
+        """A reservation is over or cancelled. Gives its jobs: those that wait compete again."""
+        del self[reservation_id]
+        jobs = [job_id for job_id, bound in self.book.queue.bound.items() if bound == reservation_id]
+        for job_id in jobs:
+            self.book.queue.bind(job_id, None)
+        self.show()
+        self.log("unreserve", reservation=reservation_id, reason=reason, time=now, **origin)
+        return jobs
+
+    def pass_time(self, now: float) -> bool:
+        """Reservations that have begun are open, and those that have ended are over; whether there
+        was any of which that is new."""
+        before = self.cluster.calendar
+        for over in self._open(now):
+            self.cancel(over, now, "ended")
+        return self.cluster.calendar is not before
+
     def add(self, reservation: Reservation, jobs: Sequence[int]) -> None:
         """There is this reservation, for these jobs."""
         self[reservation.id] = reservation
         self.next_id = max(self.next_id, reservation.id + 1)
         for job_id in jobs:
             self.book.queue.bind(job_id, reservation.id)
+            self.promises.pop(job_id, None)
         self.show()
 
-    def remove(self, reservation_id: int) -> list[int]:
-        """A reservation is over or cancelled. Gives the jobs that were bound to it."""
-        del self[reservation_id]
-        jobs = [job_id for job_id, bound in self.book.queue.bound.items() if bound == reservation_id]
-        for job_id in jobs:
-            self.book.queue.bind(job_id, None)
-        self.show()
-        return jobs
-
-    def open(self, now: float) -> list[int]:
+    def _open(self, now: float) -> list[int]:
         """Open those that have begun; gives the ids of those that are over."""
         queue = self.book.queue
         for each in list(self.values()):
@@ -86,7 +110,7 @@ class Reservations(dict[int, Reservation]):
         self.cluster.set_calendar(Calendar(
             Span(each, sum(1 << numbers[name] for name in each.nodes if name in numbers)) for each in self.values()))
 
-    def made(self, wanted: ReservationRequest, now: float, foreseen: bool = False) -> tuple[Reservation, list[Job]]:
+    def _made(self, wanted: ReservationRequest, now: float, foreseen: bool = False) -> tuple[Reservation, list[Job]]:
         """The next reservation as it is wanted, and the jobs that it is for; ReservationError says
         what stands against it. `foreseen`: jobs may be named that come later."""
         cluster = self.cluster

@@ -8,7 +8,7 @@ from typing import Protocol
 from collections.abc import Sequence
 
 from vrm.model import Job, JobState
-from vrm.run.book import Dropped
+from vrm.run.entry import Dropped
 from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
@@ -65,9 +65,9 @@ class Run:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
         state = self.state
         if state.reservations:
-            state.pass_time(now)
+            state.reservations.pass_time(now)
         starts = self._starts(now)
-        while state.book.opened and not self.scheduler.interval:  # by a start that others waited for
+        while state.book.dependencies.opened and not self.scheduler.interval:  # by a start that others waited for
             starts += self._starts(now)
         if state.log is not None and self.scheduler.dispatcher.promising:
             state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
@@ -77,13 +77,13 @@ class Run:
         """What starts by one decision."""
         state = self.state
         starts = self.scheduler.step(now, state.queue, state.cluster)
-        state.book.opened = False
+        state.book.dependencies.opened = False
         for start in starts:
             if start.booking.placement.lease is not None:
                 for loan in state.cluster.loans.of_borrower(start.job.id):
-                    found = state.lend(loan)
+                    found = state.lending.lend(loan)
                     if not self.asks:
-                        state.lent(found.number, now)
+                        state.lending.lent(found.number, now)
                 if self.asks:
                     continue  # it has started when its cores are clear
             state.started(start, now)

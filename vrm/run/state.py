@@ -3,7 +3,7 @@ ended how. Live managers, simulations, recovery and forecasts change it by the s
 
 Each transition is one method. It changes all that belongs together, and gives the event to `log`:
 a live run's journal, which has it on disk before the manager acts on it. The events of a journal,
-applied in their order (`vrm.run.past.replay`), make the same state again.
+applied in their order (`vrm.run.journal.past.replay`), make the same state again.
 
 | transition | event | what it does |
 |---|---|---|
@@ -20,14 +20,14 @@ applied in their order (`vrm.run.past.replay`), make the same state again.
 | `change` | change | a job that has not ended has another walltime, priority, name or comment |
 | `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | latest starts of waiting jobs are promised |
-| `lend` | lend | a running job is about to lend cores to another, or to the node |
-| `lent` | lent | its nodes are clear of it: the borrower may start |
-| `regain` | regain | it takes them back: the borrower has left, or does not start |
-| `regained` | regained | its nodes have answered that it has them |
-| `reserve` | reserve | nodes are kept for some jobs from one time to another |
-| `unreserve` | unreserve | a reservation is over or cancelled: its jobs compete again |
-| `pass_time` | | reservations open, and those that are over go |
-| `node_up`, `node_down` | | jobs may start on a node, or no longer; who is on it stays |
+| `lending.lend` | lend | a running job is about to lend cores to another, or to the node |
+| `lending.lent` | lent | its nodes are clear of it: the borrower may start |
+| `lending.regain` | regain | it takes them back: the borrower has left, or does not start |
+| `lending.regained` | regained | its nodes have answered that it has them |
+| `reservations.reserve` | reserve | nodes are kept for some jobs from one time to another |
+| `reservations.cancel` | unreserve | a reservation is over or cancelled: its jobs compete again |
+| `reservations.pass_time` | | reservations open, and those that are over go |
+| `cluster.set_up` | | jobs may start on a node, or no longer; who is on it stays |
 
 Times are seconds; nothing here reads a clock or a file.
 """
@@ -37,18 +37,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from vrm.model import Cluster, Dependency, Job, JobState
-from vrm.model.job import PLAIN, Details, resolved
-from vrm.model.core_share import Loan
-from vrm.model.placement import Placement
-from vrm.model.reservation import Reservation, ReservationError, ReservationRequest
-from vrm.run.book import CANCEL, LINE, STOP, Dropped, Entry, JobBook, LifeError
-from vrm.model import placement_forms
-from vrm.run import lending
-from vrm.run.codec import Own, job_record
-from vrm.run.reserving import Reservations
+from vrm.model import Cluster, Job, JobState
+from vrm.model.job import PLAIN, Details
+from vrm.model.reservation import ReservationError
+from vrm.run.book import JobBook
+from vrm.run.entry import CANCEL, LINE, STOP, Dropped, Entry, LifeError
+from vrm.model.forms import placement_forms
+from vrm.run.journal.codec import Own, job_record
+from vrm.run.lend_transitions import LendTransitions
+from vrm.run.lending import Lends
+from vrm.run.reserving import Log, Reservations
 from vrm.scheduling import JobQueue, Start
 
 _CAUSES = {"cancelled while it waited": CANCEL, "cancelled by its user": CANCEL, "the manager was stopped": STOP}
@@ -56,10 +56,6 @@ _CAUSES = {"cancelled while it waited": CANCEL, "cancelled by its user": CANCEL,
 
 SAID = ("title", "comment", "requeue")
 """What of a job's details may change until it ends."""
-
-Log = Callable[..., None]
-"""Takes an event: its name, and its values by name."""
-
 
 class State:
     """One run. `queue` is the scheduler's, `cluster` the nodes that the run has.
@@ -70,35 +66,34 @@ class State:
     the latest starts that waiting jobs were promised, in seconds: by reservations that are kept, or by a
     guard against starvation. `reservations` are the advance reservations by id; `JobQueue.bound` has the
     jobs that are bound to them. `lends`: who lends cores to whom, as far as it is recorded; the cluster
-    has those that are in force.
+    has those that are in force; `lending` changes them.
 
     `lacks` and `forgets`: see `JobBook`. `frozen`: no job enters the queue and nothing is booked until
     `thaw`; for the events of a journal.
     """
 
     def __init__(self, queue: JobQueue, cluster: Cluster,
-                 lacks: Callable[[Job], str] | None = None, forgets: bool = False,
-                 frozen: bool = False) -> None:
+                 lacks: Callable[[Job], str] | None = None, forgets: bool = False, frozen: bool = False,
+                 book: JobBook | None = None, lends: Lends | None = None) -> None:
         self.queue = queue
         self.cluster = cluster
-        self.book = JobBook(queue, lacks, forgets, frozen)
+        self.book = book or JobBook(queue, lacks, forgets, frozen)
         self.running: dict[int, Start] = {}
         self.intents: dict[int, tuple[str, float]] = {}
         self.losing: dict[int, str] = {}
         self.promises: dict[int, float] = {}
-        self.reservations = Reservations(self.book, cluster)
-        self.lends = lending.Lends()
+        self.reservations = Reservations(self.book, cluster, self.promises, self.record)
+        self.lends = lends or Lends()
+        self.lending = LendTransitions(self.lends, cluster, self.record)
         self.counts: dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
         self.names: dict[str, list[int]] = {}  # ids of the jobs of each name
         self.log: Log | None = None
 
-    @classmethod
-    def of_journal(cls) -> State:
-        """A frozen state for events alone, without a cluster or an order."""
-        from vrm.scheduling import make_ordering
-        return cls(JobQueue(make_ordering("FCFS"), lambda job: 1), Cluster.regular(1, 1, 1),
-                   frozen=True)
+    def record(self, event: str, **values: Any) -> None:
+        """Give an event to the log, where there is one."""
+        if self.log is not None:
+            self.log(event, **values)
 
     # What is asked.
 
@@ -110,10 +105,6 @@ class State:
     def waiting(self) -> int:
         """Number of the jobs that wait, eligible or not."""
         return self.book.waiting
-
-    def resolved(self, after: tuple[Dependency, ...]) -> tuple[Dependency, ...]:
-        """Dependencies with ids instead of names; ValueError for a name that no job has."""
-        return resolved(after, self.names)
 
     # Transitions.
 
@@ -170,8 +161,7 @@ class State:
                 self.names[entry.details.name].remove(job.id)
             self.promises.pop(job.id, None)
             self.queue.bind(job.id, None)
-        if self.log is not None:
-            self.log("revise", **job_record(jobs[0], details, indices), **origin)
+        self.record("revise", **job_record(jobs[0], details, indices), **origin)
         if "reservation" in details.more and not refused:
             self._bind(jobs, details.more["reservation"])
         if details.name:
@@ -187,8 +177,7 @@ class State:
     def withdraw(self, ids: Sequence[int], now: float, **origin: Any) -> list[Dropped]:
         """Lines were removed from the queue file: of their jobs, these ids, none starts that waits. Gives those
         and what depends on them; each needs an `end` of its own."""
-        if self.log is not None:
-            self.log("lines", time=now, **origin)
+        self.record("lines", time=now, **origin)
         dropped: list[Dropped] = []
         for job_id in ids:
             entry = self.entry(job_id)
@@ -216,18 +205,20 @@ class State:
     def started(self, start: Start, now: float) -> None:
         """A job runs that the scheduler has booked and taken out of the queue."""
         job_id = start[0][0].id
-        self.promises.pop(job_id, None)
         self.running[job_id] = start
-        self.lends.begins(job_id)
-        self.book.started(job_id, now)
+        self.began(job_id, now)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
                      placement=placement_forms.to_record(start.booking.placement))
 
-    def adopt(self, start: Start) -> None:
-        """A job runs since before this state was made: on cores of this cluster, which are booked,
-        or on others (`Start.booking` says where; the cluster knows nothing of it then)."""
-        self.running[start.job.id] = start
+    def began(self, job_id: int, now: float) -> None:
+        """A job was started, wherever that was."""
+        self.intents.pop(job_id, None)
+        self.losing.pop(job_id, None)
+        self.promises.pop(job_id, None)
+        self.book.parked.pop(job_id, None)
+        self.lends.begins(job_id)
+        self.book.started(job_id, now)
 
     def vacate(self, job_id: int) -> None:
         """A job has left its cores."""
@@ -236,19 +227,18 @@ class State:
         if job_id in self.cluster.bookings:
             self.cluster.release(job_id)
 
-    def back(self, job_id: int) -> list[Dropped]:
-        """A start that was not carried out is undone: the job waits again. The result is as of
-        `submit`."""
+    def back(self, job_id: int, recorded: bool = True) -> list[Dropped]:
+        """A start that was not carried out is undone: the job waits again; `recorded`: there is an event of the
+        start. The result is as of `submit`."""
         self.vacate(job_id)
-        if self.log is not None:
-            self.log("back", id=job_id)
+        if recorded:
+            self.record("back", id=job_id)
         return self._lose(self.book.again(job_id))
 
     def intend(self, job_id: int, reason: str, time: float, **origin: Any) -> None:
         """The manager is about to end a running job; `time` is of the wall clock."""
         self.intents[job_id] = reason, time
-        if self.log is not None:
-            self.log("intent", id=job_id, reason=reason, time=time, **origin)
+        self.record("intent", id=job_id, reason=reason, time=time, **origin)
 
     def end(self, job_id: int, state: JobState, now: float, reason: str = "",
             **more: Any) -> list[Dropped]:
@@ -260,8 +250,7 @@ class State:
         cause = more.get("cause") or _CAUSES.get(reason)
         if cause and job_id in self.book.entries:
             self.book.entries[job_id].cause = cause
-        if self.log is not None:
-            self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
+        self.record("end", id=job_id, time=now, state=state.value, reason=reason, **more)
         self.running.pop(job_id, None)
         self.promises.pop(job_id, None)
         self.lends.forget(job_id)
@@ -278,8 +267,7 @@ class State:
         if self.losing.pop(job_id, None) is None and entry.state.ended:
             self.counts[entry.state.value] -= 1
         entry.losses += bool(origin.get("lost"))
-        if self.log is not None:
-            self.log("again", id=job_id, time=now, reason=reason, retry=retry, **origin)
+        self.record("again", id=job_id, time=now, reason=reason, retry=retry, **origin)
         return self._lose(self.book.again(job_id, retry))
 
     def expect(self, jobs: Sequence[Job]) -> None:
@@ -289,8 +277,7 @@ class State:
                 self.queue.replace(job)
             if job.id in self.book.entries:
                 self.book.entries[job.id].job = job
-        if self.log is not None:
-            self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
+        self.record("expect", jobs=[[job.id, job.expected] for job in jobs])
 
     def change(self, job_id: int, walltime: float, priority: int, said: Mapping[str, str] | None = None) -> None:
         """A job that waits or runs has this walltime (seconds) and this priority from now on, and what of SAID is
@@ -306,7 +293,7 @@ class State:
         if said:
             entry.details = replace(entry.details, more={**entry.details.more, **said})
         self.promises.pop(job_id, None)
-        self.book.watch(entry)
+        self.book.deadlines.add(entry)
         if job_id in self.queue:
             self.queue.replace(job)
         elif job_id in self.running:
@@ -316,139 +303,30 @@ class State:
                 end = self.cluster.bookings[job_id].expected_end + expected - old.expected
                 booking = self.cluster.reshape(job_id, job=job, expected_end=end)
             self.running[job_id] = start._replace(booking=booking)
-        if self.log is not None:
-            self.log("change", id=job_id, walltime=walltime, priority=priority, **(said or {}))
+        self.record("change", id=job_id, walltime=walltime, priority=priority, **(said or {}))
 
     def promise(self, starts: Mapping[int, float], now: float) -> None:
         """These are the latest starts of all waiting jobs that were promised one; the event has those
         that changed, and None for those that are not promised any more."""
-        before, self.promises = self.promises, {
-            job_id: time for job_id, time in starts.items() if time < math.inf}
+        kept = {job_id: time for job_id, time in starts.items() if time < math.inf}
         changed: dict[int, float | None] = {
-            job_id: time for job_id, time in self.promises.items() if before.get(job_id) != time}
-        changed.update((job_id, None) for job_id in before if job_id not in self.promises)
-        if changed and self.log is not None:
-            self.log("promise", time=now, starts=[[job_id, time] for job_id, time
-                                                  in changed.items()])
+            job_id: time for job_id, time in kept.items() if self.promises.get(job_id) != time}
+        changed.update((job_id, None) for job_id in self.promises if job_id not in kept)
+        self.promises.clear()
+        self.promises.update(kept)
+        if changed:
+            self.record("promise", time=now, starts=[[job_id, time] for job_id, time in changed.items()])
 
     def hold(self, job_id: int) -> None:
         """Let a waiting job wait until `release`; LifeError when it does not wait."""
         self.book.hold(job_id)
         self.promises.pop(job_id, None)
-        if self.log is not None:
-            self.log("hold", id=job_id)
+        self.record("hold", id=job_id)
 
     def release(self, job_id: int) -> None:
         """Undo `hold`; LifeError when nobody holds it."""
-        self.book.release(job_id)
-        if self.log is not None:
-            self.log("release", id=job_id)
-
-    def reserve(self, wanted: ReservationRequest, now: float, foreseen: bool = False, **origin: Any
-                ) -> Reservation:
-        """Keep nodes for some jobs; ReservationError, with the reason, where that cannot be.
-        `foreseen`: jobs may be named that come later."""
-        found, jobs = self.reservations.made(wanted, now, foreseen)
-        ids = wanted.jobs if foreseen else tuple(job.id for job in jobs)
-        if self.log is not None:
-            self.log("reserve", reservation=found.id, name=found.name, nodes_reserved=list(found.nodes),
-                     begin=found.begin, end=found.end, jobs_bound=list(ids), time=now, **origin)
-        self.reserved(found, ids)
-        return found
-
-    def reserved(self, reservation: Reservation, jobs: Sequence[int]) -> None:
-        """There is this reservation, for these jobs."""
-        self.reservations.add(reservation, jobs)
-        for job_id in jobs:
-            self.promises.pop(job_id, None)
-
-    def unreserve(self, reservation_id: int, now: float, reason: str, **origin: Any) -> list[int]:
-        """A reservation is over or cancelled. Gives its jobs: those that wait compete again."""
-        jobs = self.reservations.remove(reservation_id)
-        if self.log is not None:
-            self.log("unreserve", reservation=reservation_id, reason=reason, time=now, **origin)
-        return jobs
-
-    def pass_time(self, now: float) -> bool:
-        """Reservations that have begun are open, and those that have ended are over; whether there
-        was any of which that is new."""
-        before = self.cluster.calendar
-        for over in self.reservations.open(now):
-            self.unreserve(over, now, "ended")
-        return self.cluster.calendar is not before
-
-    # Running jobs that lend cores.
-
-    def waits(self, job_id: int) -> list[Dropped]:
-        """A job that was about to start on borrowed cores, of which there is no event yet, waits again.
-        The result is as of `submit`."""
-        self.vacate(job_id)
-        return self._lose(self.book.again(job_id))
-
-    def lend(self, loan: Loan, *, number: int = 0, **origin: Any) -> lending.Lend:
-        """A running job is about to lend cores. ValueError, with the reason, where it cannot."""
-        if self._there(loan) is None and loan.lender in self.cluster.bookings:
-            self.cluster.loans.lend(self.cluster, loan)
-        found = self.lends.add(loan, number)
-        if self.log is not None:
-            self.log("lend", **lending.record(found), **origin)
-        return found
-
-    def lent(self, number: int, now: float) -> None:
-        """The nodes of the lender are clear of it: the cores are the borrower's."""
-        found = self.lends.change(number, lending.LENT, now)
-        if self.log is not None:
-            self.log("lent", number=number, id=found.lender, time=now)
-
-    def regain(self, number: int, now: float, reason: str = "", **origin: Any) -> lending.Lend:
-        """A lender takes its cores back."""
-        found = self.lends.change(number, lending.REGAINING, now)
-        self._give_back(found.loan, now)
-        if self.log is not None:
-            self.log("regain", number=number, id=found.lender, reason=reason, time=now, **origin)
-        return found
-
-    def regained(self, number: int, now: float) -> None:
-        """A lender has its cores again, on all nodes."""
-        found = self.lends.all.pop(number)
-        if self.log is not None:
-            self.log("regained", number=number, id=found.lender, time=now)
-
-    def grow(self, job_id: int, wide: Placement, now: float) -> None:
-        """A running job has these cores from now on, of lenders that have ended."""
-        self.cluster.loans.grow(self.cluster, job_id, wide, now)
-        self.grown(job_id, wide.taken, wide.width, now)
-
-    def grown(self, job_id: int, cores: int, width: int, now: float) -> None:
-        """A running job has these cores, so many for each rank, in a state whose cluster does not have it."""
-        self.lends.grow(job_id, cores, width, now)
-        if self.log is not None:
-            self.log("grown", id=job_id, cores=hex(cores), width=width, time=now)
-
-    def returned(self, borrower: int, now: float) -> None:
-        """A job has left the cores that it had borrowed, in a simulation: their lenders have them."""
-        for each in self.lends.of_borrower(borrower):
-            self.regain(each.number, now)
-            self.regained(each.number, now)
-        for loan in self.cluster.loans.of_borrower(borrower):
-            self._give_back(loan, now)
-
-    def _give_back(self, loan: Loan, now: float) -> None:
-        there = self._there(loan)
-        if there is not None and loan.lender in self.cluster.bookings:
-            self.cluster.loans.regain(self.cluster, there, now)
-
-    def _there(self, loan: Loan) -> Loan | None:
-        """The same loan on the cluster, of which something else may be expected by now."""
-        return next((each for each in self.cluster.loans.all if each[:3] == loan[:3]), None)
-
-    def node_up(self, node: int) -> None:
-        """Jobs may start on a node (again)."""
-        self.cluster.set_up(node, True)
-
-    def node_down(self, node: int) -> None:
-        """Nothing starts on a node any more; jobs on it keep their cores until they left them."""
-        self.cluster.set_up(node, False)
+        self.book.hold(job_id, held=False)
+        self.record("release", id=job_id)
 
     def copy(self) -> State:
         """An independent copy, without a log."""
@@ -463,78 +341,13 @@ class State:
         return self._twin(self.cluster, queue)
 
     def _twin(self, cluster: Cluster, queue: JobQueue) -> State:
-        twin = State(queue, cluster)
-        twin.book = self.book.copy(queue)
+        twin = State(queue, cluster, book=self.book.copy(queue), lends=self.lends.copy())
         twin.running = dict(self.running)
         twin.intents = dict(self.intents)
         twin.losing = dict(self.losing)
-        twin.promises = dict(self.promises)
+        twin.promises.update(self.promises)
         twin.reservations.take_over(self.reservations)
-        twin.reservations.book = twin.book
-        twin.lends = self.lends.copy()
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         twin.names = {name: list(ids) for name, ids in self.names.items()}
         return twin
-
-    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Callable[[Job], str] | None = None,
-             only: Collection[int] | None = None) -> State:
-        """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
-        are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
-        of those on which others depend; with `only` nothing of other jobs that wait. Running jobs are
-        to be booked on the `cluster`, and adopted.
-        """
-        twin = State(queue, cluster, lacks)
-        queue.bound.update(self.queue.bound)
-        twin.reservations.take_over(self.reservations)
-        if twin.reservations:
-            twin.reservations.show()
-        entries, book, waiting = self.book.entries, twin.book, self.book.parked
-        if only is not None:
-            waiting = {job_id: waiting[job_id] for job_id in only}
-        wanted = {job_id for entry in waiting.values() for each in entry.details.after
-                  for job_id in each.ids}
-        running = {job_id for job_id, entry in entries.items()
-                   if entry.state is JobState.RUNNING or job_id in wanted}
-        for job_id in sorted(running.union(waiting)):
-            old = entries[job_id]
-            if job_id not in waiting:
-                book.know(old.job, old.details, old.state)
-                book.entries[job_id].begun = old.begun
-            else:
-                details = old.details
-                book.enter(old.job, details if details.held == old.held
-                           else replace(details, held=old.held))
-            new = book.entries[job_id]
-            new.tries, new.losses, new.begun = old.tries, old.losses, old.begun
-        for name, ids in self.names.items():
-            kept = [job_id for job_id in ids if job_id in book.entries]
-            if kept:
-                twin.names[name] = kept
-        twin.intents = dict(self.intents)
-        twin.promises = dict(self.promises)
-        twin.lends = self.lends.copy()
-        twin.counts = dict(self.counts)
-        twin.next_id = self.next_id
-        return twin
-
-    # From a journal: what was decided, where nothing is to be decided or booked again.
-
-    def began(self, job_id: int, now: float) -> None:
-        """A job was started, wherever that was."""
-        self.intents.pop(job_id, None)
-        self.losing.pop(job_id, None)
-        self.promises.pop(job_id, None)
-        self.book.parked.pop(job_id, None)
-        self.lends.begins(job_id)
-        self.book.started(job_id, now)
-
-    def kept(self, job_id: int, held: bool) -> None:
-        """A job was held, or released."""
-        self.book.entries[job_id].held = held
-        if held:
-            self.promises.pop(job_id, None)
-
-    def thaw(self) -> None:
-        """All events of the journal are applied: jobs enter the queue."""
-        self.book.thaw()

@@ -4,12 +4,12 @@ Deterministic and without I/O: `now` is an argument, so the same code runs live,
 and as a forecast.
 """
 
-from vrm.scheduling.custom import make_policy
-from vrm.scheduling.dispatcher import Dispatcher
-from vrm.scheduling.dispatchers import make_backfilling
-from vrm.scheduling.ordering import make_ordering
-from vrm.scheduling.placement import combine
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.placement.custom import make_policy
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
+from vrm.scheduling.backfilling.dispatchers import make_backfilling
+from vrm.scheduling.orderings.ordering import make_ordering
+from vrm.scheduling.placement.combining import combine
+from vrm.scheduling.orderings.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 

@@ -9,18 +9,18 @@ from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
-from vrm.model.heatmap import Heatmap
-from vrm.model.policies import PlacementPolicy
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
 from vrm.model.rules import KEYS, KINDS, WORDS, Rules
 from vrm.scheduling.added_keys import values
-from vrm.scheduling.constrained import CONSTRAINTS, constrained, constraint
-from vrm.scheduling.dispatchers import make_backfilling, with_order
-from vrm.scheduling.custom import make_policy, placement_of
-from vrm.scheduling.dispatcher import Dispatcher
-from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.ordering import Ordering, make_ordering, own_ordering
-from vrm.scheduling.own_dispatcher import own_dispatcher
+from vrm.scheduling.placement.constrained import CONSTRAINTS, constrained, constraint
+from vrm.scheduling.backfilling.dispatchers import make_backfilling, with_order
+from vrm.scheduling.placement.custom import make_policy, placement_of
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
+from vrm.scheduling.placement.node_orders import AUTO
+from vrm.scheduling.orderings.ordering import Ordering, make_ordering, own_ordering
+from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
 from vrm.scheduling.registry import PolicyError, own_name
 from vrm.scheduling.scheduler import Scheduler
 
@@ -114,7 +114,7 @@ def _dispatcher(backfill: Any) -> Dispatcher:
                          "reservations, or an object with `schedule(step)`")
 
 
-def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> PlacementPolicy:
+def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: Any) -> CountingPolicy:
     policy = rules.policy
     if isinstance(policy, str):
         return make_policy(policy, machine, heatmap, order)

@@ -16,7 +16,7 @@ from typing import Any
 from collections.abc import Callable, Hashable, Mapping
 
 from vrm.model.job import Job
-from vrm.model.quantile import quantile
+from vrm.model.measured.quantile import quantile
 from vrm.scheduling.registry import PolicyError, Registry, guarded, where
 
 ESTIMATORS = Registry("estimator", "vrm.estimators")

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.advance import BesideReservations, start_bound
-from vrm.scheduling.dispatcher import Dispatcher
-from vrm.scheduling.limits import in_queues
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.queue import JobQueue, Waiting
+from vrm.scheduling.placement.advance import BesideReservations, start_bound
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
+from vrm.scheduling.orderings.limits import in_queues
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.orderings.queue import JobQueue, Waiting
 from vrm.scheduling.registry import PolicyError
 
 # What a named tuple's own constructor calls; without that detour, a third of the time.
@@ -56,7 +56,7 @@ class Scheduler:
     that may never come), and for one with several reservations, where heads do not start first.
     """
 
-    def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: PlacementPolicy,
+    def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: CountingPolicy,
                  interval: float = 0.0, starts: int = 0, queues: Queues = NO_QUEUES) -> None:
         if starts and not interval:
             raise PolicyError("a limit of starts per interval wants an interval (seconds)")
@@ -81,7 +81,7 @@ class Scheduler:
         twin._beside = None
         return twin
 
-    def policy_on(self, cluster: Cluster, now: float) -> PlacementPolicy:
+    def policy_on(self, cluster: Cluster, now: float) -> CountingPolicy:
         """The placement policy at `now`: with advance reservations one that keeps clear of them."""
         calendar = cluster.calendar
         if not calendar:

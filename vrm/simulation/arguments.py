@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TextIO
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.model.energy import NO_PROGRAMS, Programs
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.reservation import ReservationRequest
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.results.history import Lesson, lessons
 from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import Expectations, make_expectations

@@ -10,9 +10,9 @@ from typing import Any
 from collections.abc import Callable
 
 from vrm.model.job import Job
-from vrm.scheduling.compressing import Compress, ReservationTable
-from vrm.scheduling.profile import CountProfile
-from vrm.scheduling.queue import Key
+from vrm.scheduling.backfilling.compressing import Compress, ReservationTable
+from vrm.scheduling.backfilling.profile import CountProfile
+from vrm.scheduling.orderings.queue import Key
 from vrm.system.compiling import CompileError, Recipe
 
 # Without contraction: a product and a sum are rounded each, as Python does.
@@ -23,7 +23,7 @@ MORE = 4
 
 
 def compiled() -> Compress | None:
-    """`vrm.scheduling.compressing.compress` in C; None where it cannot be built."""
+    """`vrm.scheduling.backfilling.compressing.compress` in C; None where it cannot be built."""
     try:
         run = ctypes.CDLL(str(COMPRESS.made())).vrm_compress
     except (CompileError, OSError):

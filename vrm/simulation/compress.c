@@ -1,4 +1,4 @@
-/* Conservative backfilling's compression, as `vrm.scheduling.compressing.compress` has it in Python: every
+/* Conservative backfilling's compression, as `vrm.scheduling.backfilling.compressing.compress` has it in Python: every
  * reservation, in the order of the queue, moves to its earliest hole. The same operations on the same
  * numbers, so the same plan to the last bit. */
 

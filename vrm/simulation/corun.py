@@ -1,7 +1,7 @@
 """How fast jobs run beside others, and with fewer cores: the model of a run whose neighbours change.
 
 The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions,
-are in `vrm.model.speedups`). A job is as fast as its slowest part: over all neighbours on all its
+are in `vrm.model.measured.speedups`). A job is as fast as its slowest part: over all neighbours on all its
 nodes the smallest speed-up. When neighbours change, the work that is left is done at the new
 speed; the compact time is the work. What was not measured is speed 1, and counted.
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.node import HALF
-from vrm.model.speedups import Speedups, load_name
+from vrm.model.measured.speedups import Speedups, load_name
 from vrm.results.shares import shared
 
 

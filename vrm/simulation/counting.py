@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, Request
-from vrm.scheduling.backfilling import Easy, NoBackfilling
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.compressing import ReservationTable, fastest
-from vrm.scheduling.lanes import LanePolicy
-from vrm.scheduling.profile import CountProfile, Slot
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.backfilling.easy import Easy, NoBackfilling
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.backfilling.compressing import ReservationTable, fastest
+from vrm.scheduling.placement.lanes import LanePolicy
+from vrm.scheduling.backfilling.profile import CountProfile, Slot
+from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.counted import BATCH, Counted
 from vrm.simulation.results import Results
@@ -197,8 +197,8 @@ class WithEasy(FirstInOrder):
 
 
 class Conservative(FirstInOrder):
-    """Conservative backfilling, as `vrm.scheduling.reservations.Reserving` has it, where nothing happens that
-    is not planned but early ends."""
+    """Conservative backfilling, as `vrm.scheduling.backfilling.reservations.Reserving` has it, where nothing happens
+    that is not planned but early ends."""
 
     def __init__(self, machine: Cluster, policy: LanePolicy | CorePolicy) -> None:
         super().__init__()

@@ -25,13 +25,13 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.results.shares import shared
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
 from vrm.run.again import waits_again
-from vrm.run.book import Dropped, LifeError
+from vrm.run.entry import Dropped, LifeError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling.compressing import OFFERS
+from vrm.scheduling.backfilling.compressing import OFFERS
 from vrm.scheduling.estimators import Actual
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.orderings.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.simulation.compiled import compiled
@@ -190,7 +190,7 @@ class Simulator:
         if self.wake < time:
             time = self.wake
         if book.begins or book.deadlines:
-            time = min(time, max(min(book.next_begin, book.next_missed), self.now))
+            time = min(time, max(min(book.begins.next, book.deadlines.next), self.now))
         if self._changes and (time < math.inf or self.queue.jobs):
             time = min(time, self._changes[0][0])
         return time
@@ -353,7 +353,7 @@ class Simulator:
             return
         job_id = booking.job.id
         loans = self.cluster.loans.of_borrower(job_id)
-        self.state.returned(job_id, now)
+        self.state.lending.returned(job_id, now)
         for loan in loans:
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
         known = self.cluster.loans
@@ -374,12 +374,12 @@ class Simulator:
 
     def _node_up(self, event: Event) -> None:
         """A node comes."""
-        self.state.node_up(event.subject)
+        self.state.cluster.set_up(event.subject, True)
 
     def _node_down(self, event: Event) -> None:
         """A node is lost, and with it the jobs that run there."""
         node = event.subject
-        self.state.node_down(node)
+        self.state.cluster.set_up(node, False)
         for job_id in self.cluster.jobs_on(node):
             self._leave(job_id)
             start = self.executor.start_of(job_id)

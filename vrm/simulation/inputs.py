@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from collections.abc import Iterator, Sequence
 
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import PLAIN, Job, resolved
-from vrm.model.speedups import SpeedError, Speedups
+from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins
@@ -35,7 +35,24 @@ class WorkloadError(ValueError):
     """A workload that cannot be used; the text names the file and the fix."""
 
 
-class QueueWorkload:
+class JobsFile:
+    """A file of vrm's own with jobs, as a workload: `taken` counts the jobs that were taken, `dirt`, by reason, what
+    was left out. It does not say the machine, nor when it began."""
+
+    header: dict[str, str] = {}
+    processors: int | None = None
+    unix_start: int | None = None
+
+    def __init__(self, path: str | Path, rules: Selection = Selection(), name: str = "") -> None:
+        self.path = Path(path)
+        self.name = name or str(path)
+        self.spool: Any = None
+        self.rules = rules
+        self.taken = 0
+        self.dirt: dict[str, int] = {}
+
+
+class QueueWorkload(JobsFile):
     """The jobs of a vrm queue file, recorded or not: ids count from 0, the first job comes at 0.
 
     A job runs for its compact time where `speedups` know it, else for its estimate; lines that
@@ -43,19 +60,10 @@ class QueueWorkload:
     priority, array, after, hold and retries count here; the others are kept for the record.
     """
 
-    header: dict[str, str] = {}
-    processors: int | None = None
-    unix_start: int | None = None
-
     def __init__(self, path: str | Path, rules: Selection = Selection(),
                  speedups: Speedups | None = None, name: str = "") -> None:
-        self.path = Path(path)
-        self.name = name or str(path)
-        self.spool: Any = None
-        self.rules = rules
+        super().__init__(path, rules, name)
         self.speedups = speedups
-        self.taken = 0
-        self.dirt: dict[str, int] = {}
 
     @property
     def says_more(self) -> bool:
@@ -113,25 +121,13 @@ class QueueWorkload:
                 named.setdefault(own.name, []).append(job_id)
 
 
-class RecordedRun:
+class RecordedRun(JobsFile):
     """The jobs of an earlier run, live or simulated, with the run times that were measured.
 
     Its own seconds are kept; jobs that never ran are left out and counted. Of what else they were
     submitted with, all counts but `hold` (somebody released what ran, and nobody knows when) and
     reservations, of which the file does not say more than the names.
     """
-
-    header: dict[str, str] = {}
-    processors: int | None = None
-    unix_start: int | None = None
-
-    def __init__(self, path: str | Path, rules: Selection = Selection(), name: str = "") -> None:
-        self.path = Path(path)
-        self.name = name or str(path)
-        self.spool: Any = None
-        self.rules = rules
-        self.taken = 0
-        self.dirt: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Submission]:
         self.taken = 0

@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable, Iterator
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
 from vrm.model.cluster import Cluster
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.results.added import load_columns
 from vrm.results.efficiency import Efficiency
 from vrm.results.job_columns import COMPUTED
 from vrm.results.sharing import Sharing
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
-from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.placement.node_orders import AUTO
+from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
@@ -201,7 +201,8 @@ class _Simulation:
             self.scheduler, self.cluster, self.results, progress)
         if not self.engine.read(self.source):
             return self.engine.run()
-        self.results.forget()  # the policy, too, has seen jobs that have not come yet
+        self.results.users.forget()  # it has seen jobs that have not come yet, and so has the policy
+        self.results.apps.forget()
         self.scheduler = compose(_on_whole_nodes(self.rules), self.cluster, self.heatmap)
         return self._simulate(progress)
 
@@ -212,7 +213,7 @@ class _Simulation:
             self.scheduler, self.cluster, self.results, rules.kill, self.speeds, progress, timetable.outages,
             timetable.end, self.expectations, changes, rules.events == "published")
         for wanted in timetable.reservations:
-            engine.state.reserve(wanted, 0.0, foreseen=True)
+            engine.state.reservations.reserve(wanted, 0.0, foreseen=True)
         if source is self.workload:
             source = _checked(source)
         engine.run(self.results.noting(source if self.sharing is None else self.sharing.noting(source)))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, overload
 from collections.abc import Iterable, Iterator, Sequence
 
-from vrm.model.cluster import Booking, Cluster, Watcher
+from vrm.model.booking import Booking, Watcher
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.results.efficiency import Efficiency, FinishedJob
 from vrm.results.names import policy_name, time_text

@@ -11,8 +11,8 @@ from vrm.model.job import Job
 from vrm.model.placement import CoreLayout, Placement
 from vrm.results.job_columns import TextCells, pattern, places_cell, seconds_texts
 from vrm.results.places import PlacementText, Runs
-from vrm.scheduling.by_core import CorePolicy
-from vrm.scheduling.lanes import LanePolicy
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.lanes import LanePolicy
 
 Countable = LanePolicy | CorePolicy
 """Policies under which counts can say all."""
@@ -119,7 +119,7 @@ class Placer:
         """Takes what the policy says."""
         job = Job(job_id, "", procs, 1.0)
         placement = self._policy.place(job, self._cluster)
-        assert placement is not None, "what was counted as free is not free"
+        assert placement, "what was counted as free is not free"
         self._cluster.book(job, placement, 0.0)
         return (job_id, *self._lines.place(placement))
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Cluster
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.results.jobs import JobRow
 from vrm.run.lending import of_record
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.offers import NoOffer, borrowed, offer
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer
+from vrm.scheduling.orderings.queue import Waiting
 
 
 class AskedLend(NamedTuple):
@@ -83,11 +83,11 @@ class WithLends(Dispatcher):
         self.name, self.kept, self.tries_all = inner.name, inner.kept, inner.tries_all
         self.heads_first = False
 
-    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether nothing can start now."""
         return not self.asked and self.inner.idle(waiting, view, policy)
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """What the other one starts, and the borrowers that are due."""
         started = set()

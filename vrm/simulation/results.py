@@ -16,7 +16,7 @@ from vrm.model.cluster import Booking
 from vrm.model.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
-from vrm.model.placement_forms import to_values
+from vrm.model.forms.placement_forms import to_values
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results import sharing
@@ -104,7 +104,7 @@ class Results(Recorder):
         self._text = PlacementText(nodes)
         self._nodes, self._programs = nodes, programs
         self._powered = any(node.power is not None for node in nodes)
-        self._drawn: list[Drawn] = []
+        self.drawn: list[Drawn] = []  # what jobs have drawn, in the order of their ends; none where nobody knows
         self._details: dict[int, Details] | None = {} if more and out is not None else None
         self._rows: list[Any] = []  # for the writer
         self._batches = 0
@@ -135,7 +135,9 @@ class Results(Recorder):
                                 job.submit, booking.start, end, job.walltime)
         self._lends = self._lends or bool(booking.shares)
         if self._programs is not None:
-            self._note(booking, end, self._programs)
+            watts = (draw(job, booking.placement, self._nodes, self._programs) or 0.0 if self._powered
+                     else job.watts or 0.0)
+            self.drawn.append(Drawn(booking.start, end, watts, booking.placement.frequency))
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, to_values(booking.placement.at_start))
@@ -149,7 +151,7 @@ class Results(Recorder):
         """The columns behind `reason` of a job that has ended."""
         job, placement = booking.job, booking.placement
         more = {**self._said(job), "devices": self._text.devices(placement),
-                **(columns_of(self._drawn[-1]) if self._programs is not None else {}),
+                **(columns_of(self.drawn[-1]) if self._programs is not None else {}),
                 **sharing.columns(booking, end)}
         if not added_names():
             return more_cells(more)
@@ -178,34 +180,16 @@ class Results(Recorder):
         """What the columns behind `reason` say of a job, where they are written."""
         return {} if self._details is None else fields_of(job, self._details.pop(job.id, PLAIN))
 
-    def _note(self, booking: Booking, end: float, programs: Programs) -> None:
-        """What a job has drawn, as far as it is known."""
-        watts = (draw(booking.job, booking.placement, self._nodes, programs) or 0.0 if self._powered
-                 else booking.job.watts or 0.0)
-        self._drawn.append(Drawn(booking.start, end, watts, booking.placement.frequency))
-
-    @property
-    def drawn(self) -> Sequence[Drawn]:
-        """What jobs have drawn, in the order of their ends; none where nobody knows."""
-        return self._drawn
-
     def energy(self) -> dict[str, Any]:
         """The energy of the jobs, for the summary; empty where nothing is known of any."""
-        return energy_of(self._drawn) if self._programs is not None else {}
+        return energy_of(self.drawn) if self._programs is not None else {}
 
-    def noting(self, submissions: Iterable[Submission]) -> Iterable[Submission]:
+    def noting(self, submissions: Iterable[Submission]) -> Iterator[Submission]:
         """The same submissions; what they say of jobs is kept for their lines, where these have
         room for it."""
-        if self._details is None:
-            return submissions
-        return self._noting(submissions, self._details)
-
-    @staticmethod
-    def _noting(submissions: Iterable[Submission], details: dict[int, Details]
-                ) -> Iterator[Submission]:
         for one in submissions:
-            if one.details is not PLAIN:
-                details[one.job.id] = one.details
+            if self._details is not None and one.details is not PLAIN:
+                self._details[one.job.id] = one.details
             yield one
 
     def moment(self, state: Moment) -> None:
@@ -216,11 +200,6 @@ class Results(Recorder):
     def needs_bookings(self) -> bool:
         """Whether more is written of jobs than what a `Placer` can say."""
         return self._details is not None or self._evalys is not None
-
-    def forget(self) -> None:
-        """Forget the names of jobs that were read and will come again."""
-        self.users.forget()
-        self.apps.forget()
 
     def placed_by(self, placer: Callable[[JobLines], Placer]) -> bool:
         """For a run by counting: what makes the lines of its jobs. Whether somebody asks for these."""
@@ -272,11 +251,6 @@ class Results(Recorder):
             self._writer.close()
 
     # The run as a whole.
-
-    @property
-    def seen(self) -> int:
-        """Jobs that ended in whatever way, or never could run."""
-        return sum(self.counts.values())
 
     @property
     def ran(self) -> int:

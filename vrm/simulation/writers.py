@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 
 from vrm.model import bits
 from vrm.model.cluster import Booking
-from vrm.model.core_share import cores_of
+from vrm.model.sharing.core_share import cores_of
 from vrm.model.node import Node
 from vrm.model.placement import CoreLayout, Placement
-from vrm.model.placement_forms import Values, of_values, width_of
+from vrm.model.forms.placement_forms import Values, of_values, width_of
 from vrm.model.quantities import seconds_text
 from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, TextCells
 from vrm.results.places import PlacementText

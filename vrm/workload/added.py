@@ -1,5 +1,6 @@
 """Fields of a job that extensions add: entry points of the group `vrm.fields`, each a function without arguments that
-gives a `vrm.model.fields.Field` of the same name. A field is loaded when a line, an option or a journal names it."""
+gives a `vrm.model.forms.fields.Field` of the same name. A field is loaded when a line, an option or a journal
+names it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vrm.model.fields import ADDED, JOB, TABLE, Field, Option
+from vrm.model.forms.fields import ADDED, JOB, TABLE, Field, Option
 from vrm.system import plugins
 
 TAKEN = frozenset(name.lower() for each in TABLE
@@ -43,7 +44,8 @@ def _enter(plugin: plugins.Plugin, make: Any) -> Field:
         return ADDED[plugin.name]
     field = make()
     if not isinstance(field, Field) or field.word != plugin.name or not _WORD.fullmatch(field.word):
-        raise TypeError(f"it gives no vrm.model.fields.Field whose word is `{plugin.name}`, of letters, digits, _")
+        raise TypeError(f"it gives no vrm.model.forms.fields.Field whose word is `{plugin.name}`, of letters, digits, "
+                        "_")
     if field.kind.repeated:
         raise TypeError("the kind of its values is one that a line may give several times")
     word = field.word

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from collections.abc import Callable
 
-from vrm.model import shapes
+from vrm.model.forms import shapes
 from vrm.model.quantities import MOST_JOBS
 from vrm.workload.grammar import LineError, QueueLine, show
 

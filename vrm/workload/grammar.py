@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from collections.abc import Mapping
 
-from vrm.model import shapes
-from vrm.model.fields import ADDED, REQUEST, TABLE, Field
-from vrm.model.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
+from vrm.model.forms import shapes
+from vrm.model.forms.fields import ADDED, REQUEST, TABLE, Field
+from vrm.model.forms.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.job import Request
 from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
@@ -74,7 +74,7 @@ class QueueLine:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What it says of the job, by the attributes that keep it (see `vrm.model.fields.made`)."""
+        """What it says of the job, by the attributes that keep it (see `vrm.model.forms.fields.made`)."""
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
                 **{field_of(key).at: value for key, value in self.fields.items() if key != "each"},

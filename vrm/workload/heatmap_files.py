@@ -21,9 +21,9 @@ from statistics import median, quantiles
 from typing import Any
 from collections.abc import Iterable, Sequence
 
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import application_kind
-from vrm.model.speedups import SpeedError, Speedups, load_name
+from vrm.model.measured.speedups import SpeedError, Speedups, load_name
 from vrm.system.output import comma_separated
 
 COMPACT, SPARE, STRIP = "compact", "spare", "strip"

@@ -27,11 +27,11 @@ from vrm.ext.forecast.sharing import shared_out
 from vrm.ext.advice.whatif import Size, recommend, what_if
 from vrm.model import Cluster, Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Details
 from vrm.model.power import MARK
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling.compose import compose

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from conftest import Site, descendants, wait_until
 
-from vrm.run import control, journal
+from vrm.run import control
+from vrm.run.journal import files as journal
 from vrm.run.rundir import RunDirectory
 
 GATE = "while [ ! -e gate ]; do sleep 0.02; done\n"

@@ -14,7 +14,7 @@ from vrm.ext.forecast.replay import replay
 from vrm.ext.forecast.draws import likely
 from vrm.model import Heatmap, Job, Node
 from vrm.model.rules import Rules
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.api import Machine, Measurements, Recording, Submission, simulate
 

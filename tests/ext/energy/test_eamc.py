@@ -10,7 +10,7 @@ from energy_facts import CLASSES, programs
 from vrm.model import Job, Node
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
-from vrm.scheduling.dispatchers import make_backfilling
+from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.ext.energy.eamc import GOALS
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, simulate

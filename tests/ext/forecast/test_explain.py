@@ -15,13 +15,13 @@ from vrm.ext.forecast.forecast import forecast
 from vrm.ext.forecast.frozen import Frozen, of_jobs
 from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job, JobState
-from vrm.model.heatmap import Heatmap, Throughput
+from vrm.model.measured.heatmap import Heatmap, Throughput
 from vrm.model.job import PLAIN, Details, Request
 from vrm.model.node import Node
 from vrm.model.reservation import ReservationRequest
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.quantities import said, seconds_of
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 
@@ -105,7 +105,7 @@ def test_dependencies_holds_limits_of_queues_and_missing_nodes() -> None:
     assert reason.kind == "queue" and reason.text == "queue debug: 1 of 1 jobs run or are next"
     assert reason.jobs == (0,) and reason.start == 0
     lost = frozen_of([job(0, 2, 60), job(1, 4, 60)])
-    lost.state.node_down(1)
+    lost.state.cluster.set_up(1, False)
     reason, = why(lost, 1)
     assert reason.kind == "nodes" and "down" in reason.text
     with pytest.raises(LifeError, match="there is no job 9"):
@@ -125,7 +125,7 @@ def test_the_end_of_the_allocation() -> None:
     assert reason.kind == "end" and reason.start == 260 and reason.checked
     assert "could start at" in reason.text and "nothing starts from" in reason.text
     lost = frozen_of([job(0, 2, 60), job(1, 4, 20)], end=100)
-    lost.state.node_down(1)
+    lost.state.cluster.set_up(1, False)
     reason, = why(lost, 1)  # longer would not help it
     assert reason.kind == "nodes" and "down" in reason.text
 
@@ -226,7 +226,7 @@ def test_advance_reservations_in_the_way_and_those_that_a_job_is_bound_to() -> N
     cluster = Cluster.regular(2, 1, 2)
     frozen = of_jobs([job(0, 4, 60), job(1, 2, 30)], Scheduler(
         make_ordering("FCFS"), make_backfilling("easy"), make_policy("compact", cluster, None)), cluster)
-    frozen.state.reserve(ReservationRequest(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
+    frozen.state.reservations.reserve(ReservationRequest(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
     reasons = why(frozen, 0)
     assert [reason.kind for reason in reasons] == ["kept"]
     assert reasons[0].text.startswith("node n1 is kept for reservation demo from")

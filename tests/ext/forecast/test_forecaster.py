@@ -21,8 +21,8 @@ from vrm.ext.forecast.forecaster import RESTARTS, Forecaster
 from vrm.model import Cluster, Job
 from vrm.results import forecast as forecasts
 from vrm.results.forecast import ManagerReport
-from vrm.run import codec
-from vrm.run.journal import FORMAT, Journal
+from vrm.run.journal import codec
+from vrm.run.journal.files import FORMAT, Journal
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -75,7 +75,7 @@ def waiting_state() -> State:
                           make_policy("compact", cluster, None))
     state = State(scheduler.new_queue(), cluster)
     state.submit([Job(0, "a.x", 1, 10.0)])
-    state.node_down(1)
+    state.cluster.set_up(1, False)
     return state
 
 

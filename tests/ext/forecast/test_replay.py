@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.ext.forecast.frozen import Frozen, of_jobs, of_simulator
 from vrm.ext.forecast.replay import Planned, limits, replay
 from vrm.model import Cluster, Job
-from vrm.model.placement_forms import to_record
+from vrm.model.forms.placement_forms import to_record
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation.engine import Simulator
 from vrm.workload.submission import Submission

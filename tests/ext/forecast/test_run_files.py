@@ -24,9 +24,9 @@ from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
 from vrm.model.reservation import ReservationRequest
 from vrm.results.forecast import ManagerReport
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.expectations import make_expectations
-from vrm.run.journal import FORMAT, Journal, read
+from vrm.run.journal.files import FORMAT, Journal, read
 from vrm.simulation.engine import Simulator
 from vrm.system.errors import RunError
 from vrm.workload.following import QueueFollower
@@ -78,7 +78,7 @@ def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Se
     found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
                "nodes": codec.nodes_record(cluster.nodes)}]]
     for wanted in reserved:
-        simulator.state.reserve(wanted, 0.0, foreseen=True)
+        simulator.state.reservations.reserve(wanted, 0.0, foreseen=True)
     for _ in simulator.moments(submissions):
         for record in records:
             if record["event"] == "end":
@@ -113,7 +113,7 @@ def what_happened(records: Sequence[Event]) -> dict[int, tuple[float, float, Any
     ids=lambda rules: "-".join(map(str, rules.values())))
 def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: dict[str, str]
                                                               ) -> None:
-    from vrm.model.placement_forms import to_record
+    from vrm.model.forms.placement_forms import to_record
 
     reserved = [ReservationRequest(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), ReservationRequest(100.0, 300.0, 3, name="b")
                 ] if "Reserved" in rules else []

@@ -19,7 +19,7 @@ from vrm.ext.forecast.forecast import Forecast, JobForecast, forecast
 from vrm.ext.forecast.score import NAME, Known, Log, Made, Score, came_true, read
 from vrm.ext.forecast.report.forecast_score import rolling
 from vrm.results.forecast import ManagerReport
-from vrm.run.journal import Journal
+from vrm.run.journal.files import Journal
 
 
 def settings_of(directory: Path) -> Settings:

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Booking, Cluster, Job
 from vrm.model.reservation import Calendar, Reservation, Span, ReservationRequest
 from vrm.scheduling import make_policy
-from vrm.scheduling.offers import borrowed, offer, reserved
+from vrm.scheduling.placement.offers import borrowed, offer, reserved
 from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.api import Machine, Recording, Rules, Timetable, Watcher, simulate
 from vrm.workload.submission import Submission
@@ -91,12 +91,12 @@ def test_the_reason_is_said(begin: float, end: float, opened: float, why: str) -
     lender, other = (Job(number, "a", 1, walltime, 0.0, cores=4, malleable=True)
                      for number, walltime in ((0, 100), (1, 50)))
     placed = policy.place(lender, cluster)
-    assert placed is not None
+    assert placed
     cluster.book(lender, placed, 0.0)
     cluster.set_calendar(Calendar([Span(Reservation(1, "r", ("n0",), begin, end, opened), 1)]))
     lent = [(0, offer(cluster, 0).cores)]
     placement = borrowed(other, cluster, lent, shrinks=True)
-    assert placement is not None
+    assert placement
     assert reserved(cluster, lent, 0.0, other, placement) == why
     if begin < 0:  # its own: whoever comes behind it is never late for it
         assert reserved(cluster, lent, 0.0) == "job 0 could run longer than reservation r, in which it is"

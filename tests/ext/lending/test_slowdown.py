@@ -12,14 +12,14 @@ from hypothesis import given, settings, strategies as st
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.node import Node
-from vrm.model.policies import PlacementPolicy
-from vrm.model.speedups import Speedups
-from vrm.scheduling.dispatchers import make_backfilling
-from vrm.scheduling.dispatcher import Starts
+from vrm.model.policies import CountingPolicy
+from vrm.model.measured.speedups import Speedups
+from vrm.scheduling.backfilling.dispatchers import make_backfilling
+from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.lending import Terms
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import PolicyError
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.ext.lending.slowdown_all import SlowdownAll
 from vrm.api import Machine, Measurements, Rules, Watcher, simulate
@@ -117,7 +117,7 @@ class Watched(SlowdownDriven):
 
     lends_seen = 0
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         started = set()
         for job, placement in super().decide(now, waiting, view, policy, heads):
@@ -160,7 +160,7 @@ class Promised(SlowdownAll):
         super().__init__(Terms(limit, **more))
         self.first: dict[int, float] = {}
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         yield from super().decide(now, waiting, view, policy, heads)
         for job_id, time in self.reservations(now, waiting, view, policy).items():

@@ -24,7 +24,7 @@ from vrm.live.site.setup import Site as Allocation
 from vrm.ext.measure.bench import MeasureError
 from vrm.ext.measure.heatmap import Method, _Times, pair_up, ranks_for
 from vrm.model import Cluster, Heatmap, Job, Node
-from vrm.model.speedups import SpeedError, Speedups
+from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.ext.measure.heatmap_table import draw, grid_of, table
 from vrm.ext.study.report.plotting import PictureError
 from vrm.results.jobs import read_jobs

@@ -16,7 +16,7 @@ from vrm.model import Cluster, Job, Node, bits
 from vrm.model.cluster import Pool
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.ext.planning.node_orders import Weighted
-from vrm.scheduling.node_orders import Order, make_node_order
+from vrm.scheduling.placement.node_orders import Order, make_node_order
 from vrm.scheduling.registry import PolicyError
 from vrm.ext.planning.stock import Stock
 
@@ -101,7 +101,7 @@ def test_first_fit_fills_nodes_in_the_order_of_their_numbers() -> None:
     cluster = Cluster(eurora(2, 2))
     policy = make_policy("pack", cluster, node_order="first-fit")
     placement = policy.place(Job(1, "a", 20, 60.0), cluster)
-    assert placement is not None
+    assert placement
     assert dict(placement.ranks_by_node(cluster.nodes)) == {0: 16, 1: 4}
     wide = policy.place(Job(1, "a", 5, 60.0, cores=4), cluster)
     assert wide is not None and dict(wide.ranks_by_node(cluster.nodes)) == {0: 4, 1: 1}
@@ -119,7 +119,7 @@ def test_best_fit_takes_the_smallest_sum_first_and_sorts_again_after_each_start(
     where = []
     for job in [Job(1, "a", 4, 60.0), Job(2, "a", 8, 60.0), Job(3, "a", 8, 60.0)]:
         placement = policy.place(job, cluster)
-        assert placement is not None
+        assert placement
         cluster.book(job, placement, 0.0)
         where.append(dict(placement.ranks_by_node(nodes)))
     assert where == [{0: 4}, {0: 8}, {0: 4, 1: 4}]
@@ -431,7 +431,7 @@ def test_nodes_come_as_the_definition_says(text: str, nodes: list[Node], running
 
     for job in running:
         placement = first_fit.place(job, cluster)
-        if placement is not None:
+        if placement:
             cluster.book(job, placement, 0.0)
             take(job, placement, 1)
             check(job, [job], {})
@@ -450,7 +450,7 @@ def test_nodes_come_as_the_definition_says(text: str, nodes: list[Node], running
         for at, job in enumerate(waiting):
             check(job, waiting[at:at + window], priorities)
             placement = policy.place(job, cluster)
-            if placement is None:
+            if not placement:
                 move(job, +1)
                 continue
             yield job, placement
@@ -476,7 +476,7 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: list[Node], jobs: 
     for job in jobs:
         what = data.draw(st.sampled_from(["start", "end", "switch", "if"]))
         placement = policy.place(job, cluster)
-        if what == "start" and placement is not None:
+        if what == "start" and placement:
             cluster.book(job, placement, 0.0)
         elif what == "end" and cluster.bookings:
             cluster.release(next(iter(cluster.bookings)))
@@ -484,7 +484,7 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: list[Node], jobs: 
             node = data.draw(st.integers(0, len(nodes) - 1))
             cluster.set_up(node, not cluster.up >> node & 1)
         pool: Any = cluster
-        if what == "if" and placement is not None:
+        if what == "if" and placement:
             pool = cluster.what_if()
             pool.take(job, placement)
         names = sorted({name for node in nodes for name in node.resources})
@@ -523,8 +523,8 @@ def test_whole_nodes_are_taken_as_the_definition_says(text: str, nodes: list[Nod
                 expected.append(node)
                 left -= plain[node].room(job)
         placement = policy.place(job, cluster)
-        assert (placement is None) is (left > 0)
-        if placement is not None:
+        assert (not placement) is (left > 0)
+        if placement:
             assert sorted(placement.nodes) == sorted(expected)
             cluster.book(job, placement, 0.0)
         if cluster.bookings and data.draw(st.booleans()):
@@ -548,8 +548,8 @@ def test_a_job_fits_where_it_has_a_place(text: str, nodes: list[Node], running: 
         asks = job.request._replace(nodes=(least, most), tasks_per_node=each)
         job = job.but(request=asks)
         placement = policy.place(job, cluster)
-        assert policy.fits(job, cluster) is (placement is not None)
-        if placement is None:
+        assert policy.fits(job, cluster) is bool(placement)
+        if not placement:
             continue
         ranks = dict(placement.ranks_by_node(nodes))
         assert least <= len(ranks) <= (most or len(nodes)) and sum(ranks.values()) == job.procs

@@ -191,7 +191,7 @@ def test_running_jobs_are_fixed_and_overdue_ones_end_in_a_second(policy: str) ->
     for number in range(2):
         job = Job(number, "x", 4, 50.0 + 100 * number)
         placement = running.place(job, cluster)
-        assert placement is not None
+        assert placement
         cluster.book(job, placement, 0.0)
     found = problem([Job(5, "x", 4, 10.0)], cluster, policy, now=60.0)
     assert [seconds for seconds, _ in found.running] == [1, 90]
@@ -395,7 +395,7 @@ def test_easy_reserves_nodes_for_the_head_and_starts_who_ends_by_then(seconds: f
     for node, end in ((0, 100.0), (1, 50.0)):
         job = Job(10 + node, "x", 4, end)
         placement = policy.place(job, cluster)
-        assert placement is not None and placement.nodes == [node]
+        assert placement and placement.nodes == [node]
         cluster.book(job, placement, 0.0)
     jobs = [Job(1, "x", 8, 60.0), Job(2, "x", 4, seconds), Job(3, "x", 2, 200.0)]
     assert easy_plan(problem(jobs, cluster, "compact"))[0] == 50

@@ -21,7 +21,7 @@ from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import demand
 from vrm.model import JobState
-from vrm.model.fields import made
+from vrm.model.forms.fields import made
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
 from vrm.model.quantities import of_slurm
 from vrm.ext.steps import options as step_options

@@ -13,8 +13,9 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.ext.slurm.calls import build, client
-from vrm.run import control, journal as journals
-from vrm.run.past import replay
+from vrm.run import control
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import replay
 
 pytestmark = pytest.mark.slow
 

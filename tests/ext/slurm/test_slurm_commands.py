@@ -18,7 +18,8 @@ from conftest import Site, wait_until
 from vrm.ext.slurm.calls import build, client, wire
 from vrm.ext.slurm.calls.wire import Call
 from vrm.results.jobs import read_jobs
-from vrm.run import control, journal as journals
+from vrm.run import control
+from vrm.run.journal import files as journals
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.system import profile
 from vrm.system import compiling

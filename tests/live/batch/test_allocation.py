@@ -19,7 +19,7 @@ from vrm.live.batch.base import AllocationError
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.live.batch.pbs import duration, parse_pbs_time, parse_qstat
 from vrm.live.batch.slurm import parse_scontrol, parse_slurm_time, parse_squeue
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 Script = Callable[[str, str], None]
 FOUR_O_CLOCK = time.mktime((2026, 11, 21, 16, 0, 0, 0, 0, -1))

@@ -34,8 +34,9 @@ from vrm.ext.slurm.calls.wire import Call
 from vrm.ext.slurm.calls import door
 from vrm.ext.slurm.calls.door import Door
 from vrm.model.quantities import numbers
-from vrm.run import control, journal as journals
-from vrm.run.past import replay
+from vrm.run import control
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import replay
 from vrm.workload.grammar import parse_line
 
 TRIALS = 5_000

@@ -15,7 +15,7 @@ from vrm.live.launch.openmpi import OpenMPI
 from vrm.model import Job, JobState
 from vrm.model.job import Details
 from vrm.run.again import LOSSES, waits_again
-from vrm.run.book import Entry
+from vrm.run.entry import Entry
 
 @pytest.fixture(params=mpiruns())
 def wrapped(site: Site, request: pytest.FixtureRequest) -> Site:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import LIMIT, Site
-from vrm.run import journal as journals
-from vrm.run.past import replay
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import replay
 
 KILLS = int(os.environ.get("VRM_TEST_KILLS", "24"))
 

@@ -23,11 +23,13 @@ from lending_site import cores
 from test_kill import counted
 from vrm.live.nodes import lending
 from vrm.live.nodes.topology import parse_cpu_list
-from vrm.model import Cluster, JobState, core_share
+from vrm.model import Cluster, JobState
+from vrm.model.sharing import core_share
 from vrm.results import shares
-from vrm.run import control, journal as journals
-from vrm.run.codec import placement_of
-from vrm.run.past import Past, replay
+from vrm.run import control
+from vrm.run.journal import files as journals
+from vrm.run.journal.codec import placement_of
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 
 KILLS = int(os.environ.get("VRM_TEST_LEND_KILLS", "8"))

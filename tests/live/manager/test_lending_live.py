@@ -23,9 +23,9 @@ from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.model import JobState, RankSlot
 from vrm.results import shares
-from vrm.run import journal
-from vrm.run.book import LifeError
-from vrm.run.past import replay
+from vrm.run.journal import files as journal
+from vrm.run.entry import LifeError
+from vrm.run.journal.past import replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 

@@ -19,8 +19,8 @@ from testbed import Testbed, missing
 from vrm.live.nodes.topology import read_topology
 from vrm.results import shares
 from vrm.results.jobs import read_jobs
-from vrm.run import journal
-from vrm.run.past import replay
+from vrm.run.journal import files as journal
+from vrm.run.journal.past import replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 BOTH = ("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 400 0 cores=2 malleable=1")

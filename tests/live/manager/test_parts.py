@@ -31,7 +31,8 @@ from vrm.live.site.setup import prepare
 from vrm.live.spawn.messages import Failure, LaunchFailed, Started
 from vrm.model import JobState
 from vrm.results.jobs import read_jobs
-from vrm.run import control, journal
+from vrm.run import control
+from vrm.run.journal import files as journal
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError
 

@@ -21,7 +21,7 @@ from vrm.live.launch.direct import Direct
 from vrm.live.manager import recovery
 from vrm.live.manager.recovery import Place, look
 from vrm.model import Cluster, Job, Node
-from vrm.run.codec import moved
+from vrm.run.journal.codec import moved
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.processes import boot_id
@@ -123,8 +123,8 @@ def test_a_placement_in_another_cluster_is_on_the_same_cores(
     placement = rule.place(job, before)
     now = Cluster([Node("new", (4,)), *(nodes[i] for i in order)])
     there = moved(placement, before, now)
-    if placement is None or there is None:
-        assert placement is None
+    if not placement or there is None:
+        assert not placement
         return
     cores = {(nodes[s.node].name, s.socket, c) for s in placement.slots(nodes) for c in s.cores}
     assert cores == {(now.nodes[s.node].name, s.socket, c) for s in there.slots(now.nodes)

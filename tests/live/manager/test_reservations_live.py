@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import Site, wait_until
-from vrm.run import journal
+from vrm.run.journal import files as journal
 
 
 def reservations(site: Site) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
-from vrm.model.hosts import fold_hosts
+from vrm.model.forms.hosts import fold_hosts
 from vrm.model.quantities import repeated
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot

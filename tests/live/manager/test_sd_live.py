@@ -12,7 +12,7 @@ from lending_site import PROGRAM, allowed
 from vrm.live.nodes.topology import read_topology
 from vrm.model import Booking, Cluster, Job
 from vrm.results import shares
-from vrm.run import journal
+from vrm.run.journal import files as journal
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 

@@ -15,9 +15,8 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.manager import takeup
-from vrm.run import journal as journals
-from vrm.run.past import Past, replay
-from vrm.run.state import State
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 
 WAIT = 'echo "$VRM_JOB_ID" >> "$0.log"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
@@ -232,7 +231,7 @@ def test_a_directory_of_0_1_0_may_have_been_copied(tmp_path: Path, marked: bool)
     run.journal.write_text(json.dumps({"event": "run", "run": "abc", "nodes": [["n0", [1]]]}) + "\n")
     if marked:
         run.marker(0).write_text("{}\n")
-    past = takeup.past_of(run, False, lambda kind, text: None, State.of_journal)
+    past = takeup.past_of(run, False, lambda kind, text: None, lambda: Past().state)
     assert (past.run == "abc") is marked and past.format == 1
 
 

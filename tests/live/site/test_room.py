@@ -81,7 +81,7 @@ def test_a_waiting_job_without_room_is_not_in_the_queue() -> None:
     assert not book.again(0, retry=True)  # it ran on more nodes
     assert book.lacking == [0] and not len(book.queue) and book.waiting == 1
     book.hold(0)
-    book.release(0)
+    book.hold(0, held=False)
     assert book.lacking == [0] and not len(book.queue)
     book.ended(0, JobState.CANCELLED, 0.0)
     assert book.lacking == [] and book.waiting == 0

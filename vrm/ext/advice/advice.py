@@ -25,10 +25,10 @@ from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
 from vrm.ext.forecast.sharing import shared_out
 from vrm.model import Job
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible
 from vrm.model.power import draw
-from vrm.model.quantile import quantile
+from vrm.model.measured.quantile import quantile
 from vrm.model.rules import DEFAULTS, Rules
 from vrm.results.metrics import bounded_slowdown
 from vrm.results.names import policy_name

@@ -24,7 +24,7 @@ from vrm.ext.forecast.files import RunFiles
 from vrm.model.rules import Rules
 from vrm.run import control
 from vrm.scheduling import PolicyError
-from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.system.errors import RunError
 
 GAIN = 0.05

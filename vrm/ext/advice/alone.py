@@ -11,7 +11,7 @@ from vrm.model import Cluster
 from vrm.model.cluster import Booking
 from vrm.model.node import HALF
 from vrm.model.placement import Placement
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.results.jobs import JobRow, submitted
 from vrm.results.places import unfold_nodes
 from vrm.simulation.corun import CoRunning

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vrm.model.job import Job
-from vrm.scheduling.ordering import ADVISED, Fcfs, Ordering
+from vrm.scheduling.orderings.ordering import ADVISED, Fcfs, Ordering
 
 
 def _first(job: Job, now: float, nodes: int) -> float:

@@ -10,7 +10,7 @@ import sys
 from vrm.config.schema import to_line
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
-from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.orderings.ordering import ADVISED
 
 
 class Advised(Part):

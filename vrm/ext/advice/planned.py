@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vrm.ext.advice.alone import works
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.rules import Rules
 from vrm.results.history import lessons

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from vrm.ext.energy.eamc import GOALS, Eamc
-from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.registry import above_0, reads
 
 

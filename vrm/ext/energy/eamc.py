@@ -26,11 +26,11 @@ from collections.abc import Hashable, Iterator
 from vrm.model.cluster import Cluster
 from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
 from vrm.model.job import Infeasible, Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.power import MARK
-from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow, admitted
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow, admitted
 
 GOALS = {"reorder": BALANCED, "priority-inc": BALANCED, "priority-inc-v": BALANCED, "base": HIGHEST,
          "min-runtime": RUNTIME, "min-energy": ENERGY}
@@ -69,7 +69,7 @@ class Eamc(Dispatcher):
         twin._classes = self._classes
         return twin
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that start now, each with the frequency of its entry."""
         if not self._classes:
@@ -84,10 +84,8 @@ class Eamc(Dispatcher):
             if entry.job.id in started:
                 continue
             similar = policy.similar(entry.asks) or (None, 0)
-            placement = None
-            if similar[1] < too_large.get(similar[0], math.inf):
-                placement = policy.place(entry.asks, view)
-            if placement is None:
+            placement = similar[1] < too_large.get(similar[0], math.inf) and policy.place(entry.asks, view)
+            if not placement:
                 if similar[0] is not None:
                     too_large[similar[0]] = min(similar[1], too_large.get(similar[0], math.inf))
                 if entry.name not in self._reserved:
@@ -106,7 +104,7 @@ class Eamc(Dispatcher):
             there = {job.id for job in jobs}
             self._entries = {each: found for each, found in self._entries.items() if each in there}
 
-    def _in_order(self, jobs: list[Job], view: Cluster, policy: PlacementPolicy) -> Iterator[Candidate]:
+    def _in_order(self, jobs: list[Job], view: Cluster, policy: CountingPolicy) -> Iterator[Candidate]:
         """The entries of all jobs, as the variant has them."""
         if not self.variant.startswith("priority"):
             for job in jobs:
@@ -127,14 +125,14 @@ class Eamc(Dispatcher):
         for each in (*ranks, last):
             yield from each
 
-    def _of(self, job: Job, view: Cluster, policy: PlacementPolicy) -> list[Candidate]:
+    def _of(self, job: Job, view: Cluster, policy: CountingPolicy) -> list[Candidate]:
         """The entries of a job, in the order in which its classes are tried."""
         known = self._entries.get(job.id)
         if known is None or known[0] is not job:
             known = self._entries[job.id] = job, self._made(job, view, policy)
         return known[1]
 
-    def _made(self, job: Job, view: Cluster, policy: PlacementPolicy) -> list[Candidate]:
+    def _made(self, job: Job, view: Cluster, policy: CountingPolicy) -> list[Candidate]:
         offers = list(view.programs.offers(job.app, self._classes, GOALS[self.variant], self.weight))
         if GOALS[self.variant] in (BALANCED, HIGHEST):
             offers.sort(key=lambda offer: offer.score)  # stable: equal ones as they were measured
@@ -151,7 +149,7 @@ class Eamc(Dispatcher):
         return found or [Candidate(job, job, "", 0.0, 0.0)]
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """Those of the last step: when the first job that waits for each class can start at the latest."""
         found: dict[int, float] = {}
         for known in self._reserved.values():

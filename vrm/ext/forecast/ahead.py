@@ -12,7 +12,7 @@ from vrm.config.policies import job_of
 from vrm.config.schema import Settings
 from vrm.model import JobState
 from vrm.model.job import OK, Dependency, resolved
-from vrm.run.journal_check import EndRecord
+from vrm.run.journal.check import EndRecord
 from vrm.system.trust import distrust
 from vrm.workload.following import Line, Position, QueueFollower
 from vrm.workload.grammar import LONGEST, LineError, job_of_words, words_of

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, limits, replay
 from vrm.model import Job
-from vrm.model.hosts import fold as fold_nodes
-from vrm.model.quantile import quantile
+from vrm.model.forms.hosts import fold as fold_nodes
+from vrm.model.measured.quantile import quantile
 from vrm.model.quantities import fold, said
 from vrm.results.places import PlacementText
-from vrm.run.book import Entry
+from vrm.run.entry import Entry
 from vrm.run.reasons import clock, parked, why_bound
-from vrm.scheduling.backfilling import NoBackfilling
+from vrm.scheduling.backfilling.easy import NoBackfilling
 
 MOST_TRIED = 12
 """Jobs that are tried one by one; then all that are in the way are tried together."""
@@ -448,7 +448,8 @@ class Explainer:
     def _lacks(self, job: Job) -> str:
         cluster = self.frozen.state.cluster
         policy = self.frozen.run.scheduler.policy_on(cluster, self.frozen.now)
-        return "" if policy.fits(job, cluster) else policy.lacks(job, cluster)
+        placement = policy.place(job, cluster)
+        return "" if placement else str(placement)
 
     def _named(self, job_id: int) -> str:
         return f"#{job_id} {self.frozen.state.entry(job_id).job.app}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import replace
 from typing import Any
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from vrm.config.energy import on_nodes
 from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
@@ -19,21 +20,21 @@ from vrm.ext.forecast.ahead import Ahead, still_open
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.model import Cluster, Job, JobState
-from vrm.model.job import Details
+from vrm.model.job import Details, resolved
 from vrm.model.placement import Placement
 from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import ManagerReport
 from vrm.results.history import HistoryError, lessons
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
-from vrm.run.journal import JournalFollower
-from vrm.run.journal_check import EndRecord, JournalError, Record
-from vrm.run.past import Past
+from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.check import EndRecord, JournalError, Record
+from vrm.run.journal.past import Past
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.run.rundir import RunDirectory
-from vrm.scheduling import Scheduler, Start
+from vrm.scheduling import JobQueue, Scheduler, Start
 from vrm.scheduling.compose import compose
 from vrm.system.errors import RunError
 from vrm.workload.each import expanded
@@ -225,17 +226,17 @@ class RunFiles:
     def _state(self, cluster: Cluster, scheduler: Scheduler, down: Collection[str], now: float, most: float) -> State:
         """The jobs and nodes at this moment, with the first `most` waiting jobs."""
         past = self.past
-        state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks)
+        state = _onto(past.state, scheduler.new_queue(), cluster, scheduler.lacks)
         if state.waiting > most:
             first = itertools.islice(state.queue.in_order(now), int(most))
-            state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks,
+            state = _onto(past.state, scheduler.new_queue(), cluster, scheduler.lacks,
                                     [job.id for job in first])
         state.book.begin(now)
         for start in self._running(cluster):
-            state.adopt(start)
+            state.running[start.job.id] = start
         for number, node in enumerate(cluster.nodes):
             if node.name in down:
-                state.node_down(number)
+                state.cluster.set_up(number, False)
         return state
 
     def submitted(self, line: str, now: float) -> tuple[list[Job], list[Details]]:
@@ -248,7 +249,7 @@ class RunFiles:
         if len(indices) > MOST_TESTED:
             raise ValueError(f"an array of more than {MOST_TESTED} jobs is not forecast before it is "
                              "submitted; ask for a part of it")
-        after = still_open(state.resolved(wanted.fields.get("after", ())), ended)
+        after = still_open(resolved(wanted.fields.get("after", ()), state.names), ended)
         first, details = job_of(self.settings, {**wanted.values, "after": after}, state.next_id, now)
         count = len(indices) or 1
         return ([first.but(id=first.id + at) for at in range(count)],
@@ -321,3 +322,44 @@ def over(job: Job, end: EndRecord | None) -> str:
         return f"#{job.id} {job.app} runs"
     reason = f": {end['reason']}" if end.get("reason") else ""
     return f"#{job.id} {job.app} has ended as {end['state']}{reason}"
+
+
+def _onto(state: State, queue: JobQueue, cluster: Cluster, lacks: Callable[[Job], str] | None = None,
+          only: Collection[int] | None = None) -> State:
+    """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
+    are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
+    of those on which others depend; with `only` nothing of other jobs that wait. Running jobs are
+    to be booked on the `cluster`.
+    """
+    twin = State(queue, cluster, lacks, lends=state.lends.copy())
+    queue.bound.update(state.queue.bound)
+    twin.reservations.take_over(state.reservations)
+    if twin.reservations:
+        twin.reservations.show()
+    entries, book, waiting = state.book.entries, twin.book, state.book.parked
+    if only is not None:
+        waiting = {job_id: waiting[job_id] for job_id in only}
+    wanted = {job_id for entry in waiting.values() for each in entry.details.after
+              for job_id in each.ids}
+    running = {job_id for job_id, entry in entries.items()
+               if entry.state is JobState.RUNNING or job_id in wanted}
+    for job_id in sorted(running.union(waiting)):
+        old = entries[job_id]
+        if job_id not in waiting:
+            book.know(old.job, old.details, old.state)
+            book.entries[job_id].begun = old.begun
+        else:
+            details = old.details
+            book.enter(old.job, details if details.held == old.held
+                       else replace(details, held=old.held))
+        new = book.entries[job_id]
+        new.tries, new.losses, new.begun = old.tries, old.losses, old.begun
+    for name, ids in state.names.items():
+        kept = [job_id for job_id in ids if job_id in book.entries]
+        if kept:
+            twin.names[name] = kept
+    twin.intents = dict(state.intents)
+    twin.promises.update(state.promises)
+    twin.counts = dict(state.counts)
+    twin.next_id = state.next_id
+    return twin

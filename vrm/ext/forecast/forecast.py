@@ -15,7 +15,7 @@ from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
 from vrm.ext.forecast.sharing import shared_out
 from vrm.model import Job
-from vrm.model.quantile import quantile
+from vrm.model.measured.quantile import quantile
 from vrm.results.places import PlacementText
 
 FORMAT = 1

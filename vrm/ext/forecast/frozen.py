@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.ext.forecast.draws import History
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.model.speedups import Speedups
+from vrm.model.measured.speedups import Speedups
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -85,7 +85,7 @@ class Frozen:
             state.entry(job_id)
             if job_id in state.cluster.bookings:
                 state.cluster.release(job_id)
-                state.returned(job_id, self.now)
+                state.lending.returned(job_id, self.now)
             state.end(job_id, JobState.COMPLETED, self.now)
         return replace(self, run=run, due=True)
 
@@ -104,7 +104,7 @@ class Frozen:
     def without_reservation(self, reservation_id: int) -> Frozen:
         """If this advance reservation had been cancelled."""
         run = self.run.copy()
-        run.state.unreserve(reservation_id, self.now, "")
+        run.state.reservations.cancel(reservation_id, self.now, "")
         return replace(self, run=run, due=True)
 
     def at_every_moment(self) -> Frozen:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.forecast.calibration import NEEDED, Calibration
 from vrm.ext.forecast.forecast import Forecast, JobForecast
-from vrm.model import shapes
+from vrm.model.forms import shapes
 from vrm.model.quantities import said
 from vrm.system.files import naming, open_own, read_own
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
-from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.workload.grammar import LineError, QueueLine, parse_line, show
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
-from vrm.model.quantile import quantile
+from vrm.model.measured.quantile import quantile
 from vrm.system.output import aligned
 from vrm.workload.submission import Submission
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from vrm.ext.lending.lending import Terms
 from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.ext.lending.slowdown_all import SlowdownAll
-from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.registry import above_0, reads, whole
 
 

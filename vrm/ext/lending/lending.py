@@ -10,14 +10,15 @@ from typing import NamedTuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model import bits
-from vrm.model.cluster import Booking, Cluster, Watcher
+from vrm.model.booking import Booking, Watcher
+from vrm.model.cluster import Cluster
 from vrm.model.placement import Placement
 from vrm.model.job import Job
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.ext.lending.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
                                   penalty)
-from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
-from vrm.scheduling.spread import admits
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
+from vrm.scheduling.placement.spread import admits
 
 _CLOSE = 1 + 1e-9
 """By how much a duration may be longer for rounding."""
@@ -179,7 +180,7 @@ class Terms(Watcher):
 class Lenders:
     """The running jobs at one moment, as those who could lend. Subclasses say whom a lend would put off."""
 
-    def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
+    def __init__(self, terms: Terms, now: float, view: Cluster, policy: CountingPolicy) -> None:
         self.terms, self.now, self.view, self.policy = terms, now, view, policy
         self._unwilling = view.loans.unwilling
         self.forget()

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.backfilling import backfill, fitting, start_of
-from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.model.policies import CountingPolicy
+from vrm.scheduling.backfilling.easy import backfill, fitting, start_of
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.ext.lending.lending import Able, Lenders, Terms
 from vrm.ext.lending.mates import MOST, Carriers, Reach
-from vrm.scheduling.profile import CountProfile, PoolProfile, Profile, Slot
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.shadow import Shadow
+from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.shadow import Shadow
 
 
 class _Seen(NamedTuple):
@@ -59,7 +59,7 @@ class SlowdownDriven(Dispatcher):
         self.terms = Terms(max_slowdown, share, most, always, gain)
         self._seen: _Seen | None = None  # by the last look, in which nobody could start
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now`: while any does, the next one from the front on."""
         started: set[int] = set()
@@ -72,8 +72,8 @@ class SlowdownDriven(Dispatcher):
             head = next((job for job in waiting if job.id not in started), None)
             if head is None:
                 break
-            placement = None if known else policy.place(head, view)
-            if placement is not None:
+            placement = not known and policy.place(head, view)
+            if placement:
                 heads -= 1
                 started.add(head.id)
                 yield head, placement
@@ -98,7 +98,7 @@ class SlowdownDriven(Dispatcher):
         return head
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """That of the head."""
         return start_of(waiting[0], now, view, policy)
 
@@ -115,7 +115,7 @@ class _Look(Lenders):
     it is not known yet."""
 
     def __init__(self, terms: Terms, now: float, waiting: Waiting, view: Cluster,
-                 policy: PlacementPolicy, head: Shadow | Job, started: set[int]) -> None:
+                 policy: CountingPolicy, head: Shadow | Job, started: set[int]) -> None:
         super().__init__(terms, now, view, policy)
         self.waiting, self.started = waiting, started
         self.complete = False  # nobody else starts
@@ -260,7 +260,7 @@ class _Look(Lenders):
 class _Ahead:
     """When jobs could start beside the head's reservation, if nothing else starts."""
 
-    def __init__(self, now: float, view: Cluster, policy: PlacementPolicy, head: Job) -> None:
+    def __init__(self, now: float, view: Cluster, policy: CountingPolicy, head: Job) -> None:
         self.head = Shadow(head, now, view, policy)
         self.spare = _Spare(self)
         self._now, self._view, self._policy = now, view, policy

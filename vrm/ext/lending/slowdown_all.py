@@ -14,12 +14,27 @@ from collections.abc import Sequence
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.dispatcher import Starts
+from vrm.model.policies import CountingPolicy
+from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.lending import Able, Lenders, Terms
-from vrm.scheduling.profile import CountProfile
-from vrm.scheduling.queue import Waiting
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.backfilling.profile import CountProfile
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.backfilling.reservation_plan import ReservationPlan
+from vrm.scheduling.backfilling.reservations import Reserving
+
+
+class LendingPlan(ReservationPlan):
+    """A plan that stays while a lend is made: `lending`."""
+
+    lending = False
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job is expected to end at another time: since it lends now, or since it lends no more."""
+        if self.lending and isinstance(self.profile, CountProfile):
+            assert self._cluster is not None
+            self.profile.change(before, booking.gives, -self._cluster.returns(booking.placement))
+        else:
+            self.renew()
 
 
 class SlowdownAll(Reserving):
@@ -27,11 +42,13 @@ class SlowdownAll(Reserving):
 
     lends = True
 
+    plan: LendingPlan
+
     def __init__(self, terms: Terms) -> None:
         super().__init__(None, kept=True)
         self.name = "sd reservations=all"
+        self.plan = LendingPlan(True, True)
         self.terms = terms
-        self._lending = False
 
     def copy(self, view: Cluster) -> SlowdownAll:
         """An independent copy."""
@@ -40,38 +57,28 @@ class SlowdownAll(Reserving):
         twin.terms = self.terms.copy()
         return twin
 
-    def revised(self, booking: Booking, before: float) -> None:
-        """A job is expected to end at another time: since it lends now, or since it lends no more."""
-        profile = self._profile
-        if self._lending and isinstance(profile, CountProfile):
-            assert self._cluster is not None
-            profile.change(before, booking.gives, -self._cluster.returns(booking.placement))
-            return
-        if not self._promised:
-            self._promised = {job.id: slot.time for job, slot in self._table}
-        super().revised(booking, before)
-
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now`: those whose reservation begins, then those that borrow."""
         yield from super().decide(now, waiting, view, policy, heads)
         self.terms.watch(view)
-        while isinstance(self._profile, CountProfile) and not self._stale:
-            found = self._borrows(now, waiting, view, policy, self._profile)
+        plan = self.plan
+        while isinstance(plan.profile, CountProfile) and not plan.void:
+            found = self._borrows(now, waiting, view, policy, plan.profile)
             if found is None:
                 return
-            self._starting.add(found[0].id)
-            self._lending = True
+            plan.starting.add(found[0].id)
+            plan.lending = True
             try:
                 yield found
             finally:
-                self._lending = False
-            self._given_back = True  # what was reserved for it
+                plan.lending = False
+            plan.given_back = True  # what was reserved for it
 
-    def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def _borrows(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                  profile: CountProfile) -> tuple[Job, Placement] | None:
         """The first job that starts on cores of others, with its place; its reservation is given back."""
-        jobs, table = _Next(self.terms, now, view, policy, profile), self._table
+        jobs, table = _Next(self.terms, now, view, policy, profile), self.plan.table
         reach = jobs.reach
         for job in waiting:
             if not job.malleable or job.id not in table or job.expected > reach.of(policy.nodes(job)):
@@ -91,7 +98,7 @@ class SlowdownAll(Reserving):
 class _Next(Lenders):
     """Who could lend next to a plan of all reservations but that of the job."""
 
-    def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy,
+    def __init__(self, terms: Terms, now: float, view: Cluster, policy: CountingPolicy,
                  profile: CountProfile) -> None:
         super().__init__(terms, now, view, policy)
         self._profile = profile

@@ -92,7 +92,7 @@ def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell,
                 app, ranks = key
                 placement = site.scheduler.policy.place(Job(0, app, ranks, 1.0),
                                                         site.cluster)
-                assert placement is not None, "the nodes are empty"
+                assert placement, "the nodes are empty"
                 bench.start(app, list(placement.slots(site.cluster.nodes)), plan.limit)
                 run = bench.wait()[0]
                 done = sum(min(_count(known, one), plan.repetitions) for one in keys) + 1

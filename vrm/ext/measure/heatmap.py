@@ -19,7 +19,7 @@ from vrm.live.site.setup import Site
 from vrm.ext.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Cluster, Infeasible, Job, Placement, RankSlot
 from vrm.model.node import HALF
-from vrm.model.speedups import SpeedError
+from vrm.model.measured.speedups import SpeedError
 from vrm.scheduling import make_policy
 from vrm.system.files import write_atomically
 from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,
@@ -255,7 +255,7 @@ class Measurement:
                     Job(0, app, procs, 1.0), self.site.cluster)
             except Infeasible as error:
                 raise MeasureError(f"{app}: {error}") from error
-            assert placed is not None, "the nodes are empty"
+            assert placed, "the nodes are empty"
             slots[placement] = list(placed.slots(self.site.cluster.nodes))
         for placement in (COMPACT, SPARE):
             if (placement, app, "") in self.known:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from collections.abc import Mapping, Sequence
 
-from vrm.model.heatmap import Heatmap
-from vrm.model.speedups import Speedups
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.measured.speedups import Speedups
 from vrm.ext.study.report.plotting import PictureError, pyplot
 from vrm.system.output import aligned
 

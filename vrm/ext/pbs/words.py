@@ -17,7 +17,7 @@ from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, RunFacts
 from vrm.model import JobState, quantities
-from vrm.model.hosts import HOST
+from vrm.model.forms.hosts import HOST
 from vrm.system.output import json_text
 
 SERVER = "vrm"
@@ -247,7 +247,7 @@ class Chunks(NamedTuple):
 
 
 def request(wanted: dict[str, str]) -> dict[str, Any]:
-    """What a job asks of the machine, by the names of `vrm.model.fields`. ValueError with the reason for what
+    """What a job asks of the machine, by the names of `vrm.model.forms.fields`. ValueError with the reason for what
     vrm cannot give."""
     place = frozenset(wanted.get("place", "free").split(":"))
     for word in sorted(place - set(PLACES)):

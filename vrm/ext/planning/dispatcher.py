@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from vrm.ext.planning.plan import Effort
 from vrm.ext.planning.planning import Planning
-from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.registry import above_0, reads, whole
 
 

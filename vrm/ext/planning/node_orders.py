@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from vrm.model import bits
 from vrm.model.amounts import GPU, MEMORY, unit
 from vrm.model.cluster import Cluster, Pool
-from vrm.model.heatmap import Heatmap
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, InOrder, Rooms
-from vrm.scheduling.node_orders import Order
+from vrm.scheduling.placement.node_orders import Order
 from vrm.scheduling.registry import PolicyError, above_0, reads, whole
 from vrm.ext.planning.stock import Left, Stock
 

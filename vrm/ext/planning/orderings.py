@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from vrm.model.amounts import people
 from vrm.model.job import Job
 from vrm.model.queues import EXPECTED_WAIT, Queues
-from vrm.scheduling.ordering import Ordering
+from vrm.scheduling.orderings.ordering import Ordering
 
 
 @dataclass(frozen=True)

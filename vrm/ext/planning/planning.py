@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
-from vrm.model.policies import PlacementPolicy
+from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
-from vrm.scheduling.backfilling import Easy, backfill
-from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.easy import Easy, backfill
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.ext.planning.plan import Amounts, Effort, PlanningProblem, PlanningTask, latest_end, solve
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 
 JOBS = 100
@@ -39,7 +39,7 @@ Solver = Callable[[PlanningProblem], list[int] | None]
 
 
 def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
-               policy: PlacementPolicy, queues: Queues) -> PlanningProblem:
+               policy: CountingPolicy, queues: Queues) -> PlanningProblem:
     """What is to be planned at `now`: the `jobs`, beside whatever runs. `others` is the expected
     run time in seconds of the waiting jobs that are not planned, all together."""
     room = policy.room(view)
@@ -154,7 +154,7 @@ class Planning(Dispatcher):
         twin._easy = self._easy.copy(view)
         return twin
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         """The jobs that the plan starts now and for which there is a place."""
         changed = self._left != (view, view.generation) or bool(waiting.fresh)
@@ -178,7 +178,7 @@ class Planning(Dispatcher):
             yield from self._plan(now, waiting, view, policy)
         self._left = view, view.generation
 
-    def _plan(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> Starts:
+    def _plan(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> Starts:
         """Make a plan and start what it starts now, or ask for one."""
         jobs = [waiting[at] for at in range(min(self.jobs, len(waiting)))]
         others = sum(waiting[at].expected for at in range(len(jobs), len(waiting)))
@@ -196,7 +196,7 @@ class Planning(Dispatcher):
         yield from self._start(now, jobs, starts, waiting, view, policy)
 
     def _start(self, now: float, jobs: Sequence[Job], starts: Sequence[int], waiting: Waiting,
-               view: Cluster, policy: PlacementPolicy) -> Starts:
+               view: Cluster, policy: CountingPolicy) -> Starts:
         """The jobs of a plan that start now."""
         if policy.follower is not None:
             policy.follower.plans({job.id: (job, now + start) for job, start in zip(jobs, starts)
@@ -224,6 +224,6 @@ class Planning(Dispatcher):
         return None
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster,
-                     policy: PlacementPolicy) -> dict[int, float]:
+                     policy: CountingPolicy) -> dict[int, float]:
         """None: a plan promises nothing."""
         return {}

@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 
 from vrm.config.schema import Settings, load
 from vrm.run import control
-from vrm.run.journal import JournalFollower
+from vrm.run.journal.files import JournalFollower
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.workload.added import added

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from vrm.ext.slurm.forms import nodelists
 from vrm.ext.slurm.forms.options import Options
 from vrm.model.amounts import Amounts, amounts
-from vrm.model.kinds import FieldError, name_sound
+from vrm.model.forms.kinds import FieldError, name_sound
 from vrm.model.job import Request
 from vrm.model.quantities import SLURM_MEMORY, memory_bytes, scale
 
 Demand = dict[str, Any]
-"""Values by the names of `vrm.model.fields`."""
+"""Values by the names of `vrm.model.forms.fields`."""
 
 _Found = TypeVar("_Found")
 _NO_GPUS = (0, "")

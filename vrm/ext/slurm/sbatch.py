@@ -18,7 +18,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import demand, read
 from vrm.ext.steps.options import known
 from vrm.model import JobState
-from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
 
 OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")

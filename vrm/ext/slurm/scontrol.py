@@ -18,7 +18,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sstat import Later
 from vrm.ext.slurm.updating import update
 from vrm.model import JobState
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 OPTIONS = Options("scontrol",
     "h help n, . json m, o oneliner n, Q quiet n, "

@@ -74,7 +74,7 @@ def sinfo(call: Call, counter: Counter) -> Answer:
 
 def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView], list[str]]:
     """The nodes and partitions that are asked for."""
-    from vrm.model.hosts import expand
+    from vrm.model.forms.hosts import expand
     nodes, partitions = counter.nodes(), words.partitions(counter.site)
     if "nodes" in given and given["nodes"] != "all":
         wanted = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodes"]))

@@ -78,7 +78,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
         named = set(words.split(given["licences"]))
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
     if "nodelist" in given:
-        from vrm.model.hosts import expand
+        from vrm.model.forms.hosts import expand
         on = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodelist"]))
         jobs = [job for job in jobs if on & set(job.nodes)]
     return jobs, False

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from vrm.ext.top.cells import Glyphs, Line, pad, columns
 from vrm.report.tables import follows, shown
-from vrm.model.hosts import fold as fold_nodes
+from vrm.model.forms.hosts import fold as fold_nodes
 
 COLOURS = 6
 """Number of the styles job0, job1 ... by which jobs are told apart."""

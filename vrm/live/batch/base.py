@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Union
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.model.hosts import HOST
+from vrm.model.forms.hosts import HOST
 from vrm.system import plugins
 
 PathLike = Union[str, "os.PathLike[str]"]

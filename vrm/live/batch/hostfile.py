@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vrm.live.batch.base import AllocationError
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 
 def parse_hostfile(text: str, place: str = "host file") -> dict[str, int]:

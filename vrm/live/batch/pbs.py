@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, Wrapper,
                                  NodeShare, WrapperError, counted, read_text, register,
                                  slots_of_lines, whole)
-from vrm.model.hosts import HOST
+from vrm.model.forms.hosts import HOST
 from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, of_parts
 from vrm.system.moments import moment_of
 

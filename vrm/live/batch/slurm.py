@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, indices_of, register, whole)
-from vrm.model.hosts import MOST_HOSTS, expand
+from vrm.model.forms.hosts import MOST_HOSTS, expand
 from vrm.model.quantities import SLURM_MEMORY, clock, memory_bytes, repeated
 from vrm.system.moments import STANDARD, moment_of
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from vrm.live.launch.base import synthetic
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
-from vrm.model.hosts import fold_hosts
+from vrm.model.forms.hosts import fold_hosts
 from vrm.model.job import Details
 from vrm.model.quantities import repeated
 from vrm.system import marks

@@ -30,7 +30,7 @@ from vrm.live.nodes.devices import VARIABLES
 from vrm.live.nodes.topology import Gpu
 from vrm.model import Booking, Node
 from vrm.model.amounts import GPU
-from vrm.model.devices import of_task
+from vrm.model.sharing.devices import of_task
 
 SCRIPT = str(Path(__file__).with_name("visible.sh"))
 

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from collections.abc import Iterator
 
-from vrm.run.journal import Journal
+from vrm.run.journal.files import Journal
 
 
 class NotUnderstood(ValueError):

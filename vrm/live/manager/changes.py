@@ -18,7 +18,7 @@ from vrm.live.site.setup import judges
 from vrm.model.job import Infeasible
 from vrm.model.rules import CHANGEABLE, KEYS, Rules
 from vrm.results.names import policy_name
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
 from vrm.workload.grammar import show

@@ -22,13 +22,13 @@ from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
-from vrm.run import codec
+from vrm.run.journal import codec
 from vrm.run.again import stopped, unsuccessful, with_dependents
-from vrm.run.book import REMOVED, Dropped, LifeError
-from vrm.run.journal import FORMAT
-from vrm.run.journal_check import Record, StartRecord
+from vrm.run.entry import REMOVED, Dropped, LifeError
+from vrm.run.journal.files import FORMAT
+from vrm.run.journal.check import Record, StartRecord
 from vrm.run.lending import Room
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.scheduling import Start
 
 MOST_SAID = 5
@@ -118,7 +118,7 @@ class Continuing(Part):
             entry = state.entry(job_id)
             self.ends.close_job(EndedJob(entry.job, entry.state, reason, end=live.now,
                                         cause=entry.cause if entry.cause == REMOVED else ""))
-        state.thaw()
+        state.book.thaw()
         self.intake.tell_lacking(sorted(state.book.lacking))
 
     def _run_again(self, failed: bool) -> None:
@@ -178,7 +178,7 @@ class Continuing(Part):
         if missing and intent in ("", "node"):
             running.why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         live.running[job.id] = running
-        live.state.adopt(running.start)
+        live.state.running[running.start.job.id] = running.start
         marker = found.marker
         if marker and (marker.host, marker.boot) == (live.place.host, live.place.boot):
             running.session = marker.pid

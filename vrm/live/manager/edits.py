@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from vrm.live.manager.ends import Ends
 from vrm.model import JobState
 from vrm.model.quantities import fold
-from vrm.run.book import DEPENDENCY, REMOVED, Entry
-from vrm.run.lines import Lines
+from vrm.run.entry import DEPENDENCY, REMOVED, Entry
+from vrm.run.journal.lines import Lines
 from vrm.workload.editing import Edit, Unclear, compare
 from vrm.workload.following import Line, Raw
 from vrm.workload.grammar import LineError

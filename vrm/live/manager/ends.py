@@ -21,7 +21,7 @@ from vrm.model.amounts import MEMORY
 from vrm.model.quantities import fold
 from vrm.results import shares
 from vrm.run.again import waits_again
-from vrm.run.book import Dropped
+from vrm.run.entry import Dropped
 from vrm.system.processes import SessionEnd
 
 LINGER = 2.0
@@ -308,7 +308,7 @@ class Ends(Part):
         want."""
         live, found, look = self.live, list[int](), list(ids)
         while look:
-            for job in live.state.book.let_down(look.pop()):
+            for job in live.state.book.dependencies.let_down(look.pop()):
                 self.drop(live.state.again(job.id, live.now, "what it depends on may run now"))
                 found.append(job.id)
                 look.append(job.id)

@@ -21,10 +21,10 @@ from vrm.model import Job, JobState
 from vrm.model.job import Dependency, Details, resolved
 from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
-from vrm.run.book import LINE, Entry, LifeError
-from vrm.run.codec import Own
+from vrm.run.entry import LINE, Entry, LifeError
+from vrm.run.journal.codec import Own
 from vrm.run.control import Command
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.run.reasons import clock
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust, leads_astray
@@ -177,7 +177,7 @@ class Intake(Part):
         live, book = self.live, self.live.state.book
         more = f"jobs of {self._feeder}" if self._feeder else f"lines in {queue}"
         if not (live.running or len(live.state.queue)):
-            held, begin = list(islice(book.held, 20)), book.next_begin
+            held, begin = list(islice(book.held, 20)), book.begins.next
             if begin < math.inf:
                 waits = f"all jobs that are left start later, the first at {clock(begin, live.now)}"
             elif held:
@@ -249,7 +249,7 @@ class Intake(Part):
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
              keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> tuple[list[int], str]:
-        """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it, each
+        """Enter the job of these values, which are named as in `vrm.model.forms.fields.made`, or an array of it, each
         job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
         is refused."""
         live, state, app = self.live, self.live.state, values["app"]

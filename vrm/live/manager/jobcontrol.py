@@ -14,7 +14,7 @@ from vrm.model import Job, JobState
 from vrm.model.quantities import fold
 from vrm.run import control
 from vrm.run.again import unsuccessful
-from vrm.run.book import CANCEL, Dropped, Entry, LifeError
+from vrm.run.entry import CANCEL, Dropped, Entry, LifeError
 
 AGAIN = "waits again"
 
@@ -96,7 +96,7 @@ class JobControl(Part):
             self.intake.retry(entry, command=command)
             self.live.tell("note", f"#{job.id} {job.app} waits again: requeued by its user")
             return AGAIN
-        against = self.live.state.book.against(entry)
+        against = self.live.state.book.dependencies.against(entry)
         if against is not None:
             raise LifeError(f"job {job.id} depends on job {against[0]}, which ended as "
                             f"{against[1].value}; requeue that one first")

@@ -26,7 +26,7 @@ from vrm.live.spawn.spawner import SpawnerError
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Job, JobState
 from vrm.model.node import HALF
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 from vrm.system.files import write_new

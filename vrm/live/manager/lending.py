@@ -20,14 +20,15 @@ from vrm.live.manager.launches import Launches
 from vrm.live.manager.part import Closed, Obey, Part, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
-from vrm.model import JobState, core_share
-from vrm.model.core_share import NOBODY, Loan
-from vrm.model.hosts import fold as fold_nodes
-from vrm.run.book import Entry, LifeError
+from vrm.model import JobState
+from vrm.model.sharing import core_share
+from vrm.model.sharing.core_share import NOBODY, Loan
+from vrm.model.forms.hosts import fold as fold_nodes
+from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
-from vrm.scheduling.offers import NoOffer, borrowed, offer, reserved
+from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, reserved
 
 YOUNG = 15.0
 """Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until
@@ -123,7 +124,7 @@ class LendingPart(Part):
         what = f"job {lender} lends {number} core{'s' * (number > 1)} on {where}"
         if to is None:
             self._keep_clear(reserved(cluster, [(lender, found.cores)], now))
-            live.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
+            live.state.lending.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
             return f"{what} to no job: its ranks leave them free until `vrm lend {lender} --back`"
         job = self._waiting(to).job
@@ -138,7 +139,7 @@ class LendingPart(Part):
         booking = cluster.book(job, placement, now)
         live.state.queue.remove_started([job])
         for loan in cluster.loans.of_borrower(to):
-            live.state.lend(loan, **origin)
+            live.state.lending.lend(loan, **origin)
         self.add(Start(booking, first is not job), now, asked=True)
         if to not in self.coming:
             raise LifeError(f"job {lender} lends nothing: {self._late}")
@@ -187,7 +188,7 @@ class LendingPart(Part):
         done, busy = 0, []
         for each in lends:
             if each.borrower == NOBODY:
-                live.state.regain(each.number, live.now, "taken back", **origin)
+                live.state.lending.regain(each.number, live.now, "taken back", **origin)
                 done += 1
             elif each.borrower in self.coming:
                 self._undo(each.borrower, f"job {lender} takes its cores back")
@@ -252,9 +253,9 @@ class LendingPart(Part):
         live = self.live
         start = self.coming.pop(job_id)
         lends = live.state.lends.of_borrower(job_id)
-        self.ends.drop(live.state.waits(job_id))
+        self.ends.drop(live.state.back(job_id, recorded=False))
         for each in lends:
-            live.state.regain(each.number, live.now, why)
+            live.state.lending.regain(each.number, live.now, why)
             self._order(each.lender)
         if why:
             live.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
@@ -304,7 +305,7 @@ class LendingPart(Part):
             if each.borrower in live.running and each.loan.until <= now:
                 self._overdue(each, now)
             if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower, each.loan.since):
-                live.state.regain(each.number, now, f"job {each.borrower} has left")
+                live.state.lending.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
 
     def _overdue(self, lend: Lend, now: float) -> None:
@@ -336,7 +337,7 @@ class LendingPart(Part):
                     self._left(lender, running.booking.start) for lender, _ in running.booking.placement.lent)):
                 continue
             more = wide.cores - running.booking.placement.cores
-            live.state.grow(job_id, wide, now)
+            live.state.lending.grow(job_id, wide, now)
             self._order(job_id)
             live.tell("note", f"#{job_id} has {more} more core{'s' * (more > 1)}: its lender has ended")
             live.changes()
@@ -389,10 +390,10 @@ class LendingPart(Part):
         del self._orders[lender]
         for each in live.state.lends.of_lender(lender):
             if each.phase == LENDING:
-                live.state.lent(each.number, live.now)
+                live.state.lending.lent(each.number, live.now)
                 self._tell(each, "lends", "to")
             elif each.phase == REGAINING:
-                live.state.regained(each.number, live.now)
+                live.state.lending.regained(each.number, live.now)
                 self._tell(each, "reclaimed", "from")
         self.live.renew(lender)
         running = live.running.get(lender)
@@ -431,7 +432,7 @@ class LendingPart(Part):
             if each.phase != LENDING:
                 continue
             if each.borrower == NOBODY:
-                live.state.regain(each.number, live.now, why)
+                live.state.lending.regain(each.number, live.now, why)
                 live.tell("warning", f"#{lender} lends nothing: {why}")
                 self._order(lender)
             elif each.borrower in self.coming:
@@ -457,7 +458,7 @@ class LendingPart(Part):
             if each.lender not in live.running:
                 continue
             if each.phase == LENDING and each.borrower != NOBODY:
-                live.state.regain(each.number, live.now, "the manager was restarted")
+                live.state.lending.regain(each.number, live.now, "the manager was restarted")
             self._order(each.lender)
         for job_id in live.state.lends.grown:
             self._order(job_id)

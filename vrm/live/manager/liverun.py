@@ -24,9 +24,9 @@ from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.ids import Ids
 from vrm.model import Booking, Job
-from vrm.model.shapes import number
-from vrm.run.journal import START, Journal, Mark
-from vrm.run.past import Past
+from vrm.model.forms.shapes import number
+from vrm.run.journal.files import START, Journal, Mark
+from vrm.run.journal.past import Past
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State

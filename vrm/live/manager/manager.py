@@ -52,7 +52,7 @@ from vrm.live.manager.stopping import Stopping
 from vrm.live.site.setup import Site
 from vrm.model import Job, JobState
 from vrm.run.again import stopped, with_dependents
-from vrm.run.book import Dropped
+from vrm.run.entry import Dropped
 from vrm.live.relay.process import RSH_AGENT, rsh_agent
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
@@ -198,7 +198,7 @@ class Manager:
         live, now = self.live, self.live.clock()
         if live.scheduler.interval:
             return self._next_step if self._next_step <= now else now
-        due = min(live.revision_due, self.live.state.book.next_begin)
+        due = min(live.revision_due, self.live.state.book.begins.next)
         return max(due, live.now) if now - POLL < due <= now else now
 
     def _done(self) -> bool:
@@ -210,7 +210,7 @@ class Manager:
         if live.phase == "stopping":
             return True
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
-        if (len(live.state.queue) or any(True for _ in book.held) or book.next_begin < live.end.closing
+        if (len(live.state.queue) or any(True for _ in book.held) or book.begins.next < live.end.closing
                 or any(part.expects(live.now) for part in self.parts)):
             return False
         over = self.intake.over(live.now)
@@ -232,7 +232,7 @@ class Manager:
             live.changed, self._next_step = True, now + POLL
             return
         if live.state.reservations:
-            live.dirty |= live.state.pass_time(now)
+            live.dirty |= live.state.reservations.pass_time(now)
             self._next_step = live.scheduler.boundary(now, live.cluster)
         blocked = now < live.blocked_until
         live.subject.turn(now, self, now if blocked else live.end.closing, live.settings.end.fit and not blocked)
@@ -245,7 +245,7 @@ class Manager:
     def _next_decision(self) -> float:
         """When there is something to decide although nothing may happen by then."""
         book = self.live.state.book
-        return min(self._next_step, book.next_begin, book.next_missed if self.live.phase == "running" else math.inf)
+        return min(self._next_step, book.begins.next, book.deadlines.next if self.live.phase == "running" else math.inf)
 
     # What a turn decides (`vrm.run.run.Driver`).
 

@@ -33,7 +33,7 @@ class Nodes(Part):
         for node in [node for node, until in self.closed.items() if now >= until]:
             del self.closed[node]
             if live.watch.answers(node):
-                live.state.node_up(node)
+                live.state.cluster.set_up(node, True)
                 live.changes()
 
     def deadline(self, now: float) -> float:
@@ -50,7 +50,7 @@ class Nodes(Part):
             live.tell("note", f"node {live.cluster.nodes[event.node].name}: {event.reason}; "
                               "nothing starts there until it answers")
         elif isinstance(event, Up):
-            live.state.node_up(event.node)
+            live.state.cluster.set_up(event.node, True)
             live.changes()
             live.tell("note", f"node {live.cluster.nodes[event.node].name} answers again and "
                               "is used again")
@@ -84,7 +84,7 @@ class Nodes(Part):
     def close(self, node: int, until: float = math.inf) -> None:
         """Nothing starts on a node any more, or `until` then."""
         live = self.live
-        live.state.node_down(node)
+        live.state.cluster.set_up(node, False)
         live.changes()
         live.notify(Closed(node))
         if until < math.inf:

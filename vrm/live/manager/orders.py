@@ -19,8 +19,8 @@ from vrm.live.manager.stopping import Stopping
 from vrm.run import control
 from vrm.model.quantities import fold
 from vrm.model.reservation import ReservationError, ReservationRequest
-from vrm.model.hosts import fold as fold_nodes
-from vrm.run.past import Past
+from vrm.model.forms.hosts import fold as fold_nodes
+from vrm.run.journal.past import Past
 from vrm.run.reserving import when
 from vrm.workload.grammar import show
 
@@ -177,7 +177,7 @@ class Orders(Part):
             if max(wanted.begin, live.now) >= closing:
                 raise ReservationError(f"jobs start until {when(closing)}, when the allocation's end "
                                        "is near (End), and the reservation would begin then or later")
-            made = live.state.reserve(wanted, live.now, command=name)
+            made = live.state.reservations.reserve(wanted, live.now, command=name)
         except ReservationError as error:
             return {"ok": False, "text": str(error)}
         live.changes()
@@ -192,7 +192,7 @@ class Orders(Part):
             found = live.state.reservations.named(str(command["which"]))
         except ReservationError as error:
             return {"ok": False, "text": str(error)}
-        jobs = live.state.unreserve(found.id, live.now, "cancelled", command=name)
+        jobs = live.state.reservations.cancel(found.id, live.now, "cancelled", command=name)
         live.changes()
         waiting = [job_id for job_id in jobs if job_id in live.state.queue]
         compete = (f"; job{'s' * (len(waiting) > 1)} {fold(sorted(waiting))} compete"

@@ -10,9 +10,10 @@ from typing import Any
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vrm.live.manager.records import EndedJob
-from vrm.model import Booking, Job, shapes
+from vrm.model import Booking, Job
+from vrm.model.forms import shapes
 from vrm.run.control import Command
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
@@ -33,7 +34,7 @@ class Part:
     the manager's clock.
 
     A part of an extension may have events of its own in the journal (`vrm.live.manager.liverun.LiveRun.record`): `events`
-    has a check of each value, by the events' names and the names of their values; vrm.model.shapes has some checks. `name`
+    has a check of each value, by the events' names and the names of their values; vrm.model.forms.shapes has some checks. `name`
     and `package` are those under which it was added."""
 
     name = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part, event_fault
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.system import plugins
 from vrm.system.errors import RunError
 

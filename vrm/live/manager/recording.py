@@ -7,7 +7,7 @@ import selectors
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 
 RECORDING = 0.04
 """Seconds at most that ended jobs are recorded for in one turn of the loop."""

@@ -28,8 +28,8 @@ from vrm.results.energy import Drawn, columns_of
 from vrm.results.job_columns import JobFileError, header
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
-from vrm.run import codec
-from vrm.run.past import Past
+from vrm.run.journal import codec
+from vrm.run.journal.past import Past
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
-from vrm.run.journal_check import Record
+from vrm.run.journal.check import Record
 from vrm.run.rundir import RunDirectory
 from vrm.system.processes import boot_id
 

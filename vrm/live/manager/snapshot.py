@@ -10,10 +10,10 @@ from typing import Any
 from vrm.live.manager.liverun import LiveRun
 from vrm.model import Cluster, Job, JobState
 from vrm.model.amounts import people
-from vrm.model.fields import ADDED, OF_DETAILS, OF_JOB, TABLE, getter
+from vrm.model.forms.fields import ADDED, OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model import bits
-from vrm.model.core_share import NOBODY
+from vrm.model.sharing.core_share import NOBODY
 from vrm.model.quantities import MOST_JOBS, fold
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS

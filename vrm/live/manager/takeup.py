@@ -15,9 +15,9 @@ from collections.abc import Callable
 from vrm.live.manager.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
 from vrm.results.job_columns import header
-from vrm.run import journal as journals
-from vrm.run.journal_check import JournalError, Record
-from vrm.run.past import Past, replay
+from vrm.run.journal import files as journals
+from vrm.run.journal.check import JournalError, Record
+from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.system.errors import RunError

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from vrm.live.relay.boot import boot
-from vrm.model.hosts import fold_hosts
+from vrm.model.forms.hosts import fold_hosts
 from vrm.system.hosts import host_name
 from vrm.system.ways import WAYS
 

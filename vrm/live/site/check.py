@@ -31,7 +31,7 @@ from vrm.live.site.setup import describe, distrusted, judges, whole_nodes
 from vrm.model import Cluster, Job, Node
 from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
-from vrm.scheduling.spread import stranger
+from vrm.scheduling.placement.spread import stranger
 from vrm.system.trust import distrust
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.following import Line, QueueFollower

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vrm.config.schema import Settings
 from vrm.model import Node
-from vrm.model.hosts import fold
+from vrm.model.forms.hosts import fold
 from vrm.model.machine import holdings
 from vrm.model.power import MARK as POWER_MARK
 from vrm.model.queues import MARK

@@ -202,7 +202,7 @@ def _mpirun(settings: Settings) -> list[Finding]:
         cluster = Cluster([Node(node.name, node.sockets[:1])])
         from vrm.model import Job
         placement = make_policy("compact", cluster).place(Job(0, "true", 1, 1.0), cluster)
-        assert placement is not None, "the node is empty"
+        assert placement, "the node is empty"
         launch = launcher.command(0, Path(shutil.which("true") or "/bin/true"),
                                   list(placement.slots(cluster.nodes)), cluster.nodes,
                                   Path(folder) / "true.0.rf")

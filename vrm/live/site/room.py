@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from vrm.live.batch.base import BatchSystem
 from vrm.model import Infeasible, Job, Node
 from vrm.scheduling import PolicyError, Scheduler
-from vrm.scheduling.spread import stranger
+from vrm.scheduling.placement.spread import stranger
 
 NodesOf = Callable[[Job], int]
 """How many nodes a job needs under a placement policy; raises Infeasible, with the reason."""

@@ -34,8 +34,8 @@ from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
 from vrm.results.names import policy_name
 from vrm.scheduling import Scheduler, make_policy
-from vrm.scheduling.limits import in_queues
-from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.orderings.limits import in_queues
+from vrm.scheduling.placement.node_orders import AUTO
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust
 

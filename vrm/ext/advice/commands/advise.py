@@ -17,7 +17,7 @@ from vrm.system.output import boxed, show
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
     from vrm.ext.forecast.frozen import Frozen
-    from vrm.model.heatmap import Heatmap
+    from vrm.model.measured.heatmap import Heatmap
     from vrm.model.rules import Rules
 
 REPLY_SECONDS = 10.0
@@ -187,8 +187,8 @@ def take_queue(arguments: argparse.Namespace) -> None:
 
 def _finished(journal: Path) -> bool:
     """Whether the run that wrote this journal has ended."""
-    from vrm.run import journal as journals
-    from vrm.run.past import replay
+    from vrm.run.journal import files as journals
+    from vrm.run.journal.past import replay
 
     try:
         return replay(journals.records(journal)).finished
@@ -260,7 +260,7 @@ def running(arguments: argparse.Namespace) -> Case:
 
 def as_it_is(rules: Rules) -> Rules:
     """The rules by which jobs are started: `advised` that has not chosen yet is FCFS."""
-    from vrm.scheduling.ordering import ADVISED
+    from vrm.scheduling.orderings.ordering import ADVISED
     return replace(rules, algorithm="FCFS") if rules.algorithm.lower() == ADVISED else rules
 
 

@@ -76,7 +76,7 @@ def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], di
     nothing is tried, which would take minutes there, and nothing is built. None where others are among them."""
     from vrm.ext.forecast.explain import HELD, Explanation
     from vrm.ext.forecast.files import over
-    from vrm.run import journal
+    from vrm.run.journal import files as journal
 
     found, others, names = [], [], {}
     for job_id in ids:

@@ -259,7 +259,7 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
     from vrm.live.site.programs import WantedProgram, program_fault
     from vrm.model import Infeasible
     from vrm.ext.forecast.report import forecast_table as report
-    from vrm.run.book import LifeError
+    from vrm.run.entry import LifeError
 
     settings = settings_of(arguments)
     files, frozen = frozen_now(settings)

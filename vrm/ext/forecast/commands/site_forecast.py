@@ -154,7 +154,7 @@ def _asked(arguments: argparse.Namespace, source: str) -> tuple[str, Snapshot]:
 
 def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, as_json: bool,
           dates: Callable[[float], str] | None) -> None:
-    from vrm.model.hosts import fold as fold_nodes
+    from vrm.model.forms.hosts import fold as fold_nodes
     from vrm.run.reasons import clock
 
     def at(seconds: float) -> str:

@@ -16,7 +16,7 @@ from vrm.ext.forecast.report.forecast_table import UNKNOWN, called, chosen, head
 from vrm.report.moments import all_near, span, when
 from vrm.report.tables import geometry, shown
 from vrm.results.forecast import Record, moment
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 
 ROWS = 64
 """Nodes that have a row; neighbours with the same jobs share one, and more than these are left out."""

@@ -15,19 +15,19 @@ from collections.abc import Iterator, Sequence
 from vrm.ext.forecast.site import amounts
 from vrm.ext.forecast.sharing import Part, shared_out
 from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
-from vrm.model.cluster import Watcher
+from vrm.model.booking import Watcher
 from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
-from vrm.run.book import LifeError
+from vrm.run.entry import LifeError
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Dispatcher, PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.expression import ExpressionError, compile_expression
-from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.reservations import Reserving
+from vrm.scheduling.orderings.expression import ExpressionError, compile_expression
+from vrm.scheduling.orderings.ordering import Ordering
+from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Recorder, Simulator
 from vrm.ext.forecast.site.lml import Lml
@@ -277,7 +277,7 @@ class _ByNode:
             state.next_id = max(state.next_id, known.id + 1)
         for number, node in enumerate(site.nodes):
             if not node.up:
-                state.node_down(number)
+                state.cluster.set_up(number, False)
         later, runs = self._waiting()
         self._reserve()
         cluster.watchers.append(notes)
@@ -349,7 +349,7 @@ class _ByNode:
                 continue  # of cores nobody says which, and others have them all
             if not site_job.places:
                 placement = self.scheduler.policy.place(job, cluster)
-                if placement is None:
+                if not placement:
                     raise SnapshotError(f"job {site_job.key} runs, no nodes are named, and there is no "
                                         "room for it next to the others: name them (nodelist)")
             else:
@@ -363,7 +363,7 @@ class _ByNode:
             booking = cluster.book(job, placement, site_job.start)
             if booking.expected_end <= 0:
                 booking = cluster.revise(job.id, LATE)
-            self.state.adopt(Start(booking, False))
+            self.state.running[job.id] = Start(booking, False)
             yield job
 
     def _holder(self, cores: int) -> str:
@@ -404,7 +404,7 @@ class _ByNode:
             jobs = tuple(self.ids[key] for key in each.jobs
                          if key in self.ids and key not in self.why)
             if each.end > 0 and each.nodes:  # a site's jobs may run into one: it is not refused
-                self.state.reserved(Reservation(number, each.key, tuple(map(str, each.nodes)),
+                self.state.reservations.add(Reservation(number, each.key, tuple(map(str, each.nodes)),
                                                 each.begin, each.end), jobs)
 
 

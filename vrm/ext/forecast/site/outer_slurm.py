@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from collections.abc import Mapping, Sequence
 
-from vrm.model.hosts import expand
+from vrm.model.forms.hosts import expand
 from vrm.model.quantities import of_slurm, scale
 from vrm.system.text import printable
 from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of

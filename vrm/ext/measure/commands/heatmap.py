@@ -106,7 +106,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print and draw."""
-    from vrm.model.speedups import SpeedError
+    from vrm.model.measured.speedups import SpeedError
     from vrm.ext.measure.heatmap_table import draw, grid_of, table
     from vrm.workload.heatmap_files import read
 
@@ -132,7 +132,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Convert."""
-    from vrm.model.speedups import SpeedError
+    from vrm.model.measured.speedups import SpeedError
     from vrm.workload.heatmap_files import csv_text, rank_text, read
 
     try:

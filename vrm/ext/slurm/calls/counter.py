@@ -16,7 +16,7 @@ from vrm.ext.steps.records import Step
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job that is to come: values by the names of `vrm.model.fields`, and what goes with it.
+    """A job that is to come: values by the names of `vrm.model.forms.fields`, and what goes with it.
 
     `script` is its text, `environment` what its processes get (None: the manager's), `indices` those of
     an array, of which at most `width` jobs run at a time (0: any number). `flexible`: its time limit
@@ -98,7 +98,7 @@ class Counter(Protocol):
         """Run a job again; one that runs is ended first. `command`: as of `SubmittedJob`."""
 
     def change(self, job_id: int, values: Mapping[str, Any]) -> None:
-        """Change what a job was submitted with, by the names of `vrm.model.fields`: its `walltime` (seconds),
+        """Change what a job was submitted with, by the names of `vrm.model.forms.fields`: its `walltime` (seconds),
         `priority`, `title`, `comment` and `requeue`; while it waits, and has not run, its `begin` (seconds after its
         submission), `after`, `singleton`, `throttle` and `nodes`."""
 

@@ -26,7 +26,7 @@ from vrm.live.manager.boundary import NotUnderstood, reading
 from vrm.ext.slurm.calls.live_counter import LiveCounter
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Obey, Part, Question
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.run.control import Command
 from vrm.workload.grammar import show
 

@@ -30,8 +30,9 @@ from vrm.model.node import HALF, Node
 from vrm.model.quantities import fold, to_ranges
 from vrm.results.places import unfold_nodes
 from vrm.ext.steps.records import Step, read_steps
-from vrm.run.book import FLEXIBLE, Entry, LifeError
-from vrm.run.codec import Own
+from vrm.run.book import FLEXIBLE
+from vrm.run.entry import Entry, LifeError
+from vrm.run.journal.codec import Own
 from vrm.run.state import SAID
 from vrm.ext.steps import jobfile
 from vrm.system import marks

@@ -18,8 +18,8 @@ from vrm.ext.slurm.sacct import sacct as answer
 from vrm.model import JobState
 from vrm.model.quantities import fold
 from vrm.ext.steps.records import Step, read_steps
-from vrm.run import journal as journals
-from vrm.run.past import replay
+from vrm.run.journal import files as journals
+from vrm.run.journal.past import replay
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import group_name, read_own, user_name

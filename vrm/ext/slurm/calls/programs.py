@@ -8,7 +8,7 @@ import threading
 from vrm.ext.slurm.calls import build
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Launched, Part
-from vrm.run.past import Past
+from vrm.run.journal.past import Past
 from vrm.ext.steps.used import PROGRAM
 from vrm.system import compiling
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from vrm.ext.slurm.calls.answers import Call, Needs
 from vrm.ext.slurm.forms.options import Options
-from vrm.model.hosts import expand, fold
+from vrm.model.forms.hosts import expand, fold
 
 HOSTFILE = "SLURM_HOSTFILE"
 """The variable that names a file with a line for the node of each task."""

@@ -11,10 +11,10 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, NodeView, RunFacts
 from vrm.ext.slurm.forms.options import VERSION as VERSION
 from vrm.model import JobState
-from vrm.model.hosts import fold
+from vrm.model.forms.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.quantities import numbers
-from vrm.run.book import DEPENDED
+from vrm.run.entry import DEPENDED
 
 STATES: dict[str, str] = {
     "PENDING": "PD", "RUNNING": "R", "COMPLETING": "CG", "COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA",

@@ -40,7 +40,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay and tell."""
     from vrm.config.own import load_own
-    from vrm.model.speedups import SpeedError
+    from vrm.model.measured.speedups import SpeedError
     from vrm.ext.study.report.compare import CompareError
     from vrm.results.job_columns import JobFileError
     from vrm.ext.study.validation.report import data, draw, table

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from collections.abc import Sequence
 
-from vrm.model import shapes
+from vrm.model.forms import shapes
 from vrm.model.rules import KEYS, Rules
 from vrm.ext.study.report.job_table import JobTable
 from vrm.ext.study.report.plotting import label_of, picture

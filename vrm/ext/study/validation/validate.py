@@ -24,10 +24,10 @@ from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.ext.study.validation.result import Pair, Validation
-from vrm.run import journal
-from vrm.run.journal_check import JournalError, Record
+from vrm.run.journal import files as journal
+from vrm.run.journal.check import JournalError, Record
 from vrm.scheduling.estimators import Estimator
-from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.system.files import read_regular
 from vrm.simulation.arguments import Measurements, Timetable
 from vrm.simulation.library import simulate

@@ -1,0 +1,1 @@
+"""Fields of jobs, and forms of values in files."""

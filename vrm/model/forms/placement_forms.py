@@ -1,0 +1,189 @@
+"""The forms in which a placement is kept: plain values for another process, a JSON record for files.
+
+Both are read again on the nodes that it was made for: `layout` is that of their cluster. What people
+read is in `vrm.results.places`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from operator import or_
+from typing import Any
+from collections.abc import Mapping, Sequence
+
+from vrm.model import bits
+from vrm.model.forms import shapes
+from vrm.model.job import Job, Request
+from vrm.model.node import CORES, HALF, WHOLE, Node
+from vrm.model.placement import CoreLayout, Lease, Placement
+
+Values = tuple[Any, ...]
+"""A placement as numbers, texts and tuples of them."""
+
+
+def to_values(placement: Placement) -> Values:
+    """The placement as values that `marshal` takes."""
+    return (placement.share, placement.room, placement.order, placement.procs, placement.width, placement.size,
+            placement.most, placement.devices, placement.frequency, placement.pace,
+            None if placement.lease is None else placement.lease.lent)
+
+
+def of_values(values: Values, layout: CoreLayout) -> Placement:
+    """The placement of some values."""
+    lent = values[-1]
+    return Placement(*(*values[:-1], None if lent is None else Lease(lent), layout))
+
+
+def width_of(values: Values) -> int:
+    """The cores of each rank."""
+    width: int = values[4]
+    return width
+
+
+def to_record(placement: Placement) -> dict[str, Any]:
+    """The placement as JSON values; sets of nodes or cores are hexadecimal."""
+    lane0, lane1, held = placement.room
+    ranks = {"procs": placement.procs, "width": placement.width}
+    record: dict[str, Any]
+    if placement.share == CORES:
+        record = {"taken": hex(placement.taken), **ranks}
+        if placement.lease is not None:
+            record["lent"] = [[lender, hex(cores)] for lender, cores in placement.lent]
+        elif held != placement.taken:
+            record["held"] = hex(held)
+    else:
+        most = placement.most
+        record = {"share": placement.share, "claims": [hex(lane0), hex(lane1)],
+                  "order": [hex(group) for group in placement.order], **ranks,
+                  "most": most and {str(node): ranks for node, ranks in most.items()}}
+    record.update((name, getattr(placement, name)) for name, default in _PACE.items()
+                  if getattr(placement, name) != default)
+    if placement.devices:
+        record["devices"] = {str(node): {name: list(indices) for name, indices in here.items()}
+                             for node, here in placement.devices.items()}
+    return record
+
+
+def of_record(record: Mapping[str, Any], layout: CoreLayout) -> Placement:
+    """The placement of a record, of which `fault` finds nothing wrong."""
+    lease = Lease(tuple((lender, int(cores, 16)) for lender, cores in record["lent"])) if "lent" in record else None
+    most = record.get("most")
+    if "taken" in record:
+        share, order = CORES, [record["taken"]]
+        claims = ["0x0", "0x0", "0x0" if lease else record.get("held", record["taken"])]
+    else:
+        share, order, claims = record["share"], record["order"], [*record["claims"], "0x0"]
+    lane0, lane1, held = (int(claim, 16) for claim in claims)
+    return Placement(share, (lane0, lane1, held), tuple(int(group, 16) for group in order), record["procs"],
+                     record["width"], most=most and {int(node): ranks for node, ranks in most.items()},
+                     devices={int(node): {name: tuple(indices) for name, indices in here.items()}
+                              for node, here in record.get("devices", {}).items()},
+                     lease=lease, layout=layout, **_pace(record))
+
+
+def moved(placement: Placement, before: tuple[Sequence[Node], CoreLayout], now: tuple[Sequence[Node], CoreLayout]
+          ) -> Placement | None:
+    """Number a placement anew for another list of nodes; None where a node is missing there, or has other sockets."""
+    (old_nodes, old), (nodes, layout) = before, now
+    index = {node.name: number for number, node in enumerate(nodes)}
+    new: dict[int, int] = {}
+    for number in bits.members(placement.node_set):
+        node = old_nodes[number]
+        other = index.get(node.name)
+        if other is None or nodes[other].sockets != node.sockets:
+            return None
+        new[number] = other
+
+    def set_of(some: int) -> int:
+        return sum(1 << new[number] for number in bits.members(some))
+
+    def there(cores: int) -> int:
+        return sum(old.on_node(cores, number) << layout.node_first[other] for number, other in new.items())
+
+    lane0, lane1, held = placement.room
+    # A set for each node: the ranks stay in their order though the numbers are others.
+    order = ([there(placement.taken)] if placement.share == CORES else [1 << new[number] for number in placement.nodes])
+    return Placement(placement.share, (set_of(lane0), set_of(lane1), there(held)), tuple(order), placement.procs,
+                     placement.width, most=placement.most and {new[n]: most for n, most in placement.most.items()},
+                     frequency=placement.frequency, pace=placement.pace, layout=layout,
+                     lease=placement.lease and Lease(tuple((lender, there(cores)) for lender, cores in placement.lent)))
+
+
+def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[tuple[str, Sequence[int]]]) -> str:
+    """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
+    their sockets; "" when it can."""
+    wrong = ""
+    if not _of_job(record, job.request):
+        wrong = "it is that of another job"
+    elif "devices" in record and not _devices_sound(record["devices"], len(nodes)):
+        wrong = "its devices are wrong"
+    elif not all(shapes.number(each) and 0 <= each < 1e6 for each in _pace(record).values()):
+        wrong = "its frequency or pace is wrong"
+    elif "taken" in record:
+        wrong = _cores_fault(record, sum(sum(sockets) for _, sockets in nodes))
+    else:
+        wrong = _lanes_fault(record, len(nodes))
+    return wrong and f"placement: {wrong}"
+
+
+def _of_job(record: Mapping[str, Any], request: Request) -> bool:
+    """Whether its ranks are those of a job; on lent cores they may have fewer each."""
+    width: Any = record.get("width")
+    return record.get("procs") == request.tasks and (width == request.cores_per_task or (
+        "lent" in record and shapes.positive(width) and width < request.cores_per_task))
+
+
+def _cores_fault(record: Mapping[str, Any], cores: int) -> str:
+    taken, held = _set(record["taken"], cores), _set(record.get("held", "0x0"), cores)
+    lent = record.get("lent", [])
+    if not (type(lent) is list and all(type(each) is list and len(each) == 2 and shapes.count(each[0])
+                                       and _set(each[1], cores) for each in lent)):
+        return "what it borrows is wrong"
+    if taken is None or bits.count(taken) != record["procs"] * record["width"]:
+        return "its cores are wrong"
+    return "its cores are wrong" if "held" in record and taken & ~(held or 0) else ""
+
+
+def _lanes_fault(record: Mapping[str, Any], nodes: int) -> str:
+    claims, order, most = record.get("claims"), record.get("order"), record.get("most", "")
+    if (record.get("share") not in (WHOLE, HALF) or type(claims) is not list
+            or len(claims) != 2 or type(order) is not list):
+        return "it is not understood"
+    sets = [some for each in (*claims, *order) if (some := _set(each, nodes)) is not None]
+    if len(sets) < 2 + len(order):
+        return "its claims or its order is wrong"
+    held = sets[0] | sets[1]
+    if not held or reduce(or_, sets[2:], 0) != held or sum(map(bits.count, sets[2:])) != bits.count(held):
+        return "its nodes are wrong"
+    return "" if most is None or (type(most) is dict and all(
+        re.fullmatch("[0-9]{1,9}", node) and shapes.count(ranks) for node, ranks in most.items())) else "most is wrong"
+
+
+_PACE = {"frequency": 0.0, "pace": 1.0}
+"""What a record has of a placement where it is another value."""
+
+
+def _pace(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: record.get(name, default) for name, default in _PACE.items()}
+
+
+def _devices_sound(value: Any, nodes: int) -> bool:
+    """Whether a value can be devices by node and resource."""
+    indices = shapes.list_of(shapes.count)
+    return type(value) is dict and all(
+        re.fullmatch("[0-9]{1,9}", node) and int(node) < nodes and type(here) is dict
+        and all(shapes.line(name) and indices(each) and len(set(each)) == len(each)
+                for name, each in here.items())
+        for node, here in value.items())
+
+
+_HEX = re.compile(r"0x[0-9a-f]{1,200000}")
+
+
+def _set(value: Any, below: int) -> int | None:
+    """A set of numbers below a limit; None where it is none."""
+    if type(value) is not str or not _HEX.fullmatch(value):
+        return None
+    found = int(value, 16)
+    return found if found.bit_length() <= below else None

@@ -1,0 +1,1 @@
+"""What jobs share of nodes: lent cores, devices, room."""

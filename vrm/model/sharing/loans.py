@@ -1,0 +1,289 @@
+"""Running jobs that lend cores: what that does to the bookings of a cluster.
+
+The lender keeps the room that it holds: a borrower is on its cores, and takes none of its own. So
+policies count as before. What is expected moves: the lender is slower while it lends (see
+`vrm.model.sharing.core_share.rate`, the worst case), so that its end and the end of its walltime come later by
+what it loses, and a borrower with fewer cores than it asked for takes longer. When a lender ends first,
+its borrowers hold what it held of their nodes. Where a borrower is expected to end after its lender,
+`Booking.until` says how long the lender's room is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+
+from vrm.model import bits
+from vrm.model.sharing import core_share
+from vrm.model.booking import Booking
+from vrm.model.sharing.core_share import NOBODY, Alike, Loan, LentCores
+from vrm.model.node import Node
+from vrm.model.placement import CoreLayout, Placement
+
+
+class LoanCluster(Protocol):
+    """What loans ask and change of a cluster."""
+
+    nodes: Sequence[Node]
+    layout: CoreLayout
+    busy0: int
+    busy1: int
+    busy_cores: int
+    bookings: dict[int, Booking]
+
+    def reshape(self, job_id: int, **changes: Any) -> Booking: ...
+
+
+class Loans:
+    """The loans of a cluster, in the order in which they were made. `guests` are the running jobs that
+    started on borrowed cores; it is false where there is neither. `unwilling` are running jobs that
+    did not leave cores which they were to lend: they are not asked again."""
+
+    def __init__(self, loans: Sequence[Loan] = (), guests: Iterable[int] = ()) -> None:
+        self.all: list[Loan] = list(loans)
+        self.guests: set[int] = set(guests)
+        self.unwilling: set[int] = set()
+        self.changes = 0  # how often the cores in use have become others but by a start or an end alone
+        self._ranks: dict[int, list[Alike]] = {}
+        self._rates: dict[tuple[int, bool], tuple[int, float]] = {}  # the last ones, with what was lent
+
+    def __bool__(self) -> bool:
+        return bool(self.all or self.guests or self.unwilling)
+
+    def copy(self) -> Loans:
+        """An independent copy."""
+        twin = Loans(self.all, self.guests)
+        twin.unwilling = set(self.unwilling)
+        return twin
+
+    def of_lender(self, job_id: int) -> list[Loan]:
+        """What a job has lent."""
+        return [loan for loan in self.all if loan.lender == job_id]
+
+    def of_borrower(self, job_id: int) -> list[Loan]:
+        """What a job has borrowed."""
+        return [loan for loan in self.all if loan.borrower == job_id]
+
+    def lent(self, job_id: int) -> int:
+        """The cores that a job has lent."""
+        return core_share.together_lent(self.of_lender(job_id))
+
+    def cores(self, cluster: LoanCluster) -> int:
+        """The number of cores that are lent."""
+        return sum(bits.count(loan.cores) for loan in self.all
+                   if cluster.bookings[loan.lender].placement.lease is None)
+
+    def ranks(self, cluster: LoanCluster, booking: Booking) -> list[Alike]:
+        """The ranks of a running job, equal nodes together, with their cores when none is lent."""
+        found = self._ranks.get(booking.job.id)
+        if found is None:
+            found = core_share.alike(booking.placement, cluster.nodes, cluster.layout)
+            self._ranks[booking.job.id] = found
+        return found
+
+    def rate(self, cluster: LoanCluster, booking: Booking, ideal: bool = False) -> float:
+        """How fast a running job is with the cores that it has now (see `core_share.rate`)."""
+        placement = booking.placement
+        if placement.lease is not None:
+            cores = booking.job.cores
+            alone = ideal and not self.of_lender(booking.job.id)  # else others are on what it holds
+            return (core_share.mean_width(placement, cluster.nodes, cores) if alone else placement.width) / cores
+        return self.rate_without(cluster, booking, self.lent(booking.job.id) if self.all else 0, ideal)
+
+    def rate_without(self, cluster: LoanCluster, booking: Booking, lent: int, ideal: bool = False) -> float:
+        """How fast a running job is without these cores of its."""
+        if not lent:
+            return 1.0
+        key = booking.job.id, ideal
+        known = self._rates.get(key)
+        if known is None or known[0] != lent:
+            known = self._rates[key] = lent, core_share.rate(
+                self.ranks(cluster, booking), lent, cluster.layout, booking.placement.width, ideal)
+        return known[1]
+
+    def _forget(self, job_id: int) -> None:
+        self._ranks.pop(job_id, None)
+        self._rates.pop((job_id, False), None)
+        self._rates.pop((job_id, True), None)
+
+    def lost(self, cluster: LoanCluster, booking: Booking, now: float) -> float:
+        """The seconds that a running job has lost by now, since it had fewer cores than it asked
+        for (the worst case)."""
+        placement = booking.placement
+        if placement.lease is not None:
+            return sum((until - since) * (1 - then.width / booking.job.cores)
+                       for since, until, then in core_share.periods(placement, booking.start, now))
+        lost = 0.0
+        for at, (since, lent) in enumerate(booking.shares):
+            until = booking.shares[at + 1].since if at + 1 < len(booking.shares) else now
+            lost += (until - since) * (1 - self.rate_without(cluster, booking, lent))
+        return lost
+
+    def recall(self, cluster: LoanCluster, job_id: int, shares: Iterable[LentCores], now: float) -> None:
+        """A job that runs has lent all this by now, of which its booking knows what it still lends: it has as much
+        more time as it has lost before."""
+        booking = cluster.bookings.get(job_id)
+        if booking is None or booking.placement.lease is not None:
+            return
+        whole = booking._replace(shares=tuple(shares))
+        more = self.lost(cluster, whole, now) - self.lost(cluster, booking, now)
+        cluster.reshape(job_id, shares=whole.shares, expected_end=booking.expected_end + more,
+                        extra=booking.extra + more)
+
+    # What the cluster does.
+
+    def lend(self, cluster: LoanCluster, loan: Loan) -> None:
+        """A running job lends cores. ValueError, with the reason, where it cannot."""
+        booking = cluster.bookings[loan.lender]
+        if booking.placement.lease is not None:
+            raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
+        held = core_share.held(self.ranks(cluster, booking), cluster.layout)
+        lent = self.lent(loan.lender)
+        if not loan.cores or loan.cores & ~held or loan.cores & lent:
+            raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")
+        if not self.rate_without(cluster, booking, lent | loan.cores):
+            raise ValueError(f"job {loan.lender} would keep a rank without a core")
+        self._change(cluster, booking, loan.since, [*self.of_lender(loan.lender), loan])
+        self.all.append(loan)
+        self.changes += 1
+
+    def regain(self, cluster: LoanCluster, loan: Loan, now: float) -> None:
+        """A lender has the cores of a loan again."""
+        self.all.remove(loan)
+        self.changes += 1
+        booking = cluster.bookings[loan.lender]
+        before = [*self.of_lender(loan.lender), loan]
+        self._change(cluster, booking, now, self.of_lender(loan.lender), before)
+        if not self.of_lender(loan.lender):
+            self._forget(loan.lender)
+
+    def outlives(self, cluster: LoanCluster, borrower: int, now: float, until: float) -> None:
+        """A borrower is expected to end at another time."""
+        for loan in self.of_borrower(borrower):
+            before = self.of_lender(loan.lender)
+            self.all[self.all.index(loan)] = loan._replace(until=until)
+            if loan.lender in cluster.bookings:
+                self._change(cluster, cluster.bookings[loan.lender], now,
+                             self.of_lender(loan.lender), before, same=True)
+
+    def ended(self, cluster: LoanCluster, booking: Booking) -> bool:
+        """A job has left its cores: those that borrowed some hold what it held of their nodes. Of
+        several on one node it is the one that is expected to run longest, and it lends to the
+        others. Whether there are any."""
+        job_id = booking.job.id
+        self._forget(job_id)
+        self.unwilling.discard(job_id)
+        if job_id in self.guests:
+            self.guests.remove(job_id)
+            self.changes += 1
+        mine = self.of_lender(job_id)
+        if not mine:
+            return False
+        self.changes += 1
+        self.all = [loan for loan in self.all if loan.lender != job_id]
+        self.bequeath(cluster, booking.placement, [loan for loan in mine if loan.borrower in cluster.bookings])
+        return True
+
+    def bequeath(self, cluster: LoanCluster, left_by: Placement, mine: Iterable[Loan]) -> None:
+        """Whoever had these loans of a job holds what that held of their nodes."""
+        mine = sorted(mine, key=lambda loan: (-loan.until, loan.borrower))
+        left = left_by.node_set
+        heirs: list[int] = []
+        for loan in mine:
+            heir = cluster.bookings[loan.borrower]
+            placement = heir.placement
+            here = placement.node_set & left
+            left &= ~here
+            if here:
+                on = here, here, left_by.room[2] and cluster.layout.cores_of(here)
+                lane0, lane1, cores = (mine | more & chosen for mine, more, chosen in zip(
+                    placement.room, left_by.room, on))
+                own = placement.but(room=(lane0, lane1, cores))
+                cluster.busy0, cluster.busy1 = cluster.busy0 | lane0, cluster.busy1 | lane1
+                cluster.busy_cores |= cores
+                cluster.reshape(loan.borrower, placement=own)
+            for other in heirs:
+                if cluster.bookings[other].placement.node_set & placement.node_set:
+                    self.all.append(loan._replace(lender=other))
+                    until = max(cluster.bookings[other].until, loan.until)
+                    cluster.reshape(other, until=until)
+            heirs.append(loan.borrower)
+
+    def growing(self, cluster: LoanCluster, now: float, among: set[int] | None = None
+                ) -> list[tuple[int, Placement]]:
+        """The jobs whose lenders have all ended, and which lend to nobody, that have room for more cores than
+        they run on, as far as they asked for them; with these cores. `among`: the only ones that could."""
+        found: list[tuple[int, Placement]] = []
+        for job_id in sorted(self.guests if among is None else self.guests & among):
+            booking = cluster.bookings[job_id]
+            placement = booking.placement
+            if placement.width < booking.job.cores and not self.of_borrower(job_id) and not self.of_lender(job_id):
+                wide = core_share.wider(placement, cluster.nodes, booking.job.cores, now)
+                if wide is not None:
+                    found.append((job_id, wide))
+        return found
+
+    def borrowed_of(self, cluster: LoanCluster, lender: int) -> set[int]:
+        """The running jobs that started on cores of a job, which may have ended."""
+        return {job_id for job_id in self.guests if lender in dict(cluster.bookings[job_id].placement.lent)}
+
+    def grow(self, cluster: LoanCluster, job_id: int, wide: Placement, now: float) -> None:
+        """A job has more cores from now on: what is left of it takes less time."""
+        booking = cluster.bookings[job_id]
+        self.changes += 1
+        self._forget(job_id)
+        slower = booking.placement.width / wide.width
+        end, limit = (now + (each - now) * slower if each > now else each
+                      for each in (booking.expected_end, booking.limit))
+        cluster.reshape(job_id, placement=wide, expected_end=end,
+                        extra=limit - booking.start - booking.job.walltime)
+
+    def _change(self, cluster: LoanCluster, booking: Booking, now: float, after: list[Loan],
+                before: list[Loan] | None = None, same: bool = False) -> None:
+        """Expect other ends of a lender whose loans change at `now`. `same`: they are the same loans,
+        of which something else is expected."""
+        ends = self._ends(cluster, booking, now, after, self.of_lender(booking.job.id) if before is None else before)
+        shares = booking.shares
+        if not same:
+            shares = (*shares, LentCores(now, core_share.together_lent(after)))
+        until = max((loan.until for loan in after if loan.borrower != NOBODY), default=0.0)
+        cluster.reshape(booking.job.id, expected_end=ends[0], shares=shares, until=until,
+                        extra=ends[1] - booking.start - booking.job.walltime)
+
+    def limit(self, cluster: LoanCluster, loan: Loan) -> float:
+        """The end of the walltime of a running job if it made this loan, too."""
+        booking, mine = cluster.bookings[loan.lender], self.of_lender(loan.lender)
+        return self._ends(cluster, booking, loan.since, [*mine, loan], mine)[1]
+
+    def _ends(self, cluster: LoanCluster, booking: Booking, now: float, after: list[Loan],
+              before: list[Loan]) -> list[float]:
+        """The expected end of a lender, and that of its walltime, if its loans are others from `now` on."""
+        was = self._plan(cluster, booking, now, before, foreseen=True)
+        really = self._plan(cluster, booking, now, before)
+        will = self._plan(cluster, booking, now, after)
+        since = booking.shares[-1].since if booking.shares else booking.start
+        # What loans that last longer than foreseen have cost by now.
+        lost = core_share.work(was, since, now) - core_share.work(really, since, now)
+        ends = []
+        for end in (booking.expected_end, booking.limit):
+            left = lost + (core_share.work(was, now, end) if end > now else -core_share.work(was, end, now))
+            ends.append(core_share.finish(will, now, left) if left > 0 else end)
+        return ends
+
+    def _plan(self, cluster: LoanCluster, booking: Booking, now: float, loans: list[Loan],
+              foreseen: bool = False) -> list[tuple[float, float]]:
+        """How fast a lender is from the last change on: slower until its loans are expected to end, or
+        until `now` where they have outlived that; `foreseen`: as if they had not."""
+        since = booking.shares[-1].since if booking.shares else booking.start
+        left = sorted(loans, key=lambda loan: loan.until)
+        plan: list[tuple[float, float]] = []
+        while True:
+            speed = self.rate_without(cluster, booking, core_share.together_lent(left))
+            if plan and plan[-1][0] == since:
+                plan.pop()
+            plan.append((since, speed))
+            if not left or left[0].until == math.inf:
+                return plan
+            until = left.pop(0).until
+            since = max(since, until if foreseen else max(until, now))

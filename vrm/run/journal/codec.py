@@ -1,0 +1,169 @@
+"""Jobs, nodes and placements as values of journal records, and back."""
+
+from __future__ import annotations
+
+import marshal
+from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+
+from vrm.model import Cluster, Job, Node, Placement
+from vrm.model.forms import placement_forms
+from vrm.model.forms.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
+from vrm.model.forms.kinds import AFTER, same
+from vrm.model.job import PLAIN, Dependency, Details
+from vrm.model.node import Device
+from vrm.model.quantities import fold, numbers
+from vrm.system.plugins import PluginError
+from vrm.workload.added import added
+
+Record = dict[str, Any]
+Own = Sequence[tuple[Dependency, ...]]
+
+_OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
+                          each.kind.to_record if each.kind.to_record is not same else None)
+                         for each in TABLE if each.kept in kept and each.record]
+                        for kept in (OF_JOB, OF_DETAILS))
+_VALUES = {each.record: (each.at, each.kind.of_record) for each in TABLE if each.record and each.kept != LINE}
+TEMPLATE_KEYS = {*_VALUES, "more"}
+"""The keys of a journal record with which a job is made; it also has an id and a time of submission."""
+
+
+def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), own: Own = ()) -> Record:
+    """A job as journal values, or with `indices` an array, whose first job it is; `own` are what each of its jobs
+    waits for alone, if anything."""
+    record: Record = {"id": job.id, "submit": job.submit}
+    of: Any = job
+    for fields in (_OF_JOB, _OF_DETAILS):
+        for key, get, always, default, convert in fields:
+            value = get(of)
+            if always or value != default:
+                record[key] = convert(value) if convert is not None else value
+        of = details
+    if job.more:
+        record["more"] = {f"{ADDED[word].package}:{word}": ADDED[word].kind.to_record(value)
+                          for word, value in job.more.items()}
+    if indices:
+        record["array"] = fold(indices)
+    if own:
+        record["own"] = [AFTER.to_record(each) if each else "" for each in own]
+    return record
+
+
+MOST_TEMPLATES = 4096
+"""Jobs that are kept at most, from which others are made that differ in id and time only."""
+
+_templates: dict[bytes, tuple[Job, Details]] = {}
+
+
+def template_key(record: Record) -> bytes:
+    """What a journal record says of its job, or of all jobs of its array, without ids and times: records with the
+    same key make the same job."""
+    return marshal.dumps([(key, value) for key, value in record.items() if key in TEMPLATE_KEYS], 2)
+
+
+def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
+    """The job of a journal record, or the jobs of an array and their indices; and what else it says
+    of them, without the index. Jobs of the same `template_key` share their values."""
+    known = template_key(record)
+    if known in _templates:
+        first, details = _templates[known]
+        job = first.but(id=record["id"], submit=record["submit"])
+    else:
+        values = {}
+        for key, value in record.items():
+            if key in _VALUES:
+                at, convert = _VALUES[key]
+                values[at] = convert(value)
+        for key, value in record.get("more", {}).items():
+            word = key.partition(":")[2]
+            values[word] = ADDED[word].kind.of_record(value)
+        job, details = made(values, record["id"], record["submit"])
+        if len(_templates) == MOST_TEMPLATES:
+            _templates.clear()
+        _templates[known] = job, details
+    if "array" not in record:
+        return [job], details, ()
+    indices = numbers(record["array"])
+    return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
+
+
+class Missing(str):
+    """A fault of a record that is right, and that an extension has written which is not there."""
+
+
+def missing(what: str, package: str) -> str:
+    """The fault of a record of an extension: `what` it says, and the package that adds it."""
+    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the "
+                   "same command again")
+
+
+def more_fault(more: Any) -> str:
+    """Why the values of the fields of extensions in a job's record cannot be read; "" where they can."""
+    if type(more) is not dict:
+        return "more is wrong"
+    for key, value in more.items():
+        package, _, word = key.partition(":")
+        try:
+            field = added(word)
+        except PluginError as error:
+            return str(error)
+        if field is None or field.package != package:
+            return missing(f"a job has the field `{word}`", package)
+        if not field.kind.sound(value):
+            return f"{word} is wrong"
+    return ""
+
+
+def own_of(record: Record) -> Own:
+    """What each job of an array waits for alone; () where that is nothing."""
+    return [AFTER.of_record(each) if each else () for each in record.get("own", ())]
+
+
+def own_sound(value: Any) -> bool:
+    """Whether that is what a record says of it."""
+    return type(value) is list and all(each == "" or AFTER.sound(each) for each in value)
+
+
+def nodes_record(nodes: Sequence[Node]) -> list[list[Any]]:
+    """Nodes as journal values: name, sockets, and what else they have, if anything."""
+    return [[node.name, list(node.sockets), *_more(node)] for node in nodes]
+
+
+def _more(node: Node) -> list[Record]:
+    more = {"resources": dict(node.resources), "features": sorted(node.features),
+            "devices": {name: [[each.index, each.socket, each.uuid] for each in devices]
+                        for name, devices in node.devices.items()}}
+    found = {key: value for key, value in more.items() if value}
+    return [found] if found else []
+
+
+def same_nodes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of nodes, as journal values, name the same nodes with the same cores."""
+    return [each[:2] for each in one] == [each[:2] for each in other]
+
+
+def cluster_of(record: Mapping[str, Any], now: Cluster) -> Cluster:
+    """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
+    if record.get("nodes") is None or same_nodes(record["nodes"], nodes_record(now.nodes)):
+        return now
+    return Cluster(nodes_of(record["nodes"]))
+
+
+def nodes_of(values: Iterable[Any]) -> list[Node]:
+    """The nodes of journal values."""
+    return [Node(name, tuple(sockets), more.get("resources", {}),
+                 frozenset(more.get("features", ())),
+                 {name: tuple(Device(*each) for each in devices)
+                  for name, devices in more.get("devices", {}).items()})
+            for name, sockets, more in ((*each, {})[:3] for each in values)]
+
+
+def placement_of(record: Record, cluster: Cluster) -> Placement:
+    """The placement of a journal record, on the cluster that it was made for."""
+    return placement_forms.of_record(record, cluster.layout)
+
+
+def moved(placement: Placement, before: Cluster, now: Cluster) -> Placement | None:
+    """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
+    return placement if before is now else placement_forms.moved(
+        placement, (before.nodes, before.layout), (now.nodes, now.layout))

@@ -1,0 +1,1 @@
+"""Dispatchers: which jobs start now, and which of them overtake others."""

@@ -1,0 +1,149 @@
+"""Shadow times: when a job that does not fit now can start, and who may start before it without delaying it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from operator import attrgetter
+from collections.abc import Callable, Hashable, Sequence
+
+from vrm.model.cluster import Cluster, Pool
+from vrm.model.job import Job
+from vrm.model.placement import Placement
+from vrm.model.policies import CountingPolicy
+from vrm.scheduling.placement.advance import changes
+
+Ends = Sequence[tuple[float, int]]
+"""When running jobs end, with their ids, earliest first."""
+
+Lasts = Callable[[Job], float]
+"""How many seconds a job takes."""
+
+EXPECTED: Lasts = attrgetter("expected")
+WALLTIME: Lasts = attrgetter("walltime")
+
+
+class Shadow:
+    """The earliest start of a job that does not fit now, from the ends of running jobs; no earlier than `least`.
+
+    A running job past its end counts as ending now. Where there are advance reservations or constraints, the job
+    may also start at one of their boundaries. `time` is infinite when the job does not fit even then (nodes are down).
+    Another job may start now if it ends by `time`, or leaves this one what it needs then. Where counts say all, that
+    is `spare`; else `pool` has what is free just before `time`. `ends`: by default the expected ones; `lasts`: how long
+    another job takes.
+    """
+
+    __slots__ = ("job", "time", "spare", "pool", "_first_end", "_lasts", "_too_large")
+
+    def __init__(self, job: Job, now: float, view: Cluster, policy: CountingPolicy, ends: Ends | None = None,
+                 lasts: Lasts = EXPECTED, least: float = -math.inf) -> None:
+        ends = view.ends if ends is None else ends
+        self.job, self._lasts, self.spare = job, lasts, 0
+        self._first_end = ends[0][0] if ends else math.inf
+        self.pool: Pool | None = None
+        # The smallest job of each class that was found to take what this one needs: a larger one would, too.
+        self._too_large: dict[Hashable, int] = {}
+        least = max(least, now)
+        if policy.exact(job):
+            self.time = self._count(view, policy, ends, least)
+        else:
+            self.pool = view.what_if()
+            self.time = self.pool.at = self._try(self.pool, now, view, policy, ends, least)
+
+    def _count(self, view: Cluster, policy: CountingPolicy, ends: Ends, least: float) -> float:
+        wanted, room, shadow = policy.size(self.job), policy.room(view), math.inf
+        assert room is not None
+        bookings, returns, all_up = view.bookings, view.returns, view.all_up
+        for end, job_id in ends:
+            if end > shadow:
+                break
+            placement = bookings[job_id][1]
+            room += placement.size if all_up else returns(placement)
+            if room >= wanted and shadow == math.inf:
+                shadow = end if end > least else least
+        self.spare = room - wanted
+        return shadow
+
+    def _try(self, pool: Pool, now: float, view: Cluster, policy: CountingPolicy, ends: Ends, least: float) -> float:
+        shadow = math.inf
+        for end, job_id in changes(ends, view.boundaries(now)):
+            if end > shadow:
+                break
+            pool.at = max(end, now)
+            if job_id is not None:
+                booking = view.bookings[job_id]
+                pool.give(booking.job, booking.placement)
+            if shadow == math.inf and policy.fits(self.job, pool):
+                shadow = max(end, least)  # and the others that end at this moment are given back, too
+        return shadow
+
+    def copy(self, view: Cluster) -> Shadow:
+        """An independent copy, for a copy of the cluster."""
+        twin = copy.copy(self)
+        twin._too_large = {}
+        if self.pool is not None:
+            twin.pool = self.pool.what_if()
+            twin.pool.tenants = view.tenants
+        return twin
+
+    def holds(self, now: float) -> bool:
+        """Whether it is that of a later moment, too, if nothing has changed: its time is to come, and no job has
+        outlived its end."""
+        return self.time > now and self._first_end > now
+
+    def window(self, now: float) -> tuple[float, int]:
+        """Seconds and a size: by counts, a job that takes longer and is larger may not start. The seconds may be
+        longer by a rounding; they are infinite where counts do not say it."""
+        if self.pool is not None or self.time == math.inf:
+            return math.inf, 0
+        return math.nextafter(self.time - now, math.inf), self.spare
+
+    def may(self, job: Job, size: int, now: float, policy: CountingPolicy) -> bool:
+        """Whether a job may start now, as far as is known without its place."""
+        if size <= self.spare or now + self._lasts(job) <= self.time:
+            return True
+        if not self._too_large:
+            return self.pool is not None
+        similar = policy.similar(job)
+        return not similar or similar[1] < self._too_large.get(similar[0], math.inf)
+
+    def admit(self, job: Job, placement: Placement, now: float, policy: CountingPolicy) -> bool:
+        """Whether a job that `may` can start there now; then what it takes at `time` is no longer left over."""
+        if now + self._lasts(job) <= self.time:
+            return True
+        if self.pool is None:
+            if placement.size > self.spare:
+                return False
+            self.spare -= placement.size
+            return True
+        self.pool.take(job, placement, now)
+        if policy.fits(self.job, self.pool):
+            return True
+        self.pool.give(job, placement)
+        similar = policy.similar(job)
+        if similar:
+            self._too_large[similar[0]] = similar[1]
+        return False
+
+    def withdraw(self, job: Job, placement: Placement, now: float) -> None:
+        """A job that was admitted does not start."""
+        if now + self._lasts(job) > self.time:
+            if self.pool is None:
+                self.spare += placement.size
+            else:
+                self.pool.give(job, placement)
+
+    def forget(self) -> None:
+        """Jobs may have other places than before."""
+        self._too_large.clear()
+
+
+def admitted(reservations: Sequence[Shadow], job: Job, placement: Placement, now: float,
+             policy: CountingPolicy) -> bool:
+    """Whether all reservations admit a job; if one does not, none has."""
+    for at, each in enumerate(reservations):
+        if not each.admit(job, placement, now, policy):
+            for before in reservations[:at]:
+                before.withdraw(job, placement, now)
+            return False
+    return True

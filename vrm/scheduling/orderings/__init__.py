@@ -1,0 +1,1 @@
+"""The waiting jobs, and the order in which they start."""

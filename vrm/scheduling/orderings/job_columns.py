@@ -1,0 +1,132 @@
+"""Where the jobs of a queue are: those of a fixed order sorted, the others in slots, with what is asked of all of them
+at once in columns beside them."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import math
+from array import array
+from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+
+from vrm.model.job import Job
+
+if TYPE_CHECKING:
+    import numpy
+
+Columns = tuple["array[float]", "array[int]", "array[int]"]
+"""Estimates, sizes and nodes."""
+
+
+class SortedJobs:
+    """Jobs that are kept sorted: `entries` are the parts of their keys, then the job. `first` is the place of the
+    head: taking it out must not move all."""
+
+    def __init__(self, nodes_of: Callable[[Job], int], size_of: Callable[[Job], int]) -> None:
+        self._nodes_of, self._size_of = nodes_of, size_of
+        self.entries: list[tuple[Any, ...]] = []
+        self.first = 0
+        self._columns: Columns | None = None
+
+    def copy(self) -> SortedJobs:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin.entries = list(self.entries)
+        if self._columns is not None:
+            estimates, sizes, nodes = self._columns
+            twin._columns = estimates[:], sizes[:], nodes[:]
+        return twin
+
+    def prepend(self, part: float) -> None:
+        """Put a part before the keys."""
+        self.entries = [(part, *entry) for entry in self.entries[self.first:]]
+        self.first = 0
+
+    def add(self, key: tuple[float, ...], job: Job, nodes: int) -> None:
+        """Enter a job, which needs so many nodes."""
+        entries, entry = self.entries, (*key, job)
+        if self.first == len(entries):
+            entries.clear()
+            self.first = 0
+        at = len(entries) if not entries or entry > entries[-1] else bisect.bisect(entries, entry, self.first)
+        entries.insert(at, entry)
+        if self._columns is not None:
+            for column, value in zip(self._columns, (job.expected, self._size_of(job), nodes)):
+                column.insert(at - self.first, value)  # type: ignore[attr-defined]
+
+    def remove(self, key: tuple[float, ...], job: Job) -> None:
+        """Take a job out."""
+        at = bisect.bisect_left(self.entries, (*key, job), self.first)
+        if at == self.first:
+            self.remove_first()
+            return
+        del self.entries[at]
+        for column in self._columns or ():
+            del column[at - self.first]
+
+    def remove_first(self) -> None:
+        """Take the head out."""
+        for column in self._columns or ():
+            del column[0]
+        self.entries[self.first] = None  # type: ignore[call-overload]  # let the job go
+        self.first += 1
+        if self.first > 1000 and self.first * 2 > len(self.entries):
+            del self.entries[:self.first]
+            self.first = 0
+
+    def columns(self) -> Columns:
+        """Estimates, sizes and nodes of the jobs, kept from the first call on."""
+        if self._columns is None:
+            jobs = [entry[-1] for entry in self.entries[self.first:]]
+            self._columns = (array("d", [job.expected for job in jobs]), array("q", map(self._size_of, jobs)),
+                             array("q", map(self._nodes_of, jobs)))
+        return self._columns
+
+
+class SlottedJobs:
+    """Jobs in no order, in `slots`, with what utilities are made of in columns."""
+
+    def __init__(self) -> None:
+        self.slots: list[Job] = []
+        self._slot_of: dict[int, int] = {}
+        self._take((array("d"), array("d"), array("q"), array("q"), array("q"), array("q")))
+
+    def _take(self, columns: tuple[Any, ...]) -> None:
+        self._columns = columns
+        self.estimates, self.submits, self.sizes, self.nodes, self.procs, self.ids = columns
+
+    def copy(self) -> SlottedJobs:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
+        twin._take(tuple(column[:] for column in self._columns))
+        return twin
+
+    def add(self, job: Job, size: int, nodes: int) -> None:
+        """Enter a job."""
+        self._slot_of[job.id] = len(self.slots)
+        self.slots.append(job)
+        for column, value in zip(self._columns, (job.expected, job.submit, size, nodes, job.procs, job.id)):
+            column.append(value)
+
+    def remove(self, job: Job) -> None:
+        """Take a job out; the last one takes its slot."""
+        slot, last = self._slot_of.pop(job.id), self.slots[-1]
+        for column in (self.slots, *self._columns):
+            column[slot] = column[-1]
+            column.pop()
+        if last is not job:
+            self._slot_of[last.id] = slot
+
+    def utilities(self, vector: Callable[[Any], Any], now: float) -> numpy.ndarray:
+        """The utilities of the slots, by an ordering's `vector`; minus infinity for what is not a number."""
+        import numpy
+        submit = numpy.frombuffer(self.submits)
+        with numpy.errstate(all="ignore"):
+            whole = [numpy.frombuffer(column, numpy.int64).astype(float)
+                     for column in (self.nodes, self.procs, self.ids)]
+            found = vector((now - submit, numpy.frombuffer(self.estimates), whole[0], whole[1], submit, whole[2]))
+        found = numpy.array(found, dtype=float)  # a copy: marks are made in it
+        found[numpy.isnan(found)] = -math.inf
+        return found

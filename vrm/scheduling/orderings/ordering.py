@@ -1,0 +1,129 @@
+"""Orderings: a utility function decides which waiting job comes first, highest first.
+
+With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
+WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t c and t c with the
+c cores of all ranks (the smallest and the largest area first). Ties: submit time, then id. Extensions add others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+from collections.abc import Callable, Sequence
+
+from vrm.model.job import Job
+from vrm.model.queues import Queues
+from vrm.scheduling.orderings.expression import ExpressionError, compile_expression, compile_vector
+from vrm.scheduling.registry import (PolicyError, Registry, guarded, refuse_file, shortened, where)
+
+Utility = Callable[[Job, float, int], float]
+"""Utility of a job at `now` (seconds) that needs `nodes` nodes."""
+
+Vector = Callable[[Sequence[Any]], Any]
+"""The same for many jobs at once: from arrays of the values of NAMES to one of utilities,
+right but for rounding."""
+
+ORDERINGS = Registry("ordering", "vrm.orderings")
+NAMES = ("q", "t", "n", "procs", "s", "id")
+ADVISED = "advised"
+"""The ordering that leaves the choice to advice, which an extension adds. Only live runs can have it."""
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A named utility; `static` when the order of two jobs never changes while they wait.
+
+    `vector`, where there is one, spares long queues of a changing order most of the sorting.
+    """
+
+    name: str
+    utility: Utility
+    static: bool
+    vector: Vector | None = None
+
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
+        """Sort key, smallest first; a utility that is not a number comes last."""
+        value = self.utility(job, now, nodes)
+        return (math.inf if value != value else -value, job.submit, job.id)
+
+    def of_queues(self, queues: Queues) -> Ordering:
+        """The ordering for jobs of these queues."""
+        return self
+
+
+def _builtin(name: str, utility: Utility, static: bool = False,
+             vector: Vector | None = None) -> None:
+    ORDERINGS.register(name)(Ordering(name, utility, static, vector))
+
+
+def _cube(x: float) -> float:
+    try:
+        return x ** 3
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
+def _wfp3(v: Sequence[Any]) -> Any:
+    ratio = v[0] / v[1]
+    return ratio * ratio * ratio * v[2]
+
+
+class Fcfs(Ordering):
+    """Who waits longer was submitted earlier, so FCFS needs no clock."""
+
+    def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
+        """The submission, at once."""
+        submit = job.submit
+        return (submit, submit, job.id)
+
+
+ORDERINGS.register("FCFS")(Fcfs("FCFS", lambda job, now, nodes: -job.submit, static=True))
+_builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.expected,
+         vector=lambda v: v[0] / v[1])
+_builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.expected * nodes,
+         vector=lambda v: v[0] / v[1] * v[2])
+_builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.expected) * nodes,
+         vector=_wfp3)
+_builtin("SJF", lambda job, now, nodes: -job.expected, static=True)
+_builtin("LJF", lambda job, now, nodes: job.expected, static=True)
+_builtin("SAF", lambda job, now, nodes: -job.expected * job.request.cores, static=True)
+_builtin("LAF", lambda job, now, nodes: job.expected * job.request.cores, static=True)
+
+
+def own_ordering(text: str, own: Callable[..., Any]) -> Ordering:
+    """The ordering by a user's function, named by `text`; what it raises, or gives that is not a number, is
+    a PolicyError with its place."""
+    ask = guarded(text, own)
+
+    def utility(job: Job, now: float, nodes: int) -> float:
+        value = ask(job, now, nodes)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise PolicyError(f"`{text.strip()}`{where(own)} gives {shortened(value)} for job "
+                              f"{job.id}; an ordering gives a number, highest first") from None
+    return Ordering(text.strip(), utility, static=False)
+
+
+def make_ordering(text: str) -> Ordering:
+    """The ordering of that name, expression over q t n procs s id, or dotted path.
+
+    A function given by dotted path is called as `utility(job, now, nodes)`. Raises PolicyError.
+    """
+    known: Ordering | Callable[[], Ordering] | None = ORDERINGS.get(text)
+    if known is not None:  # that of an extension of vrm is made when it is asked for
+        return known if isinstance(known, Ordering) else known()
+    own = ORDERINGS.own(text)
+    if own is not None:
+        return own_ordering(text, own)
+    refuse_file(text)
+    if text.strip().isidentifier() and text.strip() not in NAMES:
+        raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")
+    try:
+        formula, used = compile_expression(text, NAMES)
+    except ExpressionError as error:
+        raise PolicyError(str(error)) from error
+    return Ordering(text.strip(), lambda job, now, nodes: formula(
+        (now - job.submit, job.expected, nodes, job.procs, job.submit, job.id)),
+        "q" not in used, compile_vector(text, NAMES))

@@ -1,0 +1,1 @@
+"""Placement policies: on which cores of which nodes jobs run."""

@@ -1,0 +1,221 @@
+"""Placement policies of a user's own, made to what vrm works with: whatever they raise, or give that cannot be,
+is a PolicyError which names the place in the user's file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from collections.abc import Hashable, Iterator
+
+from vrm.model import bits
+from vrm.model.amounts import said
+from vrm.model.cluster import Cluster, Pool
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.job import Infeasible, Insufficient, Job
+from vrm.model.placement import Placement
+from vrm.model.policies import Follower, CountingPolicy
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.node_orders import AUTO
+from vrm.scheduling.placement.lanes import LanePolicy
+from vrm.scheduling.placement.parts import scarce_now
+from vrm.scheduling.placement.combining import POLICIES, combine
+from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
+from vrm.scheduling.placement.spread import admits, lacking_licence, named, stranger
+
+_PARTS = re.compile(r"\s+x\s+")
+
+
+def fault_of(job: Job, placement: Any, view: Pool) -> str:
+    """What is wrong with a user's placement of a job, "" when nothing is."""
+    if not isinstance(placement, Placement):
+        return f"on {shortened(placement)}, which is not a placement"
+    shrunk = placement.lease is not None and job.malleable and placement.width <= job.cores
+    if placement.procs != job.procs or (placement.width != job.cores and not shrunk):
+        return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
+                f"{job.procs} of {job.cores}")
+    if not placement.node_set or placement.node_set >> len(view.nodes):
+        return "on nodes that do not exist"
+    if view.clashes(placement):
+        names = ", ".join(view.nodes[node].name for node in placement.nodes[:4])
+        return f"on cores that are taken, or down (nodes {names})"
+    held = sum(ranks for _, ranks in placement.ranks_by_node(view.nodes))
+    if held < job.procs:
+        return f"on nodes that hold {held} of its {job.procs} ranks"
+    return "" if job.request.plain else _other_fault(job, placement, view)
+
+
+def _other_fault(job: Job, placement: Placement, view: Pool) -> str:
+    """The same of what a job wants besides cores."""
+    request = job.request
+    least, most = request.least_nodes, request.nodes[1]
+    tasks_on = [(node, tasks) for node, tasks in placement.ranks_by_node(view.nodes) if tasks]
+    if len(tasks_on) < least or 0 < most < len(tasks_on):
+        return f"on {len(tasks_on)} node(s); it wants {least}" + (f" to {most}" if most else " or more")
+    for node, tasks in tasks_on:
+        name, left = view.nodes[node].name, view.left_on(node)
+        missing = sorted(request.features - view.nodes[node].features)
+        if missing:
+            return f"on {name}, which does not offer {', '.join(missing)}"
+        if not admits(request, view.nodes[node]):
+            return f"on {name}, which is to be left out (exclude)"
+        if 0 < request.tasks_per_node < tasks:
+            return f"with {tasks} ranks on {name}; it wants at most {request.tasks_per_node} on a node"
+        for resource, amount in request.on_node(tasks):
+            if left(resource) < amount:
+                return (f"on {name}, where it takes {said(resource, amount)} of {resource} and "
+                        f"{said(resource, left(resource))} is left")
+    if not view.has_licences(job):
+        return "without the licences that it wants"
+    without = [view.nodes[node].name for node in bits.members(named(request, view.nodes)[1] & ~placement.node_set)]
+    return f"without {without[0]}, which it is to have (nodelist)" if without else ""
+
+
+# -------------------------------------------------------------------------------------- placement
+
+
+def make_policy(text: str, cluster: Cluster, heatmap: Heatmap | None = None,
+                node_order: Any = AUTO) -> CountingPolicy:
+    """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
+    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
+    place of that of a registered policy. Raises PolicyError.
+
+    A user's own is what `combine` gives, or a function or class called as `policy(cluster,
+    heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
+    `vrm.model.policies.CountingPolicy` has them.
+    """
+    known = POLICIES.get(text)
+    parts = _PARTS.split(text.strip())
+    auto = isinstance(node_order, str) and node_order.strip().lower() == AUTO
+    if known is None and not auto:
+        raise PolicyError(f"`{text.strip()}` " + (
+            f"names a node order, and so does `{node_order}`; leave one out" if len(parts) == 3 else
+            f"sets its own order of nodes; NodeOrder works with {', '.join(POLICIES.names)}"))
+    if known is not None:
+        chosen = {} if auto else {"node_order": node_order}
+        made: CountingPolicy = known(cluster, heatmap, **chosen)
+        return made
+    if len(parts) == 3:
+        return combine(*parts)(cluster, heatmap)
+    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap), cluster)
+
+
+def placement_of(text: str, made: Any, cluster: Cluster, otherwise: str = "") -> CountingPolicy:
+    """The placement policy that a user's object is, on this machine. Raises PolicyError, with the text
+    `otherwise`, for what is none."""
+    if isinstance(made, (LanePolicy, CorePolicy)):
+        return made
+    if not (callable(getattr(made, "nodes", None)) and callable(getattr(made, "place", None))):
+        raise PolicyError(otherwise or f"`{text.strip()}` makes no placement policy; it must give an object with "
+                          "`nodes` and `place`")
+    return OwnPlacement(text, made, cluster)
+
+
+class OwnPlacement:
+    """A user's object with `nodes` and `place`, and whatever else of a CountingPolicy it has. It is
+    asked for jobs of which the licences are there. Of a job that names nodes it sees those alone on which
+    that may run: first only those of its nodelist, then all that it does not exclude.
+    """
+
+    follower: Follower | None = None
+
+    def copy(self) -> OwnPlacement:
+        """Itself: a placement policy of a user's own keeps nothing from step to step."""
+        return self
+
+    def __init__(self, text: str, own: Any, cluster: Cluster) -> None:
+        self.name = str(getattr(own, "name", text.strip()))
+        self._machine = Cluster(cluster.nodes)
+        self._licences = cluster.all_licences
+        self.heatmap: Heatmap | None = getattr(own, "heatmap", None)
+        self._text, self._own = text.strip(), own
+        self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
+        self._has = {name: guarded(text, getattr(own, name)) for name in (
+            "fits", "similar", "exact", "size", "room")
+            if callable(getattr(own, name, None))}
+
+    def nodes(self, job: Job) -> int:
+        """As the user's object says."""
+        request = job.request
+        lacks = lacking_licence(request, self._licences) or stranger(request.nodelist, self._machine.nodes)
+        if lacks:
+            raise Infeasible(lacks)
+        if request.nodelist or request.exclude:
+            placement = self._among_named(job, self._machine)
+            if not placement:
+                raise Infeasible(f"{self.name} finds no place for it on the nodes that it names and leaves")
+            return len(placement.nodes)
+        found = self._nodes(job)
+        if not isinstance(found, int) or found < 1:
+            raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {shortened(found)} as the "
+                              f"nodes of job {job.id}; give a number from 1 on, or raise "
+                              "vrm.model.Infeasible(reason)")
+        return found
+
+    def place(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """As the user's object says, checked."""
+        if not view.has_licences(job):
+            return Insufficient(scarce_now, job, view)
+        if job.request.nodelist or job.request.exclude:
+            return self._among_named(job, view)
+        return self._checked(job, view)
+
+    def _among_named(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """The same of a job that names nodes: see above."""
+        able, must = named(job.request, view.nodes)
+        for allowed in (must if bits.count(must) >= job.request.nodes[0] else 0, able):
+            if allowed:
+                here = view.what_if()
+                here.close(here.up & ~allowed)
+                found = self._checked(job, here, anywhere=True)
+                if found and not must & ~found.node_set:
+                    return found
+        return Insufficient(lambda: "no room")
+
+    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Placement | Insufficient:
+        """As the user's object says, checked; `anywhere`: but for the nodes that the job must have."""
+        found = self._place(job, view)
+        if found is None or isinstance(found, Insufficient):
+            return found or Insufficient(lambda: "no room")
+        judged = job.but(request=job.request._replace(nodelist=frozenset())) if anywhere else job
+        fault = fault_of(judged, found, view)
+        if fault:
+            raise PolicyError(f"`{self._text}`{where(self._own.place)} puts job {job.id} {fault}")
+        placement: Placement = found
+        return placement
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """As the user's object says, else whether it finds a place."""
+        if "fits" in self._has and not (job.request.nodelist or job.request.exclude):
+            return view.has_licences(job) and bool(self._has["fits"](job, view))
+        return bool(self.place(job, view))
+
+    def similar(self, job: Job) -> tuple[Hashable, int] | None:
+        """As the user's object says, else nothing is promised."""
+        if "similar" not in self._has or job.request.nodelist or job.request.exclude:
+            return None
+        found: tuple[Hashable, int] | None = self._has["similar"](job)
+        return found
+
+    def exact(self, job: Job) -> bool:
+        """As the user's object says, if it can count at all."""
+        request = job.request
+        return ({"room", "size", "exact"} <= set(self._has)
+                and not (request.licences or request.nodelist or request.exclude) and bool(self._has["exact"](job)))
+
+    def size(self, job: Job) -> int:
+        """As the user's object says, else the nodes."""
+        return int(self._has.get("size", self._nodes)(job))
+
+    def room(self, view: Pool) -> int | None:
+        """As the user's object says, if it can count at all."""
+        if "room" not in self._has:
+            return None
+        found: int | None = self._has["room"](view)
+        return found
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """The names in a setting: of `empty x my_policies:first x all` the three, else the one."""
+    parts = _PARTS.split(text.strip())
+    yield from parts if len(parts) == 3 else [text]
