@@ -20,9 +20,8 @@ from vrm.commands.shared import ON, CannotRun, default_config, of_extension, sec
 from vrm.system.colour import coloured
 
 MODULES = {
-    "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
-    "reserve": "reserve", "status": "queue status", "log": "log", "script": "script",
-    "simulate": "simulate", "wait": "wait",
+    "job": "submit cancel hold release requeue stop", "lend": "lend", "reserve": "reserve", "status": "queue status",
+    "log": "log", "simulate": "simulate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 

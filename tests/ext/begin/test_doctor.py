@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import Site
 
-from vrm.live.site.doctor import login_shell
+from vrm.ext.begin.doctor import login_shell
 
 
 def test_a_site_that_is_well(site: Site) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 from conftest import Site, wait_until
 from testbed import Testbed
 from vrm import cli
-from vrm.live.batch.wrapper import Wrapper, WrapperError, script, submit_commands
+from vrm.ext.begin.wrapper import Wrapper, WrapperError, script, submit_commands
 from vrm.results.jobs import read_jobs
 
 ROOT = Path(cli.__file__).resolve().parent.parent
@@ -102,7 +102,7 @@ def test_the_modules_of_the_python_under_vrm_are_loaded(
 
 def test_the_chains_of_two_directories_of_one_name_do_not_wait_for_each_other(
         tmp_path: Path) -> None:
-    from vrm.commands.script import batch_name
+    from vrm.ext.begin.commands.script import batch_name
     names = [batch_name(str(tmp_path / place / "run" / "vrm.yaml"), alone=True) for place in "ab"]
     assert len(set(names)) == 2 and all(name.startswith("vrm-run-") for name in names)
     assert batch_name(str(tmp_path / "a" / "run" / "vrm.yaml")) == "vrm-run"
@@ -209,7 +209,7 @@ def test_a_configuration_is_wanted_and_checked(tmp_path: Path, config: Path) -> 
 @pytest.mark.parametrize("text, seconds", [
     ("2:00:00", 7200), ("02:00:01", 7201), ("1-12:00:00", 129600), ("90m", 5400), ("1d", 86400)])
 def test_times(text: str, seconds: int) -> None:
-    from vrm.commands.script import duration
+    from vrm.ext.begin.commands.script import duration
     assert duration(text) == seconds
 
 
@@ -217,13 +217,13 @@ def test_times(text: str, seconds: int) -> None:
     ("/x/strip.yaml", "vrm-strip"), ("/my study/vrm.yaml", "vrm-my-study"),
     ("/vrm.yaml", "vrm-run"), ("/x/ü b;c.yaml", "vrm-b-c")])
 def test_names_of_batch_jobs(config: str, name: str) -> None:
-    from vrm.commands.script import batch_name
+    from vrm.ext.begin.commands.script import batch_name
     assert batch_name(config) == name
 
 
 @pytest.mark.parametrize("text, mebibytes", [("1400", 1400), ("1400M", 1400), ("2gb", 2048)])
 def test_sizes(text: str, mebibytes: int) -> None:
-    from vrm.commands.script import memory
+    from vrm.ext.begin.commands.script import memory
     assert memory(text) == mebibytes
 
 

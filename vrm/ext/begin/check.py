@@ -23,7 +23,7 @@ from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
-from vrm.live.site.doctor import Finding, ask_nodes, faulty
+from vrm.ext.begin.doctor import Finding, ask_nodes, faulty
 from vrm.live.site.granted import stand_ins
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.live.site.room import WholeNodes

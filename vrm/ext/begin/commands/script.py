@@ -79,7 +79,7 @@ def option_names() -> str:
 def write(arguments: argparse.Namespace) -> int:
     """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
     from vrm.config.schema import load
-    from vrm.live.batch import wrapper as wrappers
+    from vrm.ext.begin import wrapper as wrappers
     from vrm.live.batch.base import Wrapper, WrapperError
 
     given = getattr(arguments, "config", default_config())

@@ -1,4 +1,4 @@
-"""`vrm check`."""
+"""`vrm check` and `vrm doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vrm.commands.shared import CannotRun, count, default_config
 ALL_RUN, SOME_NEVER, UNUSABLE = 0, 1, 2
 
 
-def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+def add_check(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "check", check, "check the configuration and its queue", [shared],
@@ -31,6 +31,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
             help=f"check for N {what}, instead of what is found here")
     add("--machine", metavar="FILE", help="check for the nodes of a machine file (see "
         "`vrm simulate --machine`)")
+
+
+def add_doctor(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong", [shared], "vrm doctor",
             "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
             "Exit status: 0 jobs can run, 2 they cannot.")
@@ -38,7 +42,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what is found on this machine and what is wrong; 0 jobs can run, 2 they cannot."""
-    from vrm.live.site.doctor import examine
+    from vrm.ext.begin.doctor import examine
     from vrm.system.colour import marked
 
     findings = examine(getattr(arguments, "config", default_config()))
@@ -53,7 +57,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from vrm.live.site.check import check as examine
+    from vrm.ext.begin.check import check as examine
     from vrm.system.colour import marked
     from vrm.system.trust import distrust
     from vrm.scheduling import PolicyError

@@ -1,5 +1,5 @@
 """The scripts in which vrm is submitted to a batch system, as text. What each line is for stands
-beside it; the facts behind them are tested in tests/live/batch/test_wrapper.py.
+beside it; the facts behind them are tested in tests/ext/begin/test_wrapper.py.
 """
 
 from __future__ import annotations

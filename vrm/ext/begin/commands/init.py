@@ -12,7 +12,7 @@ from typing import Any
 from collections.abc import Sequence
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.script import duration, option_names
+from vrm.ext.begin.commands.script import duration, option_names
 from vrm.commands.shared import CannotRun, count
 
 MOST_JOBS = 8
