@@ -27,7 +27,7 @@ import pytest
 from conftest import LIMIT, descendants, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.launch.openmpi import OpenMPI
-from vrm.live.launch.srun import Srun
+from vrm.ext.sites.srun import Srun
 from vrm.live.nodes import agent, proc
 from vrm.live.nodes.agents import Agents, probe
 from vrm.live.nodes.connecting import command_line, is_local

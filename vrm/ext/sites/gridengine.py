@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, counted,
-                                 indices_of, read_text, register, slots_of_lines)
+                                 indices_of, read_text, slots_of_lines)
 from vrm.system.hosts import host_name
 
 
-@register
 class GridEngine(BatchSystem):
     """Sun's, Univa's and their heirs, in a parallel environment."""
 

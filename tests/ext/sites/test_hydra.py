@@ -21,7 +21,7 @@ from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
-from vrm.live.launch.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
+from vrm.ext.sites.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_cpu_list, parse_topology, read_topology
 from vrm.model import RankSlot

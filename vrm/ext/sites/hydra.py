@@ -21,7 +21,7 @@ import shutil
 from itertools import groupby
 from collections.abc import Iterator, Mapping, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, LauncherConfiguration, ask_version, shared_list, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
                                          with_threads)
@@ -35,7 +35,6 @@ MPICH, INTEL = "MPICH", "Intel MPI"
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
 
-@LAUNCHERS.register("hydra")
 class Hydra(Launcher):
     """Jobs by the mpiexec of MPICH or Intel MPI, `family` says which.
 

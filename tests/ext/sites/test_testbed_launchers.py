@@ -18,7 +18,7 @@ from testbed import Batch, Testbed
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch, Launcher, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
-from vrm.live.launch.hydra import MPICH, Hydra, find_mpiexec
+from vrm.ext.sites.hydra import MPICH, Hydra, find_mpiexec
 from vrm.live.nodes.topology import Topology, parse_cpu_list, read_topology
 from vrm.model import RankSlot
 from vrm.results.jobs import JobRow, read_jobs

@@ -17,7 +17,7 @@ from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
 from vrm.live.launch.environment import step_environment
-from vrm.live.launch.srun import Srun, parse_masks
+from vrm.ext.sites.srun import Srun, parse_masks
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology
 from vrm.model import RankSlot

@@ -8,11 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchSystem, Environment, counted, read_text,
-                                 register)
+from vrm.live.batch.base import (MEND, AllocationError, BatchSystem, Environment, counted, read_text)
 
 
-@register
 class LSF(BatchSystem):
     """IBM Spectrum LSF."""
 

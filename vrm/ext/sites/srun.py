@@ -11,8 +11,8 @@ import signal
 from pathlib import Path
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, LauncherConfiguration, ask_version, compare_cpus, head, shared_list, slot_cpus,
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LauncherConfiguration, LaunchError,
+                                  NoProgram, PathLike, ask_version, compare_cpus, head, shared_list, slot_cpus,
                                   synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
 from vrm.live.nodes.bindings import BindingCheck
@@ -20,7 +20,6 @@ from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
 
-@LAUNCHERS.register("srun")
 class Srun(Launcher):
     """Jobs as steps of the Slurm job in which vrm runs.
 
