@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prettytable import PrettyTable
 
-from vrm.live.lending.job import following
+from vrm.ext.lending.job import following
 from vrm.live.nodes import lending, proc
 
 GOAL = 0.02

@@ -13,6 +13,7 @@ from vrm.live.manager.records import EndedJob
 from vrm.model import Booking, Job, shapes
 from vrm.run.control import Command
 from vrm.run.past import Past
+from vrm.scheduling import Start
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
@@ -66,6 +67,18 @@ class Part:
         """When the next turn is due at the latest, for this part."""
         return math.inf
 
+    def resume(self) -> None:
+        """Go on with the jobs that earlier managers of the run have started: the run has them now."""
+
+    def starts(self, start: Start, now: float) -> bool:
+        """Whether this part starts a job that the run has decided to start; it does so when it can be, and nobody else
+        does then."""
+        return False
+
+    def moving(self, job_id: int) -> bool:
+        """Whether ranks of a running job are being moved: they may be elsewhere than it is said."""
+        return False
+
     def busy(self) -> bool:
         """Whether something is being done: the run does not end before it is done, not even when it is stopped."""
         return False
@@ -109,6 +122,23 @@ class Closed:
     """Nothing starts on a node (its number in the cluster) for now."""
 
     node: int
+
+
+@dataclass(frozen=True)
+class JobAsked:
+    """Somebody asks something of a job: it is not to start meanwhile."""
+
+    job_id: int
+
+
+@dataclass(frozen=True)
+class ProgramPrepared:
+    """A program that is no script is about to be started with these variables. `variables` are what else it is given."""
+
+    booking: Booking
+    program: Path
+    env: Mapping[str, str]
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

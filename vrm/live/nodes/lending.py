@@ -1,5 +1,5 @@
 """The files by which processes of malleable jobs learn which cores they may use (docs/reference/lending-protocol.md,
-vrm/live/lending/vrm_lending.h): vrm's side of them. One file, the standard library only, Python 3.6 or newer.
+vrm/ext/lending/vrm_lending.h): vrm's side of them. One file, the standard library only, Python 3.6 or newer.
 
 Each process makes its own file, in a folder of its job in this node's memory; vrm writes what is wanted.
 Nothing is mapped here, so that a file which somebody cuts cannot end an agent, and nothing waits. A file

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from collections.abc import Mapping
 
-from vrm.live.lending.build import ShimError, shim
+from vrm.ext.lending.build import ShimError, shim
 from vrm.live.nodes.lending import folder
 
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "I_MPI_WAIT_MODE": "1"}

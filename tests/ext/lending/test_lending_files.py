@@ -16,7 +16,7 @@ import pytest
 
 from conftest import LIMIT, wait_until
 from test_agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
-from vrm.live.lending import build, vrm_lending
+from vrm.ext.lending import build, vrm_lending
 from vrm.live.nodes import lending, proc
 from vrm.live.nodes.outcomes import Masks, Swept
 

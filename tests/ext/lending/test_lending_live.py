@@ -17,8 +17,8 @@ from executor import Managed
 from lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
 from testbed import LOGIN, Testbed
 
-from vrm.live.manager.lending import AGAIN, PATIENCE
-from vrm.live.manager.part import Closed
+from vrm.ext.lending.part import AGAIN, PATIENCE, LendingPart
+from vrm.live.manager.part import Closed, JobAsked
 from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.model import JobState, RankSlot
@@ -26,6 +26,7 @@ from vrm.results import shares
 from vrm.run import journal
 from vrm.run.book import LifeError
 from vrm.run.past import replay
+from vrm.system.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -255,15 +256,15 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
 @pytest.fixture
 def asked(managed: Managed) -> Managed:
     """Job 0 is to lend half of its cores to job 1."""
-    managed.manager.lending.ask(0, 0, 1)
+    managed.live.part(LendingPart).ask(0, 0, 1)
     assert managed.found[-1] == "lend" and not managed.agents.orders
-    managed.manager.lending.act(10.0)
+    managed.live.part(LendingPart).act(10.0)
     assert managed.found[-1] == "lend" and managed.agents.orders == [(0, 1, {0: 2, 1: 2})]
     return managed
 
 
 def answer(managed: Managed, host: str, epoch: int, clear: bool = True, error: str = "") -> None:
-    managed.manager.lending.observe(Masks(host, 0, epoch, clear, {}, frozenset(), error))
+    managed.live.part(LendingPart).observe(Masks(host, 0, epoch, clear, {}, frozenset(), error))
 
 
 def prepared_of(managed: Managed) -> list[int]:
@@ -292,7 +293,7 @@ def test_all_nodes_must_have_answered_the_last_order(asked: Managed) -> None:
 
 @pytest.mark.parametrize("how", ["silent", "unclear", "down"])
 def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(asked: Managed, how: str) -> None:
-    lending, cluster = asked.manager.lending, asked.live.cluster
+    lending, cluster = asked.live.part(LendingPart), asked.live.cluster
     answer(asked, "n0", 1)
     if how == "silent":
         lending.act(10.0 + PATIENCE)
@@ -317,15 +318,15 @@ def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(asked: Managed, how
 @pytest.mark.parametrize("how", ["back", "settle", "silent"])
 def test_a_lend_that_is_undone_again_before_the_first_is_over_is_taken_back_once(asked: Managed, how: str) -> None:
     """What was lent before and is on its way back is left alone: no manager could read the journal otherwise."""
-    lending = asked.manager.lending
-    lending.settle(1)  # somebody wants something of job 1, before the nodes have answered
+    lending = asked.live.part(LendingPart)
+    asked.live.notify(JobAsked(1))  # somebody wants something of job 1, before the nodes have answered
     lending.ask(0, 0, 1)
     assert asked.found.count("regain") == 1 and len(asked.state.lends.all) == 2
     lending.act(10.0)
     if how == "back":
         lending.back(0)
     elif how == "settle":
-        lending.settle(1)
+        asked.live.notify(JobAsked(1))
     else:
         lending.act(10.0 + PATIENCE)
     regained = [values["number"] for event, values in asked.events if event == "regain"]
@@ -338,7 +339,7 @@ def test_a_lend_that_is_undone_again_before_the_first_is_over_is_taken_back_once
 
 
 def test_nobody_lends_who_would_run_into_the_end_of_the_allocation(managed: Managed) -> None:
-    live, lending = managed.live, managed.manager.lending
+    live, lending = managed.live, managed.live.part(LendingPart)
     live.end.end = 160.0 + live.end.margin  # job 0 ends by 100 with all cores, and by 200 with half of them
     with pytest.raises(LifeError, match="job 1 would run into the allocation's end"):
         lending.ask(0, 0, 1)
@@ -349,14 +350,14 @@ def test_nobody_lends_who_would_run_into_the_end_of_the_allocation(managed: Mana
 
 
 def test_a_lender_that_ends_before_its_order_is_sent_is_left_alone(managed: Managed) -> None:
-    managed.manager.lending.ask(0, 0, None)
+    managed.live.part(LendingPart).ask(0, 0, None)
     managed.end(0, 20.0)
-    managed.manager.lending.act(20.0)
-    assert not managed.agents.orders and managed.manager.lending.deadline(20.0) == float("inf")
+    managed.live.part(LendingPart).act(20.0)
+    assert not managed.agents.orders and managed.live.part(LendingPart).deadline(20.0) == float("inf")
 
 
 def test_cores_that_are_not_given_back_are_asked_for_again(asked: Managed) -> None:
-    lending = asked.manager.lending
+    lending = asked.live.part(LendingPart)
     borrowed_and_left(asked)
     asked.live.records.write_next()
     lending.act(20.0)
@@ -378,7 +379,7 @@ def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_has_left
     if last == "swept":
         asked.live.records.write_next()
         assert asked.manager.live.records.sweep_at < float("inf") and not asked.live.records.pending
-    asked.manager.lending.act(20.0)
+    asked.live.part(LendingPart).act(20.0)
     assert "regain" not in asked.found, "processes of job 1 may be there still"
     asked.turn(20.1)
     assert asked.found[-1] == "regain" and asked.agents.orders[-1] == (0, 2, {0: 4, 1: 4})
@@ -389,11 +390,11 @@ def test_what_cannot_be_lent_is_said(managed: Managed, tmp_path: Path) -> None:
                                    (0, 3, 0, "job 0 cannot start now: it is running"),
                                    (0, 4, 1, "lends 3 at most, not 4"), (7, 0, None, "7")):
         with pytest.raises(LifeError, match=why):
-            managed.manager.lending.ask(lender, number, to)
+            managed.live.part(LendingPart).ask(lender, number, to)
     rigid = Managed(tmp_path / "rigid", *(line.removesuffix(" malleable=1") for line in LINES))
     rigid.start(0.0)
     with pytest.raises(LifeError, match="not malleable: submit it with --malleable"):
-        rigid.manager.lending.ask(0, 0, 1)
+        rigid.live.part(LendingPart).ask(0, 0, 1)
     assert not managed.state.lends.all and not rigid.state.lends.all
     rigid.close()
 
@@ -452,3 +453,9 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
         assert manager.wait(60) == 0, said()
     held = shares.read(root / "log" / "shares.csv")
     assert len({each.node for each in held}) == 2 and len([each for each in held if each.job == 0]) == 6 and "MISMATCH" not in said().upper()
+
+
+def test_a_manager_without_this_part_takes_up_no_lends(asked: Managed) -> None:
+    asked.live.parts = [part for part in asked.live.parts if not isinstance(part, LendingPart)]
+    with pytest.raises(RunError, match="jobs of this run lend cores, and the part `lending` of vrm's extensions, which gives"):
+        asked.manager.continuing._go_on_lending()

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from collections.abc import Mapping
 
+from vrm.ext.lending.job import following, note
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.launches import Launches
-from vrm.live.manager.part import Closed, Obey, Part, Stopped
+from vrm.live.manager.part import Closed, JobAsked, Obey, Part, ProgramPrepared, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
 from vrm.model import JobState, core_share
@@ -61,12 +62,13 @@ class _Order:
 class LendingPart(Part):
     """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
 
-    def __init__(self, live: LiveRun, ends: Ends, launches: Launches) -> None:
+    def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.ends = ends
-        self.launches = launches
+        self.ends = live.part(Ends)
+        self.launches = live.part(Launches)
         self.coming: dict[int, Start] = {}
         self._orders: dict[int, _Order] = {}
+        self._rigid: set[str] = set()  # malleable programs whose threads cannot follow
         self._late = ""
 
     def deadline(self, now: float) -> float:
@@ -84,6 +86,12 @@ class LendingPart(Part):
             self._answered(event)
         elif isinstance(event, Closed):
             self._lost(event.node)
+        elif isinstance(event, JobAsked):
+            if event.job_id in self.coming:
+                self._undo(event.job_id, "")
+        elif isinstance(event, ProgramPrepared):
+            if event.booking.job.malleable:
+                self._follows(event)
         elif isinstance(event, Stopped):
             for job_id in list(self.coming):
                 self._undo(job_id, "")
@@ -204,6 +212,13 @@ class LendingPart(Part):
 
     # What is decided.
 
+    def starts(self, start: Start, now: float) -> bool:
+        """Whether a job starts on lent cores."""
+        if start.booking.placement.lease is None:
+            return False
+        self.add(start, now)
+        return True
+
     def add(self, start: Start, now: float, asked: bool = False) -> None:
         """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue. `asked`:
         somebody wants it; else the dispatcher has decided it."""
@@ -231,11 +246,6 @@ class LendingPart(Part):
                 return f"job {other} would run into the allocation's end, with fewer cores than it asked for"
         return ""
 
-    def settle(self, job_id: int) -> None:
-        """Somebody wants something of a job: if it is about to start on lent cores, it waits again."""
-        if job_id in self.coming:
-            self._undo(job_id, "")
-
     def _lost(self, node: int) -> None:
         """A node answers no more."""
         host = self.live.cluster.nodes[node].name
@@ -259,6 +269,24 @@ class LendingPart(Part):
         if why:
             live.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
         live.changes()
+
+    # What jobs are started with.
+
+    def _follows(self, event: ProgramPrepared) -> None:
+        """Give a malleable job the variables by which its processes follow their cores. Say once of each program why
+        its threads cannot."""
+        booking, env, launcher = event.booking, event.env, self.live.launcher
+        job = booking.job
+        variables, rigid = following(event.program, launcher.run_id, job.id, env)
+        event.variables.update(variables)
+        if rigid and job.app not in self._rigid:
+            self._rigid.add(job.app)
+            self.live.tell("note", note(job.app, rigid))
+        said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
+        if booking.placement.width < job.cores and not rigid and not said:
+            ranks = job.procs if launcher.kind == "direct" else 1  # of a process
+            event.variables["OMP_NUM_THREADS"] = str(ranks * job.cores)
+            event.variables["VRM_LENDING_CORES"] = f"{ranks * booking.placement.width}/{ranks * job.cores}"
 
     # Orders to the nodes.
 
@@ -450,9 +478,6 @@ class LendingPart(Part):
         """Go on with the lends of an earlier manager: what was in the making is undone, what is in force
         is ordered again."""
         live = self.live
-        live.state.lends.to_node(live.cluster)
-        for job_id, shares in live.state.lends.shares.items():
-            live.cluster.loans.recall(live.cluster, job_id, shares, live.now)
         for each in list(live.state.lends.all.values()):
             if each.lender not in live.running:
                 continue

@@ -18,8 +18,8 @@ import pytest
 from conftest import LIMIT, mpirun_environment, wait_until
 from test_agents import StandIn, nodes  # noqa: F401
 from vrm.live.launch.environment import tagged
-from vrm.live.lending import build
-from vrm.live.lending.job import following, rigid
+from vrm.ext.lending import build
+from vrm.ext.lending.job import following, rigid
 from vrm.live.nodes import lending, masks, proc
 from vrm.live.nodes.outcomes import Masks, Swept
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import wait_until
 from test_agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # noqa: F401
 from test_shim import HERE, can_build
-from vrm.live.lending.job import following
+from vrm.ext.lending.job import following
 from vrm.live.nodes import dlb, proc
 from vrm.live.nodes.outcomes import Masks, Swept
 
