@@ -32,7 +32,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 """The modules of the core that name an extension, each with the reason."""
 
 USES = {"advice": "forecast study", "begin": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats",
-        "lending": "", "measure": "study", "pbs": "slurm",
+        "lending": "", "measure": "energy study", "pbs": "slurm",
         "planning": "", "remote": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""
 

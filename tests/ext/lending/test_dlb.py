@@ -15,8 +15,10 @@ from conftest import wait_until
 from test_agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # noqa: F401
 from test_shim import HERE, can_build
 from vrm.ext.lending.job import following
-from vrm.live.nodes import dlb, proc
-from vrm.live.nodes.outcomes import Masks, Swept
+from vrm.ext.lending.nodes import dlb
+from vrm.live.nodes import proc
+from vrm.ext.lending.orders import Masks, set_masks
+from vrm.live.nodes.outcomes import Swept
 
 ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 
@@ -79,7 +81,7 @@ def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: 
     monkeypatch.setenv("DLB_RANK", str(rank.pid))
     loop = nodes.make("n1").start()
     for epoch in (1, 1):  # asking again is allowed
-        loop.agents.set_masks(1, epoch, {"n1": {0: ONE}}, OPEN_MPI)
+        set_masks(loop.agents, 1, epoch, {"n1": {0: ONE}}, OPEN_MPI)
         answer = loop.next(Masks)
         assert answer.clear and answer.acknowledged == ({0} if taken else set())
         assert os.sched_getaffinity(rank.pid) == ONE
@@ -118,7 +120,7 @@ def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:  # noqa: F811
         assert process.stdout is not None and process.stdout.readline() == "started with 2\n"
 
         def order(epoch: int, cpus: Any) -> Masks:
-            loop.agents.set_masks(1, epoch, {"n1": {0: cpus}}, OPEN_MPI)
+            set_masks(loop.agents, 1, epoch, {"n1": {0: cpus}}, OPEN_MPI)
             answer: Masks = loop.next(Masks)
             return answer
 

@@ -17,8 +17,10 @@ import pytest
 from conftest import LIMIT, wait_until
 from test_agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
 from vrm.ext.lending import build, vrm_lending
-from vrm.live.nodes import lending, proc
-from vrm.live.nodes.outcomes import Masks, Swept
+from vrm.ext.lending.nodes import lending
+from vrm.live.nodes import proc
+from vrm.ext.lending.orders import MASKS, Masks, set_masks
+from vrm.live.nodes.outcomes import Swept
 
 CPUS = frozenset(os.sched_getaffinity(0))
 FEW = frozenset(sorted(CPUS)[:1])
@@ -237,7 +239,7 @@ def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jo
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="1", VRM_LENDING=place)
 
     def followed(epoch: int) -> Masks:
-        loop.agents.set_masks(1, epoch, {"n1": {0: FEW, 1: CPUS}}, OPEN_MPI)
+        set_masks(loop.agents, 1, epoch, {"n1": {0: FEW, 1: CPUS}}, OPEN_MPI)
         found: Masks = loop.next(Masks)
         assert found.clear and found.epoch == epoch
         return found
@@ -267,7 +269,7 @@ def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn,
     path = Path(place, str(job.pid))
 
     def threads(epoch: int, cpus: frozenset[int]) -> int:
-        loop.agents.set_masks(1, epoch, {"n1": {0: cpus}}, OPEN_MPI, {"n1": {0: CPUS}})
+        set_masks(loop.agents, 1, epoch, {"n1": {0: cpus}}, OPEN_MPI, {"n1": {0: CPUS}})
         assert loop.next(Masks).clear
         wait_until(lambda: path.exists() and lending.HEAD.unpack_from(path.read_bytes())[6] == epoch, "it follows")
         return int(lending.HEAD.unpack_from(path.read_bytes())[4])
@@ -286,6 +288,7 @@ def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:  # noqa: F811
     os.mkdir(other, 0o700)
     Path(lending.folder(loop.agents.run, 1), "123").touch()
     try:
+        loop.agents.know(MASKS)
         loop.agents.sweep(None)
         loop.next(Swept)
         assert lending.places(loop.agents.run, None) == [] and os.path.exists(other)

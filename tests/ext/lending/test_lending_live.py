@@ -8,7 +8,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from collections.abc import Iterable, Iterator
+from typing import Any
+from collections.abc import Iterator, Mapping
 
 import pytest
 import yaml
@@ -19,9 +20,10 @@ from testbed import LOGIN, Testbed
 
 from vrm.ext.lending.part import AGAIN, PATIENCE, LendingPart
 from vrm.live.manager.part import Closed, JobAsked
-from vrm.live.nodes.outcomes import Masks
+from vrm.ext.lending.orders import Masks
+from vrm.live.nodes.outcomes import AgentOrder
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
-from vrm.model import JobState, RankSlot
+from vrm.model import JobState
 from vrm.results import shares
 from vrm.run import journal
 from vrm.run.book import LifeError
@@ -239,15 +241,14 @@ def managed(tmp_path: Path) -> Iterator[Managed]:
     managed = Managed(tmp_path / "run", *LINES)
     managed.start(0.0)
     assert list(managed.live.running) == [0]
-    confine = managed.agents.confine
+    order = managed.agents.order
 
-    def on_disk(job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> dict[str, set[int]]:
-        own = list(own)
+    def on_disk(what: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
         assert not managed.live.journal.pending, "the intent is on disk first"
-        assert {slot.rank: len(slot.cores) for slot in own} == {0: 4, 1: 4}
-        return confine(job_id, epoch, slots, own)
+        assert {rank: len(cpus) for values in hosts.values() for rank, cpus in values["own"].items()} == {0: 4, 1: 4}
+        return order(what, job_id, hosts)
 
-    managed.agents.confine = on_disk  # type: ignore[method-assign]
+    managed.agents.order = on_disk  # type: ignore[method-assign]
     managed.live.now = 10.0
     yield managed
     managed.close()

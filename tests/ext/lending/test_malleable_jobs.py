@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.nodes import lending
+from vrm.ext.lending.nodes import lending
 
 SHOW = """
 echo "preload ${LD_PRELOAD-none} lending ${VRM_LENDING-none} yield ${OMPI_MCA_mpi_yield_when_idle-none}"

@@ -20,8 +20,10 @@ from test_agents import StandIn, nodes  # noqa: F401
 from vrm.live.launch.environment import tagged
 from vrm.ext.lending import build
 from vrm.ext.lending.job import following, rigid
-from vrm.live.nodes import lending, masks, proc
-from vrm.live.nodes.outcomes import Masks, Swept
+from vrm.ext.lending.nodes import lending, masks
+from vrm.live.nodes import proc
+from vrm.ext.lending.orders import Masks, set_masks
+from vrm.live.nodes.outcomes import Swept
 
 HERE = Path(__file__).parent
 START = 4
@@ -330,7 +332,7 @@ def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) 
         assert [process.stdout.readline() for _ in range(2)] == ["started with 2\n"] * 2
         for epoch, tasks in enumerate([{0: CPUS[:1], 1: CPUS[1:2]}, {0: CPUS[:2], 1: CPUS[:2]}], 1):
             def follow() -> bool:
-                loop.agents.set_masks(1, epoch, {"n1": {rank: frozenset(cpus) for rank, cpus in tasks.items()}},
+                set_masks(loop.agents, 1, epoch, {"n1": {rank: frozenset(cpus) for rank, cpus in tasks.items()}},
                                       ("OMPI_COMM_WORLD_RANK",))
                 answer = loop.next(Masks)
                 assert answer.clear and answer.epoch == epoch

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from collections.abc import Mapping
 
 from vrm.ext.lending.build import ShimError, shim
-from vrm.live.nodes.lending import folder
+from vrm.ext.lending.nodes.lending import folder
 
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "I_MPI_WAIT_MODE": "1"}
 """Ranks that wait leave their core to others: Open MPI, MPICH 3 and MVAPICH, Intel MPI. MPICH 4 and 5 have no

@@ -15,12 +15,13 @@ from typing import Any
 from collections.abc import Mapping
 
 from vrm.ext.lending.job import following, note
+from vrm.ext.lending.nodes import lending
+from vrm.ext.lending.orders import MASKS, Masks, confine
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.launches import Launches
-from vrm.live.manager.part import Closed, JobAsked, Obey, Part, ProgramPrepared, Stopped
+from vrm.live.manager.part import Closed, JobAsked, JobLeft, Obey, Part, ProgramPrepared, Stopped
 from vrm.live.manager.running import Running
-from vrm.live.nodes.outcomes import Masks
 from vrm.model import JobState, core_share
 from vrm.model.core_share import NOBODY, Loan
 from vrm.model.hosts import fold as fold_nodes
@@ -66,6 +67,7 @@ class LendingPart(Part):
         self.live = live
         self.ends = live.part(Ends)
         self.launches = live.part(Launches)
+        live.watch.know(MASKS)
         self.coming: dict[int, Start] = {}
         self._orders: dict[int, _Order] = {}
         self._rigid: set[str] = set()  # malleable programs whose threads cannot follow
@@ -87,14 +89,18 @@ class LendingPart(Part):
         elif isinstance(event, Closed):
             self._lost(event.node)
         elif isinstance(event, JobAsked):
-            if event.job_id in self.coming:
-                self._undo(event.job_id, "")
-        elif isinstance(event, ProgramPrepared):
-            if event.booking.job.malleable:
-                self._follows(event)
+            self._settle(event.job_id)
+        elif isinstance(event, JobLeft) and event.job.malleable:
+            lending.remove(lending.folder(self.live.launcher.run_id, event.job.id))
+        elif isinstance(event, ProgramPrepared) and event.booking.job.malleable:
+            self._follows(event)
         elif isinstance(event, Stopped):
             for job_id in list(self.coming):
-                self._undo(job_id, "")
+                self._settle(job_id)
+
+    def _settle(self, job_id: int) -> None:
+        if job_id in self.coming:
+            self._undo(job_id, "")
 
     def commands(self) -> Mapping[str, Obey]:
         """To lend cores, and to take them back."""
@@ -386,7 +392,7 @@ class LendingPart(Part):
                                       live.cluster.layout))
         order.until = now + PATIENCE if order.until == math.inf else order.until
         order.sent = True
-        found = self.live.watch.confine(lender, order.epoch, slots, booking.placement.slots(live.cluster.nodes))
+        found = confine(self.live.watch, lender, order.epoch, slots, booking.placement.slots(live.cluster.nodes))
         order.hosts = set(found)
         if order.early and now < booking.start + YOUNG:
             order.ranks = found

@@ -107,7 +107,6 @@ class Launches(Part):
                 continue
             running = Running(start)
             live.running[start.job.id] = running
-            self._begin_power(start.booking)
             try:
                 request = ready.get(start.job.id) or self._readied(start)
                 if isinstance(request, Exception):
@@ -134,13 +133,6 @@ class Launches(Part):
             return self._request(start.booking)
         except (LaunchError, ValueError, OSError) as error:
             return error
-
-    def _begin_power(self, booking: Booking) -> None:
-        """Measure the energy of a job on nodes of which something is known, and set its frequency."""
-        placement, nodes = booking.placement, self.live.cluster.nodes
-        if any(nodes[node].power is not None for node in placement.nodes):
-            frequency = placement.frequency if self.live.settings.energy.frequency else 0.0
-            self.live.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
 
     def _no_room(self, job: Job, why: str) -> None:
         """The files of a job could not be written: it waits, and nothing starts for a while."""

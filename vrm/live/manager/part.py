@@ -79,6 +79,10 @@ class Part:
         """Whether ranks of a running job are being moved: they may be elsewhere than it is said."""
         return False
 
+    def keeps(self, job_id: int) -> bool:
+        """Whether the record of a job that has ended is to wait, for what this part will know of it."""
+        return False
+
     def busy(self) -> bool:
         """Whether something is being done: the run does not end before it is done, not even when it is stopped."""
         return False
@@ -160,6 +164,20 @@ class ScriptPrepared:
 @dataclass(frozen=True)
 class JobEnded:
     """A job that ran has ended; next it is closed, or waits again. The folder of a script is still there."""
+
+    outcome: EndedJob
+
+
+@dataclass(frozen=True)
+class JobLeft:
+    """A job is over, and its cores are free; how it has ended may be decided later."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class RecordPrepared:
+    """The record of a job that has ended is about to be written; what else is known of it goes into the `outcome`."""
 
     outcome: EndedJob
 

@@ -13,14 +13,12 @@ import select
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.live.nodes import lending, usage
+from vrm.live.nodes import usage
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.outcomes import (Affinity, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
-                                     Swept, Usage)
+from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept, Usage
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
-from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import Cluster, Placement, RankSlot
 
@@ -72,15 +70,6 @@ class Left:
     immortal: int
 
 
-@dataclass(frozen=True)
-class Unset:
-    """The frequency of a job's cores could not be set on a node."""
-
-    job_id: int
-    host: str
-    error: str
-
-
 class Inquiry:
     """What the processes of a job use on its nodes: `found` by node, as far as they have answered (see
     `vrm.live.nodes.usage`)."""
@@ -96,7 +85,8 @@ class Inquiry:
         return not self.waiting_for or time.monotonic() > self._until
 
 
-NodeEvent = Down | Unsure | Up | Bound | Left | MemoryUse | Masks | Unset
+NodeEvent = object
+"""One of the classes above, a `MemoryUse`, or what an `AgentOrder` makes of an answer."""
 
 
 @dataclass
@@ -121,14 +111,13 @@ class NodeWatch:
         self._agents = agents
         self._cluster = cluster
         self._topologies = topologies
-        self._variables = tuple(variables)
+        self.variables = tuple(variables)
         self._here = here
         self._gpus = dict(gpus or {})
         self._hosts = [node.name for node in cluster.nodes]
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: dict[int, _Question] = {}
-        self._metering = None if agents is None else Metering(agents)
         self._inquiries: list[Inquiry] = []
         self._run = ""
         self._following: dict[int, tuple[str, ...]] = {}
@@ -138,6 +127,11 @@ class NodeWatch:
         self._awake = agents is not None and not self._alone
         self.deadline = 0.0 if self._awake else math.inf
         """When `poll` must be called even if nothing can be read (the manager's clock)."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether there are agents on the nodes."""
+        return self._agents is not None
 
     def fileno(self) -> int:
         """Readable when `poll` has something; -1 when nothing is watched."""
@@ -159,18 +153,15 @@ class NodeWatch:
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
-            elif isinstance(event, (MemoryUse, Masks)):
-                events.append(event)
-            elif isinstance(event, Metered):
-                error = self._metering.answered(event) if self._metering else ""
-                events += [Unset(event.job_id, event.host, error)] if error else []
             elif isinstance(event, Usage):
                 self._used(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
-            else:
+            elif isinstance(event, (NodeUp, NodeLost, NodeDown)):
                 events += self._changed(event)
+            else:  # of memory, and what extensions have asked for
+                events.append(event)
         self.deadline = now + (due - moment)
         return events
 
@@ -228,12 +219,12 @@ class NodeWatch:
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
                 ranks[host] = ranks.get(host, 0) + 1
-        if self._agents is None or not self._variables or not ranks:
+        if self._agents is None or not self.variables or not ranks:
             return False
         self._awake = True
         self.deadline = 0.0
         self._questions[job_id] = _Question(slots, set(ranks))
-        self._agents.ask_affinity(job_id, ranks, self._variables)
+        self._agents.ask_affinity(job_id, ranks, self.variables)
         return True
 
     def _answered(self, job_id: int, host: str,
@@ -249,35 +240,29 @@ class NodeWatch:
         return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
                                                self._topologies, question.found))]
 
-    def set_masks(self, job_id: int, epoch: int, tasks: Mapping[str, Mapping[int, Collection[int]]],
-                  own: Mapping[str, Mapping[int, Collection[int]]]) -> bool:
-        """Let the ranks of a job use these CPUs only, by host and rank, for a `Masks` of each of these
-        hosts (or its `Down`); False when nobody can do it. See `Agents.set_masks`."""
-        if self._agents is None:
-            return False
+    def know(self, order: AgentOrder) -> None:
+        """Learn what an extension asks agents for (see `Agents.know`)."""
+        if self._agents is not None:
+            self._agents.know(order)
+
+    def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Ask nodes for what an extension's file does about a job, each with further values. `poll` gives the event of
+        each of those that are in the result (or its `Down`); nobody does it where the cores are emulated."""
+        if self._agents is None or not hosts:
+            return set()
         self._awake = True
         self.deadline = 0.0
-        self._agents.set_masks(job_id, epoch, tasks, self._variables, own)
-        return True
+        return self._agents.order(order, job_id, hosts)
 
-    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]
-                ) -> dict[str, set[int]]:
-        """Let each rank of a job use the cores of its slot only, by the order of this epoch, of those that are its
-        `own`; a job whose ranks nobody can tell apart is one process, on the cores of all. The nodes that will say
-        so, with a `Masks` or their `Down`, and the ranks on each; none where cores are emulated."""
-        tasks = self._cpus(slots)
-        if not tasks or not self.set_masks(job_id, epoch, tasks, self._cpus(own)):
-            return {}
-        return {host: set(ranks) for host, ranks in tasks.items()}
-
-    def _cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
-        """The CPUs of ranks, by host and rank, where cores are not emulated."""
+    def cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
+        """The CPUs of ranks, by host and rank, where cores are not emulated. A job whose ranks nobody can tell apart is
+        one process on each node, with the cores of all."""
         found: dict[str, dict[int, set[int]]] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
-                found.setdefault(host, {}).setdefault(slot.rank if self._variables else 0, set()).update(
+                found.setdefault(host, {}).setdefault(slot.rank if self.variables else 0, set()).update(
                     cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
         return found
 
@@ -315,34 +300,6 @@ class NodeWatch:
             self._inquiries.append(inquiry)
         return inquiry
 
-    # What jobs draw.
-
-    def begin_power(self, job_id: int, slots: Sequence[RankSlot], frequency: float) -> None:
-        """A job starts: its energy is measured, and the frequency of its cores set (GHz; 0: it is not)."""
-        cpus: dict[str, list[int]] = {}
-        for slot in slots:
-            topology = self._topologies.get(self._hosts[slot.node])
-            if topology is not None and not topology.synthetic:
-                cpus.setdefault(self._hosts[slot.node], []).extend(
-                    cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
-        if self._metering is not None and cpus:
-            self._awake = True
-            self.deadline = 0.0
-            self._metering.begin(job_id, cpus, frequency)
-
-    def end_power(self, job_id: int) -> None:
-        """The job has ended: its cores are as they were."""
-        if self._metering is not None:
-            self._metering.end(job_id)
-
-    def metering(self, job_id: int) -> bool:
-        """Whether a node may still say what an ended job has used."""
-        return self._metering is not None and self._metering.waits(job_id)
-
-    def metered(self, job_id: int) -> tuple[float | None, float]:
-        """The joules of a job (None: not known), and the frequency that its cores had (0: their own)."""
-        return (None, 0.0) if self._metering is None else self._metering.take(job_id)
-
     # What jobs leave behind.
 
     def beyond(self, placement: Placement) -> bool:
@@ -354,8 +311,6 @@ class NodeWatch:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
         machine, too, whose sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)
-        if self._run:
-            lending.remove(lending.folder(self._run, job_id))
         if self._agents is None or (self._alone and not here):
             return
         hosts = {self._hosts[node] for node in placement.nodes} - {self._here}

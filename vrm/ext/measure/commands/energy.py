@@ -92,7 +92,7 @@ def _entry(parser: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Say what is possible here; 0."""
-    from vrm.live.nodes import power
+    from vrm.ext.energy.nodes import power
     from vrm.ext.measure.energy import usable_events
     try:
         zones = power.counters()
@@ -180,7 +180,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     from vrm.config.energy import read_programs
     from vrm.config.schema import dump
-    from vrm.live.nodes import power
+    from vrm.ext.energy.nodes import power
     from vrm.live.site.setup import prepare
     from vrm.ext.measure import learning
     from vrm.ext.measure.bench import INTERRUPTED, find_apps

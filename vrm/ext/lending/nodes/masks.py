@@ -16,7 +16,8 @@ if __name__ == "masks":  # as `agent.py` imports it on a node
     import lending
     import proc
 else:
-    from vrm.live.nodes import dlb, lending, proc
+    from vrm.ext.lending.nodes import dlb, lending
+    from vrm.live.nodes import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
@@ -82,6 +83,7 @@ class MaskSetter:
     outside its mask.
     """
 
+    ends_by_sweep = True
     last: "Dict[Tuple[bytes, ...], Tuple[int, Tasks, Tasks]]" = {}
     """Epoch, cores and own cores of each job's last order, by its marks."""
 
@@ -161,6 +163,10 @@ class MaskSetter:
                 self.by_dlb[self.epoch] |= {of[pid] for pid, code in answer.items() if code >= 0}
         return self.by_dlb[self.epoch]
 
+    def then(self, now: float) -> "List[MaskGuard]":
+        """Who looks after the answer."""
+        return [MaskGuard(self, now)] if self.clear else []
+
     def answer(self) -> "Dict[str, Any]":
         """How it is at the last look."""
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
@@ -171,6 +177,8 @@ class MaskSetter:
 class MaskGuard:
     """Looks again after an order was answered, for what was in the making then, or makes a file later, as
     long as the order is the last one and the job has processes. `due`: when to look next."""
+
+    ends_by_sweep = lasts = True
 
     def __init__(self, order: MaskSetter, now: float) -> None:
         self.order = order
@@ -191,6 +199,11 @@ class MaskGuard:
 
     def answer(self) -> None:
         """Nobody has asked."""
+
+
+def take(request: "Dict[str, Any]", now: float) -> MaskSetter:
+    """What does an order."""
+    return MaskSetter(request, now)
 
 
 def forget(run: str, job: "Optional[int]") -> None:

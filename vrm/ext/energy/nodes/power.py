@@ -14,7 +14,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
-    from typing import Any, Dict, Iterable, Optional, Tuple
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
 
     Counters = Dict[str, Tuple[int, int]]
 
@@ -213,14 +213,17 @@ class Power:
     def take(self, request: "Dict[str, Any]") -> "Dict[str, Any]":
         """The answer to `{"ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency":
         1.8}`, and with `begin` false at the job's end: the joules of the node since (null: not known), and why
-        the frequency could not be set."""
+        the frequency could not be set. With `begin` null what an agent that was killed had set is put back, as with any
+        order."""
         job = "{}/{}".format(request["run"], request["job"])
         energy, error = None, ""
         try:
             now = counters()
         except PowerError:
             now = {}
-        if request["begin"]:
+        if request["begin"] is None:
+            pass
+        elif request["begin"]:
             self.begun[job] = now
             if request.get("frequency"):
                 try:
@@ -237,3 +240,19 @@ class Power:
     def close(self) -> None:
         """The agent ends: all frequencies are as they were."""
         self.frequencies.restore(None)
+
+
+_METERS: "List[Power]" = []
+
+
+def take(request: "Dict[str, Any]", _: float) -> "Dict[str, Any]":
+    """The answer to an order."""
+    if not _METERS:
+        _METERS.append(Power())
+    return _METERS[0].take(request)
+
+
+def close() -> None:
+    """The agent ends: all frequencies are as they were."""
+    for meter in _METERS:
+        meter.close()

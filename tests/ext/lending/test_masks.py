@@ -15,7 +15,11 @@ from conftest import mpirun_environment
 from test_agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
                          two_cpus)
 from vrm.live.nodes import proc
-from vrm.live.nodes.outcomes import Masks, Swept
+from vrm.ext.lending.orders import Masks, confine, set_masks
+from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.nodes.outcomes import Swept
+from vrm.live.nodes.topology import Topology
+from vrm.model import Cluster, RankSlot
 
 ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 
@@ -38,7 +42,7 @@ def seen(pid: int) -> set[frozenset[int]]:
 
 def order(loop: Loop, epoch: int, tasks: dict[int, frozenset[int]], job: int = 1, **options: Any) -> Masks:
     """The answer of the node to an order."""
-    loop.agents.set_masks(job, epoch, {"n1": tasks}, options.pop("variables", OPEN_MPI), **options)
+    set_masks(loop.agents, job, epoch, {"n1": tasks}, options.pop("variables", OPEN_MPI), **options)
     answer: Masks = loop.next(Masks)
     return answer
 
@@ -105,7 +109,7 @@ def test_it_is_not_clear_before_every_rank_is_there(nodes: StandIn, jobs: Jobs) 
     nothing = order(loop, 1, {0: ONE}, job=5, patience=0.0)
     assert not nothing.clear and nothing.error == "no process of rank 0 was found"
     with pytest.raises(ValueError, match="job 1 would have no core on n1"):
-        loop.agents.set_masks(1, 3, {"n1": {0: frozenset()}}, OPEN_MPI)
+        set_masks(loop.agents, 1, 3, {"n1": {0: frozenset()}}, OPEN_MPI)
 
 
 def test_a_core_that_is_not_there_is_named(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
@@ -136,7 +140,7 @@ def test_what_escapes_later_is_caught(nodes: StandIn, jobs: Jobs) -> None:  # no
 def test_an_order_survives_its_agent(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
     rank = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
-    loop.agents.set_masks(1, 4, {"n1": {0: ONE, 1: ONE}}, OPEN_MPI)
+    set_masks(loop.agents, 1, 4, {"n1": {0: ONE, 1: ONE}}, OPEN_MPI)
     loop.until(lambda: seen(rank.pid) == {ONE}, "the order has come")
     os.kill(nodes.pids("n1")[-1], 9)
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="1")
@@ -165,3 +169,27 @@ def test_ranks_that_mpirun_has_bound(nodes: StandIn) -> None:  # noqa: F811
     finally:
         process.kill()
         process.wait()
+
+
+class Orders:
+    """Agents that note which CPUs the ranks of a job are to use."""
+
+    def __init__(self) -> None:
+        self.tasks: list[dict[str, dict[int, list[int]]]] = []
+
+    def order(self, order: Any, job_id: int, hosts: Any) -> set[str]:
+        self.tasks = [{host: values[name] for host, values in hosts.items()} for name in ("tasks", "own")]
+        return set(hosts)
+
+
+def test_a_job_whose_ranks_nobody_can_tell_apart_is_one_process() -> None:
+    cluster, shape = Cluster.regular(1, 1, 4), Topology.regular("n0", [4])
+    slots = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (3,))]
+    own = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (2, 3))]
+    for variables, tasks, wide in ((("OMPI_COMM_WORLD_RANK",), {0: [0, 1], 1: [3]}, {0: [0, 1], 1: [2, 3]}),
+                                   ((), {0: [0, 1, 3]}, {0: [0, 1, 2, 3]})):
+        agents: Any = Orders()
+        watch = NodeWatch(agents, cluster, {"n0": shape}, variables, "n0")
+        assert confine(watch, 1, 1, slots, own) == {"n0": set(tasks)}
+        assert agents.tasks == [{"n0": tasks}, {"n0": wide}]
+    assert confine(NodeWatch(None, cluster, {"n0": shape}, ()), 1, 1, slots, own) == {}

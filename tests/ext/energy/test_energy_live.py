@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import Site, wait_until
 
-from vrm.live.nodes import power
+from vrm.ext.energy.nodes import power
 from vrm.live.nodes.topology import read_topology
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
