@@ -33,7 +33,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 USES = {"advice": "forecast study", "begin": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats",
         "lending": "", "measure": "energy study", "pbs": "slurm",
-        "planning": "", "remote": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""
 
 

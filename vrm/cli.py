@@ -20,7 +20,7 @@ from vrm.commands.shared import ON, CannotRun, default_config, of_extension, sec
 from vrm.system.colour import coloured
 
 MODULES = {
-    "job": "submit cancel hold release requeue stop", "reserve": "reserve", "status": "queue status",
+    "job": "submit cancel hold release requeue stop", "status": "queue status",
     "log": "log", "simulate": "simulate", "wait": "wait",
     "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""

@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 
 from vrm.config.schema import Settings
-from vrm.live.manager import changes, takeup
+from vrm.live.manager import takeup
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.adopting import Adopting
 from vrm.live.manager.checks import Checks
@@ -112,7 +112,6 @@ class Manager:
             if not past.jobs:
                 self.intake.check_file()
             live.go_on(past)
-            changes.go_on(live, past)
             if live.ids.kept and not past.jobs:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
@@ -121,6 +120,9 @@ class Manager:
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     give_events(self.parts, past, live.run_directory.journal)
+                    if past.rules is not None and not any("rules" in part.commands() for part in self.parts):
+                        live.tell("warning", "the rules of the run had been changed by `vrm advise`, which is not in this "
+                                             "installation (vrm/ext); the rules of the configuration are used")
                     for part in self.parts:
                         part.recall(past)
                     self.continuing.take_up(past, failed)

@@ -14,14 +14,41 @@ from collections.abc import Mapping
 
 from vrm.config.policies import load_all
 from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Obey, Part
 from vrm.live.site.setup import judges
 from vrm.model.job import Infeasible
 from vrm.model.rules import CHANGEABLE, KEYS, Rules
 from vrm.results.names import policy_name
+from vrm.run.control import Command
 from vrm.run.past import Past
 from vrm.scheduling import PolicyError
 from vrm.scheduling.compose import compose
 from vrm.workload.grammar import show
+
+
+class RuleChanges(Part):
+    """Has the run scheduled by other rules, as a command asks, or as an earlier manager of the run did."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+
+    def recall(self, past: Past) -> None:
+        """Go on with other rules."""
+        go_on(self.live, past)
+
+    def commands(self) -> Mapping[str, Obey]:
+        """Other rules."""
+        return {"rules": self._rules}
+
+    def _rules(self, command: Command, name: str) -> Command:
+        if not isinstance(command["reason"], str):
+            raise TypeError("the reason is not text")
+        try:
+            text = change(self.live, command["rules"], command["reason"], command.get("instead"), command=name)
+        except RulesRefused as refused:
+            return {"ok": False, "text": f"the rules stay as they are: {show(str(refused), 500)}"}
+        return {"ok": True, "text": text}
+
 
 class RulesRefused(ValueError):
     """Rules that a run cannot go on with; the text says why."""
@@ -68,8 +95,8 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
         if scheduler.dispatcher.plans_aside:
-            raise RulesRefused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the beginning; "
-                          "stop this one (`vrm stop`), and say it in the configuration")
+            raise RulesRefused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the "
+                               "beginning; stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:
             raise RulesRefused(
                 f"{len(state.promises)} waiting job(s) have starts that were promised, and with the "
