@@ -95,8 +95,8 @@ def schedule_by(live: LiveRun, rules: Rules, kept: bool = False) -> None:
         load_all(live.settings, rules)
         scheduler = compose(rules, live.cluster, before.policy.heatmap)
         if scheduler.dispatcher.plans_aside:
-            raise RulesRefused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in the "
-                               "beginning; stop this one (`vrm stop`), and say it in the configuration")
+            raise RulesRefused(f"the backfilling {scheduler.dispatcher.name} needs a process that a manager starts in "
+                               "the beginning; stop this one (`vrm stop`), and say it in the configuration")
         if kept and state.promises and not scheduler.dispatcher.kept:
             raise RulesRefused(
                 f"{len(state.promises)} waiting job(s) have starts that were promised, and with the "

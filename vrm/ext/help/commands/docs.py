@@ -41,7 +41,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def pages() -> dict[str, Path]:
     """The Markdown pages by their names: the path below docs/ without its suffix."""
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parents[3]
     inside = package / "docs"  # setup.py puts them there in a wheel
     folder = inside if inside.exists() else package.parent / "docs"
     return {str(path.relative_to(folder).with_suffix("")): path for path in sorted(folder.rglob("*.md"))}
