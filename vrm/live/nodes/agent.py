@@ -15,7 +15,6 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
 | `{"number": 5, "ask": NAME, "file": F, "run": R, "job": J, ...}` | what the module in the file F, of an extension, answers, see `bring` |
-| `{"number": 7, "ask": "usage", "run": R, "job": J}` | `{"vrm": 1, "number": 7, "steps": {"batch": {...}, "0": {"tasks": [0, 1], "cpu": 3.5, "largest": 4096, "memory": 5000, "pids": [77, 78]}}}`: what the job's processes here use now, see `usage.py` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -36,9 +35,8 @@ if __name__ == "__main__":
     import claims
     import devices
     import proc
-    import usage
 else:
-    from vrm.live.nodes import claims, devices, proc, usage
+    from vrm.live.nodes import claims, devices, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
@@ -395,7 +393,7 @@ def say(answer: "Dict[str, Any]") -> None:
         data = data[os.write(1, data):]
 
 
-TASKS = {"affinity": AffinityWatch, "memory": MemoryWatch, "usage": usage.UsageProbe}  # type: Dict[str, Any]
+TASKS = {"affinity": AffinityWatch, "memory": MemoryWatch}  # type: Dict[str, Any]
 """What is begun for a request, and answers later."""
 
 BROUGHT = {}  # type: Dict[str, Any]

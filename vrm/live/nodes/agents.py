@@ -200,14 +200,6 @@ class Agents:
                 asked.add(host)
         return asked
 
-    def ask_usage(self, job_id: int, host: str) -> bool:
-        """Ask what the processes of a job use on a node. It gives a `Usage`; False where it is down."""
-        node = self._nodes.get(host)
-        if node is None or node.up is False:
-            return False
-        self._ask(node, {"ask": "usage", "run": self.run, "job": job_id})
-        return True
-
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
         """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
         that it may have there. A node gives a `MemoryUse` each time that it has grown much, and as soon

@@ -8,22 +8,17 @@ up. On a cluster that is emulated there are no agents, and nothing is watched.
 from __future__ import annotations
 
 import math
-import os
 import select
 import time
 from dataclasses import dataclass, field
 from typing import Any
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.live.nodes import usage
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept, Usage
+from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import Cluster, Placement, RankSlot
-
-INQUIRY_SECONDS = 2.0
-"""Seconds in which nodes may say what a job uses."""
 
 CLOSING_SECONDS = 5.0
 """Seconds that the last sweep may take."""
@@ -70,21 +65,6 @@ class Left:
     immortal: int
 
 
-class Inquiry:
-    """What the processes of a job use on its nodes: `found` by node, as far as they have answered (see
-    `vrm.live.nodes.usage`)."""
-
-    def __init__(self, job_id: int) -> None:
-        self.job_id = job_id
-        self.waiting_for: set[str] = set()
-        self.found: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-        self._until = time.monotonic() + INQUIRY_SECONDS
-
-    def done(self) -> bool:
-        """Whether all have answered, or have had the time to."""
-        return not self.waiting_for or time.monotonic() > self._until
-
-
 NodeEvent = object
 """One of the classes above, a `MemoryUse`, or what an `AgentOrder` makes of an answer."""
 
@@ -112,13 +92,12 @@ class NodeWatch:
         self._cluster = cluster
         self._topologies = topologies
         self.variables = tuple(variables)
-        self._here = here
+        self.here = here
         self._gpus = dict(gpus or {})
         self._hosts = [node.name for node in cluster.nodes]
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: dict[int, _Question] = {}
-        self._inquiries: list[Inquiry] = []
         self._run = ""
         self._following: dict[int, tuple[str, ...]] = {}
         self._down: set[int] = set()
@@ -153,8 +132,6 @@ class NodeWatch:
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
-            elif isinstance(event, Usage):
-                self._used(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
@@ -164,14 +141,6 @@ class NodeWatch:
                 events.append(event)
         self.deadline = now + (due - moment)
         return events
-
-    def _used(self, event: Usage) -> None:
-        """Give what a job uses to those who have asked for it."""
-        for inquiry in self._inquiries:
-            if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
-                inquiry.waiting_for.discard(event.host)
-                inquiry.found[event.host] = event.steps
-        self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
 
     def resumed(self, seconds: float) -> None:
         """Forget the seconds for which this process was stopped: it has heard nobody meanwhile."""
@@ -287,25 +256,12 @@ class NodeWatch:
         if self._agents is not None and hosts:
             self._agents.forget_memory(job_id, hosts)
 
-    def ask_usage(self, job_id: int, hosts: Sequence[str]) -> Inquiry:
-        """Ask what the processes of a job use on these nodes; on this machine that is known at once."""
-        inquiry = Inquiry(job_id)
-        for host in hosts:
-            if self._agents is None or host == self._here:
-                inquiry.found[self._here or os.uname().nodename] = usage.here(self._run, job_id)
-            elif self._agents.ask_usage(job_id, host):
-                inquiry.waiting_for.add(host)
-        if inquiry.waiting_for:
-            self.deadline = 0.0
-            self._inquiries.append(inquiry)
-        return inquiry
-
     # What jobs leave behind.
 
     def beyond(self, placement: Placement) -> bool:
         """Whether a placement has other nodes than this machine, which emulated ones are not."""
         return self._agents is not None and not self._alone and any(
-            self._hosts[node] != self._here for node in placement.nodes)
+            self._hosts[node] != self.here for node in placement.nodes)
 
     def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0) -> None:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
@@ -313,9 +269,9 @@ class NodeWatch:
         self._questions.pop(job_id, None)
         if self._agents is None or (self._alone and not here):
             return
-        hosts = {self._hosts[node] for node in placement.nodes} - {self._here}
+        hosts = {self._hosts[node] for node in placement.nodes} - {self.here}
         if here:
-            hosts.add(self._here)
+            hosts.add(self.here)
         if hosts:
             self._awake = True
             self.deadline = 0.0

@@ -88,15 +88,6 @@ class AgentOrder(NamedTuple):
     read: Callable[[str, Mapping[str, Any], Mapping[str, Any]], object]
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What the processes of a job on a node use at this moment, by steps (see `vrm.live.nodes.usage`)."""
-
-    host: str
-    job_id: int
-    steps: Mapping[str, Mapping[str, Any]]
-
-
 AgentEvent = object
 """One of the classes above, or what an `AgentOrder` makes of an answer."""
 
@@ -109,6 +100,4 @@ def outcome(host: str, request: Mapping[str, Any], answer: Mapping[str, Any], kn
         return known[asked].read(host, request, answer)
     if asked == "affinity":
         return Affinity(host, job_id, {int(rank): parse_cpu_list(cpus) for rank, cpus in answer["ranks"].items()})
-    if asked == "usage":
-        return Usage(host, job_id, dict(answer["steps"]))
     return Swept(host, job_id, int(answer["processes"]), int(answer["left"]))

@@ -55,6 +55,11 @@ class UsageProbe:
         return {"number": self.number, "steps": self.steps}
 
 
+def take(request: "Dict[str, Any]", now: float) -> UsageProbe:
+    """What answers an order."""
+    return UsageProbe(request, now)
+
+
 def here(run: str, job: int) -> "Dict[str, Dict[str, Any]]":
     """What the processes of a job use on this machine, by steps."""
     usage = UsageProbe({"number": 0, "run": run, "job": job}, 0.0)
