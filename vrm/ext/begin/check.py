@@ -36,7 +36,7 @@ from vrm.system.trust import distrust
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.following import Line, QueueFollower
 from vrm.workload.grammar import LineError, QueueLine
-from vrm.workload.npb import allows, rule
+from vrm.ext.generate.npb import allows, rule
 
 MOST_SHOWN = 20
 """Lines of the queue that are shown with the same sort of trouble; the others are counted."""

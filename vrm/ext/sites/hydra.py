@@ -21,8 +21,9 @@ import shutil
 from itertools import groupby
 from collections.abc import Iterator, Mapping, Sequence
 
+from vrm.ext.sites.cpus import shared_list
 from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, LauncherConfiguration, ask_version, shared_list, slot_cpus, synthetic, tail)
+                                  PathLike, LauncherConfiguration, ask_version, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
                                          with_threads)
 from vrm.live.nodes.bindings import BindingCheck

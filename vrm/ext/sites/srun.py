@@ -11,8 +11,9 @@ import signal
 from pathlib import Path
 from collections.abc import Mapping, Sequence
 
+from vrm.ext.sites.cpus import compare_cpus, shared_list
 from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LauncherConfiguration, LaunchError,
-                                  NoProgram, PathLike, ask_version, compare_cpus, head, shared_list, slot_cpus,
+                                  NoProgram, PathLike, ask_version, head, slot_cpus,
                                   synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
 from vrm.live.nodes.bindings import BindingCheck

@@ -207,7 +207,7 @@ def queue_text(found: SiteProbe, ranks: int) -> str:
     """The queue: a job of each program, or an example to be changed."""
     import shlex
 
-    from vrm.workload.npb import rank_counts
+    from vrm.ext.generate.npb import rank_counts
 
     jobs = []
     for program in found.programs[:MOST_JOBS]:

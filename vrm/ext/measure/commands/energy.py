@@ -155,7 +155,8 @@ def learn(arguments: argparse.Namespace) -> int:
 
 def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
     """Put what jobs say into the database, and say what."""
-    from vrm.config.energy import read_programs, write_program
+    from vrm.config.energy import read_programs
+    from vrm.ext.measure.energy_files import write_program
     from vrm.ext.measure import learning
     found = learning.learn(rows, class_of, watts)
     programs = read_programs(database) if database.exists() else None
@@ -254,7 +255,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def _write(database: Path, app: str, name: str, found: Any) -> int:
-    from vrm.config.energy import write_program
+    from vrm.ext.measure.energy_files import write_program
     write_program(database, app, name, found.measured)
     one = found.measured
     cycles = (f", {one.cpi:.2f} cycles for an instruction, {one.tpi:.2f} memory transactions for 1,000"
