@@ -31,7 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "begin": "generate", "energy": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
+USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
         "lending": "", "measure": "energy generate study", "pbs": "slurm",
         "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""

@@ -4,9 +4,9 @@ backfilling, over a trace.
 On nodes that all hold equally many ranks of each job, under a policy that gives jobs their nodes (or
 cores) for themselves, when jobs start depends on nothing but how much is free. Then this loop
 counts, and makes no jobs, no bookings and no placements; the schedule is that of
-`vrm.simulation.engine`, to the last figure (tests/simulation/test_counting.py compares them). It is a
+`vrm.simulation.engine`, to the last figure (tests/ext/counting/test_counting.py compares them). It is a
 shortcut for long traces: it reads columns, notes which job starts when, and all else follows from that
-(`vrm.simulation.counted`); places are found by `vrm.simulation.placing`, where jobs are written.
+(`vrm.ext.counting.counted`); places are found by `vrm.ext.counting.placing`, where jobs are written.
 
 Whether it can take a run is known before that begins: `why_not` says what is against it by the rules, and
 `CountingSimulator.read`, which reads the whole trace, by its jobs.
@@ -31,7 +31,8 @@ from vrm.scheduling.lanes import LanePolicy
 from vrm.scheduling.profile import CountProfile, Slot
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Scheduler
-from vrm.simulation.counted import BATCH, Counted
+from vrm.ext.counting.counted import BATCH, Counted
+from vrm.simulation.library import ComposedSimulation
 from vrm.simulation.results import Results
 from vrm.workload.swf import Trace
 
@@ -89,6 +90,18 @@ def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> st
     against["a policy that follows each step"] = policy.follower is not None
     against["nodes that differ"] = not policy.exact(Job(0, "", 1, 1.0))
     return next((what for what, there in against.items() if there), "")
+
+
+def count(simulation: ComposedSimulation, progress: Callable[[float, int, int], None] | None
+          ) -> CountingSimulator | None:
+    """An engine for a simulation of which counts say all; None for others."""
+    if why_not(simulation.source, simulation.scheduler, simulation.besides):
+        return None
+    engine = CountingSimulator(simulation.scheduler, simulation.cluster, simulation.results, progress)
+    if not engine.read(simulation.source):
+        return engine
+    simulation.forget()
+    return None
 
 
 class FirstInOrder:

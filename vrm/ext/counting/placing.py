@@ -13,14 +13,10 @@ from vrm.results.job_columns import TextCells, pattern, places_cell, seconds_tex
 from vrm.results.places import PlacementText, Runs
 from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.lanes import LanePolicy
+from vrm.simulation.writers import Batch
 
 Countable = LanePolicy | CorePolicy
 """Policies under which counts can say all."""
-
-Batch = tuple[int, int, bytes, bytes, list[str]]
-"""How many jobs have ended in all; how many have started since the batch before, or were refused; of
-these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
-submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
 
 _LINE = pattern(status="completed", exit_code="", app_time="", exclusive="0", binding="unbound", reason="") + "\n"
 
@@ -72,7 +68,7 @@ class PlaceColumns(Protocol):
 
 
 class Placer:
-    """Gives the jobs of `vrm.simulation.counting` their places: it counts what is free, and here the same
+    """Gives the jobs of `vrm.ext.counting.counting` their places: it counts what is free, and here the same
     jobs start in the same order on an empty cluster, where there is time for it.
 
     `lines` knows what is written of a job, and how.

@@ -7,7 +7,7 @@ from typing import Any
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
-from vrm.simulation.placing import Countable, Placer
+from vrm.ext.counting.placing import Countable, Placer
 from vrm.simulation.results import OVERTOOK, Results, uninterrupted
 from vrm.workload.columns import Block
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from vrm.model import Node
 from vrm.api import Machine, Recording, Rules, simulate
-from vrm.simulation import library
+from vrm.ext.counting import counting
 from vrm.simulation.arguments import by_name
-from vrm.simulation.counting import CountingSimulator
+from vrm.ext.counting.counting import CountingSimulator
 
 ROWS = st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 2, 5, 9]),  # seconds after the one before
                           st.sampled_from([1, 1, 2, 3, 4, 6, 7, 9]),  # processors
@@ -68,7 +68,7 @@ def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: An
                  "backfill": backfill, "algorithm": algorithm}
         counted = found(trace, **words)
         assert len(runs) == 1
-        patch.setattr(library, "why_not", lambda *of: "a test")
+        patch.setattr(counting, "why_not", lambda *of: "a test")
         assert found(trace, **words) == counted
         assert len(runs) == 1
 
@@ -101,7 +101,7 @@ def test_memory_is_counted_while_a_core_s_share_is_enough(backfill: str, rows: A
         counted = found()
         if not heavy or cores * 1024 < 3000:
             assert len(runs) == 1
-        patch.setattr(library, "why_not", lambda *of: "a test")
+        patch.setattr(counting, "why_not", lambda *of: "a test")
         assert found() == counted
 
 
@@ -147,7 +147,7 @@ def test_shorter_jobs_that_start_as_the_head_take_no_reservation_with_them(
     for order in ORDERS:
         counted = {row.id: row.start for row in simulate(trace, rules=Rules(backfill=backfill, algorithm=order)).jobs}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(library, "why_not", lambda *of: "a test")
+            patch.setattr(counting, "why_not", lambda *of: "a test")
             booked = {row.id: row.start for row in simulate(trace,
                                                             rules=Rules(backfill=backfill, algorithm=order)).jobs}
         assert counted == booked, order
@@ -176,7 +176,7 @@ def test_a_long_queue(tmp_path: Path) -> None:
     for backfill in ("none", "easy"):
         counted = found(trace, backfill=backfill)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(library, "why_not", lambda *of: "a test")
+            patch.setattr(counting, "why_not", lambda *of: "a test")
             assert found(trace, backfill=backfill) == counted
 
 
@@ -199,7 +199,7 @@ def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Path) -> None:
     assert (tmp_path / "jobs.csv").read_text().count("\n") == len(counted.jobs) + 1
     assert counted.interrupted and 0 < counted.summary["completed"] == len(counted.jobs) < 4000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "why_not", lambda *of: "a test")
+        patch.setattr(counting, "why_not", lambda *of: "a test")
         booked = simulate(trace, rules=Rules(backfill="easy"), progress=Stop())
     assert booked.summary["backfilled"] == counted.summary["backfilled"] > 0
     assert list(booked.jobs) == list(counted.jobs)
