@@ -27,7 +27,7 @@ import yaml
 from testbed import Testbed, missing
 
 from vrm.live.launch.base import LaunchError
-from vrm.live.launch.hydra import find_mpiexec
+from vrm.ext.sites.hydra import find_mpiexec
 from vrm.live.nodes.topology import read_topology
 from vrm.results.jobs import JobRow, read_jobs
 

@@ -16,6 +16,7 @@ from vrm.live.manager.liverun import Clock, LiveRun
 from vrm.live.manager.manager import Manager
 from vrm.live.manager.part import Part
 from vrm.live.nodes.nodewatch import NodeEvent, NodeWatch
+from vrm.live.nodes.outcomes import AgentOrder
 from vrm.live.site.setup import prepare
 from vrm.live.spawn.messages import Ended, Event, LaunchRequest, Started
 from vrm.live.spawn.records import ExitStatus
@@ -69,9 +70,16 @@ class Agents(NodeWatch):
     def sweeping(self, job_id: int) -> bool:
         return job_id in self.swept
 
-    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]) -> dict[str, set[int]]:
-        self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
-        return {self.names[slot.node]: {slot.rank} for slot in own}
+    watches = True
+
+    def cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
+        return {self.names[slot.node]: {slot.rank: set(slot.cores)} for slot in slots}
+
+    def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        if order.name == "masks":
+            self.orders.append((job_id, next(iter(hosts.values()))["epoch"], {
+                rank: len(cpus) for values in hosts.values() for rank, cpus in values["tasks"].items()}))
+        return set(hosts)
 
 
 class Still(Clock):

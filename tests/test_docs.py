@@ -40,7 +40,7 @@ NOT_RUN: list[tuple[str, str]] = [
     (r"tail -f ", "never ends"),
     (r"vrm top$", "fills the screen: tests/ext/top/test_top.py"),
     (r"vrm submit ", "needs a running manager: tests/live/manager/test_manager.py"),
-    (r"vrm reserve ", "needs a running manager: tests/live/manager/test_reservations_live.py"),
+    (r"vrm reserve ", "needs a running manager: tests/ext/reserve/test_reservations_live.py"),
     (r"vrm forecast --(site|slurm)|squeue |sinfo |vrm forecast --squeue", "needs a batch system: "
      "tests/ext/forecast/test_site_forecast.py has one"),
     (r"(qsub|qstat)( |$)", "needs a running manager: tests/ext/pbs/test_pbs_commands.py"),

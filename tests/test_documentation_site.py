@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vrm.commands.docs import pages
+from vrm.ext.help.commands.docs import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 

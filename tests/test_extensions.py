@@ -31,9 +31,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "energy": "", "forecast": "study", "formats": "", "generate": "formats",
-        "lending": "", "measure": "study", "pbs": "slurm",
-        "planning": "", "remote": "", "session": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
+USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
+        "lending": "", "measure": "energy generate study", "pbs": "slurm",
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -230,6 +230,9 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
     assert "unknown estimator `accasim`; known: requested, last-two, " in typed(
         core, f"{machine} --estimates accasim", tmp_path, 2)
     assert "unknown ordering `PRB`; " in typed(core, f"{machine} --algorithm PRB", tmp_path, 2)
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: hydra}\n")
+    assert "unknown launcher `hydra`; known: openmpi, direct " in typed(core, "run --here", tmp_path, 2)
+    (tmp_path / "vrm.yaml").unlink()
     assert "PowerCap is a constraint of vrm's extensions, which are not in this installation (vrm/ext)" in typed(
         core, f"{machine} --power-cap 900", tmp_path, 2)
 

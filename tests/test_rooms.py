@@ -19,9 +19,13 @@ OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil",
 POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 """Extensions that decide, too."""
 
-BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/commands/malleable.py"}
-"""Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the check of
-programs, and its command."""
+BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/part.py",
+          "ext/lending/job.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
+          "ext/lending/nodes/masks.py", "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
+          "ext/energy/nodes/power.py"}
+"""Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the part that
+moves cores, and what programs follow by; the check of programs, and its command; the part that measures energy; what
+agents do on nodes."""
 
 DIRECT = {
     "model": "", "system": "",
@@ -34,10 +38,9 @@ DIRECT = {
     "live.nodes": "model live.relay",
     "live.batch": "model system",
     "live.launch": "live.nodes live.batch scheduling",
-    "live.lending": "live.launch",
     "live.spawn": "live.relay",
     "live.site": "run results config live.launch live.spawn",
-    "live.manager": "run results live.site live.lending",
+    "live.manager": "run results live.site",
     "simulation": "run results config",
     "report": "results",
 }

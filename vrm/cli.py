@@ -20,10 +20,8 @@ from vrm.commands.shared import ON, CannotRun, default_config, of_extension, sec
 from vrm.system.colour import coloured
 
 MODULES = {
-    "init": "init", "check": "check doctor", "job": "submit cancel hold release requeue stop", "lend": "lend",
-    "reserve": "reserve", "status": "queue status", "log": "log", "script": "script",
-    "simulate": "simulate", "wait": "wait",
-    "completion": "completion", "plugins": "plugins", "guide": "help", "docs": "docs"}
+    "job": "submit cancel hold release requeue stop", "status": "queue status", "log": "log", "simulate": "simulate",
+    "wait": "wait", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell")
@@ -160,10 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
-            from vrm.commands.completion import complete
             typed = os.environ.get("COMP_LINE", "")[:int(os.environ.get("COMP_POINT") or 0)]
             before = typed[:typed.rfind(" ") + 1].split()[1:]
-            complete(parser(before if command_in(before) not in ("", *OWN) else None))
+            asked = parser(before if command_in(before) not in ("", *OWN) else None)
+            of_extension("completion", "completion in a shell")(asked)
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
             return int(of_extension("on")(words))

@@ -39,7 +39,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from bench import Bench, Failure, LiveRun, Table, put_into
 
-from vrm.live.nodes import lending
+from vrm.ext.lending.nodes import lending
 from vrm.ext.study.report.compare import COLOURS
 from vrm.ext.study.report.statistics import Interval, interval
 

@@ -22,8 +22,9 @@ from pathlib import Path
 
 from prettytable import PrettyTable
 
-from vrm.live.lending.job import following
-from vrm.live.nodes import lending, proc
+from vrm.ext.lending.job import following
+from vrm.ext.lending.nodes import lending
+from vrm.live.nodes import proc
 
 GOAL = 0.02
 """Percent of a region of 0.5 ms that the shim may add."""

@@ -13,7 +13,7 @@ import pytest
 from conftest import Site
 from vrm import cli
 from vrm.cli import main
-from vrm.commands import check
+from vrm.ext.begin.commands import check
 
 VRM = [sys.executable, "-m", "vrm"]
 

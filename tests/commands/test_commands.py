@@ -140,7 +140,7 @@ def test_vrm_alone_explains_itself(empty: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("words, said", [
     (["quue"], "vrm: there is no command `quue`; did you mean queue?"),
     (["lgo", "3"], "did you mean log?"),
-    (["zzz"], "there is no command `zzz`; the commands are run, shell, init,"),
+    (["zzz"], "there is no command `zzz`; the commands are run, shell, submit,"),
     (["npb", "biuld"], "vrm npb: there is no command `biuld`; did you mean build?"),
     (["help", "sbumit"], "there is no command `sbumit`; did you mean submit?"),
     (["submit", "nap", "1", "--naem", "x"], "unknown option --naem; did you mean --name?"),

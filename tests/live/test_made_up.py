@@ -19,7 +19,7 @@ import pytest
 import vrm as package
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation, kill_delay
 from vrm.live.batch.base import BatchJob, BatchSystem, Environment, Question, Wrapper, register, systems
-from vrm.live.batch.wrapper import script, submit_commands
+from vrm.ext.begin.wrapper import script, submit_commands
 from vrm.live.launch.base import LAUNCHERS, Launch, Launcher, PathLike, make_launcher
 from vrm.live.launch.environment import batch_settings, environment, hydra_settings, tagged
 from vrm.live.nodes.bindings import BindingCheck

@@ -102,6 +102,11 @@ class ExampleBatch(BatchSystem):
         return {name: int(cores) for name, _, cores in pairs}
 
 
+def watchful(simulation, progress):
+    """An engine that takes no simulation; each has what it would have to know."""
+    assert "lost nodes" in simulation.besides and simulation.scheduler.policy.name
+
+
 class Pipes(Rows):
     """A job a line: id|submission|run time|limit|cores, below a line `jobs|1`."""
 

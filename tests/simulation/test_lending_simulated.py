@@ -283,7 +283,8 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     125 s, of which it lost 20 and 5. The replay makes the first lend alone."""
     from vrm.model.rules import Rules
     from vrm.results.jobs import JobRow
-    from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes
+    from vrm.ext.study.validation.lends import lent_to_nodes
+    from vrm.simulation.recorded_lends import AskedLend
     from vrm.ext.study.validation.validate import validate
 
     records: list[dict[str, Any]] = [

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from collections.abc import Sequence
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, ValidationInfo
 from pydantic_core import PydanticCustomError
 
@@ -28,7 +27,6 @@ from vrm.config.yaml_reader import Document, reason
 from vrm.model.energy import Coefficients, Measured, PowerClass, Programs
 from vrm.model.node import Node
 from vrm.model.power import Cap
-from vrm.system.files import write_atomically
 
 COLUMNS = "from_ghz,to_ghz,A,B,C,D,E,F"
 """The first line of a table of coefficients."""
@@ -165,32 +163,6 @@ def read_programs(path: str | os.PathLike[str]) -> Programs:
     return Programs({app: {name: Measured(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
                            for name, each in classes.items()}
                      for app, classes in found.programs.items()})
-
-
-def write_program(path: str | os.PathLike[str], app: str, name: str, measured: Measured) -> None:
-    """Put a measurement into a database; it replaces an earlier one; a file that is not there is
-    made. Raises ConfigError where the file is not a database, OSError where it cannot be written."""
-    known: dict[str, dict[str, dict[str, float]]] = {}
-    if os.path.lexists(path):
-        read_programs(path)
-        with open(path, encoding="utf-8") as stream:
-            known = (yaml.safe_load(stream) or {}).get("Programs") or {}
-    entry = {"Seconds": round(measured.seconds, 3), "Watts": round(measured.watts, 3),
-             "CPI": round(measured.cpi, 4), "TPI": round(measured.tpi, 4),
-             "Frequency": round(measured.frequency, 3)}
-    known.setdefault(app, {})[name] = {key: value for key, value in entry.items() if value}
-    lines = ["# Programs on one node of each class: written by vrm energy measure.", "Programs:"]
-    for each, classes in known.items():
-        lines.append(f"  {yaml_word(each)}:")
-        lines += [f"    {yaml_word(where)}: {{" + ", ".join(f"{key}: {value}" for key, value
-                                                            in values.items()) + "}"
-                  for where, values in classes.items()]
-    write_atomically(Path(path), "\n".join(lines) + "\n")
-
-
-def yaml_word(text: str) -> str:
-    """A name as YAML has it."""
-    return yaml.safe_dump(text, default_style='"').strip() if not text.isidentifier() else text
 
 
 # ------------------------------------------------------------------------------------------ caps

@@ -8,10 +8,10 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
-from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
@@ -33,13 +33,13 @@ from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
 from vrm.simulation.corun import CoRunning
-from vrm.simulation.counting import CountingSimulator, why_not
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, processors_of
 from vrm.simulation.old_keywords import with_old_keywords
 from vrm.simulation.outcome import Bookings, Outcome
 from vrm.simulation.recorded_lends import WithLends
 from vrm.simulation.results import Results
+from vrm.system import plugins
 from vrm.system.memory import rare_collections
 from vrm.workload.added import load_all
 from vrm.workload.malleable import Hybrid
@@ -93,7 +93,7 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
     if scheduler.ordering.name == ADVISED:
         raise PolicyError("the algorithm advised chooses in a live run, from what waits and what has ended "
                           "there; `vrm advise WORKLOAD` says what it would choose, to be simulated")
-    simulation = _Simulation(workload, _malleable(source, workload, rules, cluster), rules, cluster, scheduler,
+    simulation = ComposedSimulation(workload, _malleable(source, workload, rules, cluster), rules, cluster, scheduler,
                              measured.expectations(rules), timetable, record, heatmap, speedups)
     return simulation.run(progress)
 
@@ -123,8 +123,27 @@ def cluster_of(source: Any, machine: File | Machine | None, queues: Queues = NO_
     return cluster
 
 
+class Engine(Protocol):
+    """What an extension has instead of the loop of events: `events` are those that there were, and `left` the jobs that
+    wait still."""
+
+    events: int
+    left: int
+
+    def run(self) -> None:
+        """Carry it out."""
+
+
+@cache
+def engines() -> list[Callable[[ComposedSimulation, Progress | None], Engine | None]]:
+    """The engines of extensions: each is given a simulation, and gives nothing where it does not take that."""
+    found: list[Callable[[ComposedSimulation, Progress | None], Engine | None]] = []
+    plugins.use("vrm.engines", (), lambda plugin, make: found.append(make))
+    return found
+
+
 @dataclass
-class _Simulation:
+class ComposedSimulation:
     """A simulation that is composed, and what comes out of it."""
 
     workload: Any  # as it was given
@@ -188,34 +207,42 @@ class _Simulation:
         stack.callback(self.results.close)
 
     def _carry_out(self, progress: Progress | None) -> None:
-        """Run by counting where that can be, else with the engine."""
+        """Run by the first engine of an extension that takes this simulation, else by the loop of events."""
+        for make in engines():
+            engine = make(self, progress)
+            if engine is not None:
+                self.engine: Engine | Simulator = engine
+                return engine.run()
+        return self._simulate(progress)
+
+    @property
+    def besides(self) -> Mapping[str, Any]:
+        """What there may be besides a workload that is scheduled, by what it is: an engine that does not know all of
+        it must not take the simulation."""
         timetable = self.timetable
-        if why_not(self.source, self.scheduler, {
-                "what is written of jobs": self.results.needs_bookings, "watchers": self.cluster.watchers,
+        return {"what is written of jobs": self.results.needs_bookings, "watchers": self.cluster.watchers,
                 "speeds": self.speeds, "lost nodes": timetable.outages, "an end": timetable.end < math.inf,
                 "estimates": self.expectations, "reservations": timetable.reservations,
                 "changes": timetable.changes, "energy": self.powered,
-                "the order of events": self.rules.events == "published"}):
-            return self._simulate(progress)
-        self.engine: Simulator | CountingSimulator = CountingSimulator(
-            self.scheduler, self.cluster, self.results, progress)
-        if not self.engine.read(self.source):
-            return self.engine.run()
-        self.results.users.forget()  # it has seen jobs that have not come yet, and so has the policy
-        self.results.apps.forget()
+                "the order of events": self.rules.events == "published"}
+
+    def forget(self) -> None:
+        """Be as before an engine has read the workload, which does not take it: the policy, too, has seen jobs that
+        have not come yet."""
+        self.results.forget()
         self.scheduler = compose(_on_whole_nodes(self.rules), self.cluster, self.heatmap)
-        return self._simulate(progress)
 
     def _simulate(self, progress: Progress | None) -> None:
         rules, timetable, source = self.rules, self.timetable, self.source
         changes = [(at, partial(compose, other, heatmap=self.heatmap)) for at, other in timetable.changes]
-        self.engine = engine = Simulator(
+        engine = Simulator(
             self.scheduler, self.cluster, self.results, rules.kill, self.speeds, progress, timetable.outages,
             timetable.end, self.expectations, changes, rules.events == "published")
         for wanted in timetable.reservations:
             engine.state.reservations.reserve(wanted, 0.0, foreseen=True)
         if source is self.workload:
             source = _checked(source)
+        self.engine = engine
         engine.run(self.results.noting(source if self.sharing is None else self.sharing.noting(source)))
 
     def _outcome(self, seconds: float) -> Outcome:

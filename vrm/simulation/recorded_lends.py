@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
-from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from collections.abc import Sequence
 
-from vrm.model import bits
 from vrm.model.cluster import Cluster
 from vrm.model.policies import CountingPolicy
-from vrm.results.jobs import JobRow
-from vrm.run.lending import of_record
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.placement.offers import NoOffer, borrowed, offer
 from vrm.scheduling.orderings.queue import Waiting
@@ -24,50 +21,6 @@ class AskedLend(NamedTuple):
     lender: int
     borrower: int
     cores: int
-
-
-def recorded(records: Iterable[dict[str, Any]], cluster: Cluster) -> list[AskedLend]:
-    """The lends of a journal that somebody asked for and that came about, in the order of time."""
-    asked: dict[int, AskedLend] = {}
-    found = []
-    for record in records:
-        if record["event"] == "lend" and record.get("command") and record["to"] is not None:
-            loan = of_record(record)
-            most = max((bits.count(loan.cores & cluster.layout.node_cores(node))
-                        for node in range(len(cluster.nodes))), default=0)
-            asked[record["number"]] = AskedLend(loan.since, loan.lender, loan.borrower, most)
-        elif record["event"] == "lent" and record["number"] in asked:
-            found.append(asked[record["number"]])
-    return found
-
-
-def lent_to_nodes(records: Iterable[dict[str, Any]]) -> dict[int, float]:
-    """The core seconds that jobs lent to no job in their last run, by id, from the records of a journal."""
-    open_: dict[int, tuple[int, int, float]] = {}
-    found: dict[int, float] = {}
-    for record in records:
-        event, job_id = record["event"], record.get("id", -1)
-        if event == "lend" and record["to"] is None:
-            open_[record["number"]] = job_id, bits.count(of_record(record).cores), record["time"]
-        over = [number for number, (lender, _, _) in open_.items()
-                if (number == record["number"] if event == "regain"
-                    else event in ("end", "again") and lender == job_id)]
-        for number in over:
-            lender, cores, since = open_.pop(number)
-            found[lender] = found.get(lender, 0.0) + cores * (record["time"] - since)
-        if event == "start":
-            found.pop(job_id, None)
-    return found
-
-
-def on_all_cores(row: JobRow, cores_per_task: int, to_nodes: float) -> float:
-    """How long a job that ran would have run on all the cores that it asked for, in seconds, if it is as fast as its
-    share of them; but for what it lent to no job (core seconds), which nobody lends in a replay."""
-    assert row.start is not None and row.end is not None
-    run: float = row.end - row.start
-    if row.borrowed:
-        return float(row.borrowed) / (row.procs * cores_per_task)
-    return run - max(0.0, row.lent - to_nodes) / row.processors if row.lent else run
 
 
 class WithLends(Dispatcher):

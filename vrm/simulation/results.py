@@ -27,8 +27,7 @@ from vrm.results.places import PlacementText
 from vrm.results.summary import JobArrays, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment, Recorder
-from vrm.simulation.placing import Batch, Placer
-from vrm.simulation.writers import PLACES, WriterProcess, EvalysWriter, JobLines
+from vrm.simulation.writers import PLACES, Batch, EvalysWriter, JobLines, PlacesJobs, WriterProcess
 from vrm.workload.columns import Names
 from vrm.workload.submission import Submission
 
@@ -198,10 +197,15 @@ class Results(Recorder):
 
     @property
     def needs_bookings(self) -> bool:
-        """Whether more is written of jobs than what a `Placer` can say."""
+        """Whether more is written of jobs than what one that `PlacesJobs` can say."""
         return self._details is not None or self._evalys is not None
 
-    def placed_by(self, placer: Callable[[JobLines], Placer]) -> bool:
+    def forget(self) -> None:
+        """Forget the names of jobs that were read and will come again."""
+        self.users.forget()
+        self.apps.forget()
+
+    def placed_by(self, placer: Callable[[JobLines], PlacesJobs]) -> bool:
         """For a run by counting: what makes the lines of its jobs. Whether somebody asks for these."""
         if self._writer is None:
             return False

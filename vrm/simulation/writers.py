@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from typing import (Any, NoReturn, TextIO)
+from typing import Any, NoReturn, Protocol, TextIO
 from collections.abc import Iterable, Sequence
 
 from vrm.model import bits
@@ -25,7 +25,6 @@ from vrm.model.forms.placement_forms import Values, of_values, width_of
 from vrm.model.quantities import seconds_text
 from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, TextCells
 from vrm.results.places import PlacementText
-from vrm.simulation.placing import Placer
 
 JobTuple = tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
@@ -43,6 +42,20 @@ _all_whole = {int}.issuperset
 _LINE = pattern(exit_code="", app_time="", binding="unbound", reason="") + "%s\n"
 
 
+Batch = tuple[int, int, bytes, bytes, list[str]]
+"""How many jobs have ended in all; how many have started since the batch before, or were refused; of
+these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
+submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
+
+
+class PlacesJobs(Protocol):
+    """Finds the places of the jobs of a run by counting, and makes their lines."""
+
+    def made(self, batch: Batch, refused: list[str]) -> list[str]:
+        """The lines of the jobs that have ended since the batch before; `refused` are those of jobs that
+        were refused, in order."""
+
+
 class JobLines:
     """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
 
@@ -51,7 +64,7 @@ class JobLines:
     """
 
     _wide = False
-    placer: Placer | None = None
+    placer: PlacesJobs | None = None
     """For a run by counting: what is written are its batches, with the lines of refused jobs."""
 
     def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Site, wait_until
-from vrm.workload import npb
+from vrm.ext.generate import npb
 from vrm.workload.estimates import Estimate, EstimateError, read_estimates, table_text
 from vrm.ext.generate.generator import (GenerateError, Mix, choices, constant, parse_arrival,
                                     write_at_once, write_live)

@@ -14,7 +14,7 @@ from conftest import Site, wait_until
 from vrm.live.launch.direct import Direct
 from vrm.ext.lending.check import CheckRun, Trial, difference
 from vrm.ext.lending.check import check as judge
-from vrm.live.nodes import lending
+from vrm.ext.lending.nodes import lending
 from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot
 

@@ -14,7 +14,7 @@ import pytest
 import warm
 
 from vrm.config.energy import read_programs
-from vrm.live.nodes import power
+from vrm.ext.energy.nodes import power
 from vrm.ext.measure import energy
 from vrm.ext.measure.bench import MeasureError
 
@@ -85,7 +85,7 @@ def test_frequencies_are_set_and_put_back(node: Path, tmp_path: Path) -> None:
 
 
 def test_what_was_killed_is_put_back_by_the_next(node: Path) -> None:
-    code = ("from vrm.live.nodes import power; import os, signal\n"
+    code = ("from vrm.ext.energy.nodes import power; import os, signal\n"
             "assert power.Frequencies.of_node().set('a', [0, 1], 1.2) == ''\n"
             "os.kill(os.getpid(), signal.SIGKILL)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9

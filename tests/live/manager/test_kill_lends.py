@@ -21,7 +21,7 @@ import pytest
 from conftest import LIMIT, Site, descendants, wait_until
 from lending_site import cores
 from test_kill import counted
-from vrm.live.nodes import lending
+from vrm.ext.lending.nodes import lending
 from vrm.live.nodes.topology import parse_cpu_list
 from vrm.model import Cluster, JobState
 from vrm.model.sharing import core_share

@@ -21,7 +21,7 @@ from vrm.ext.slurm.calls.door import Door
 from vrm.live.manager.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
 from vrm.live.manager.manager import Manager
-from vrm.live.manager.part import Closed, Launched, Obey, Part, Shown, Stopped
+from vrm.live.manager.part import Closed, Launched, Obey, Part, ProgramPrepared, Shown, Stopped
 from vrm.live.manager.part_packages import guarded
 from vrm.live.manager.recording import RecordWriting
 from vrm.live.nodes.bindings import BindingCheck
@@ -85,6 +85,8 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     managed = Managed(root, "ok.x 1 9 0", further=[greeter])
     managed.turn(1.0)
     started = Launched(managed.state.entry(0).job)
+    prepared = greeter.calls.pop(1)
+    assert isinstance(prepared, ProgramPrepared) and (prepared.booking.job, prepared.program.name) == (started.job, "ok.x")
     assert greeter.calls == [("look", 1.0, False), started, "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
     assert asked(managed, 2.0, do="greet", whom="you")["text"] == "hello you"
     assert "there is no command wave" in asked(managed, 2.0, do="wave")["text"]

@@ -22,7 +22,7 @@ import yaml
 from conftest import LIMIT, mpiexecs, mpiruns, wait_until
 from testbed import LOGIN, Batch, Testbed
 
-from vrm.live.launch.hydra import find_mpiexec
+from vrm.ext.sites.hydra import find_mpiexec
 from vrm.live.launch.openmpi import find_mpirun, strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK

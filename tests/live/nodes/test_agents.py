@@ -26,12 +26,13 @@ import pytest
 
 from conftest import LIMIT, descendants, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
+from vrm.ext.slurm.calls.sampling import USAGE, JobUsage
 from vrm.live.launch.openmpi import OpenMPI
-from vrm.live.launch.srun import Srun
+from vrm.ext.sites.srun import Srun
 from vrm.live.nodes import agent, connecting, proc
 from vrm.live.nodes.agents import Agents, probe
 from vrm.live.nodes.connecting import command_line, group_line, is_local
-from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept, Usage
+from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.live.relay.boot import MARK, MODULES, boot
@@ -537,8 +538,8 @@ def test_what_a_job_uses_is_said_by_steps(nodes: StandIn, jobs: Jobs) -> None:
     tasks = [jobs.start(burn, run, SLURM_STEPID="4", SLURM_PROCID=rank) for rank in "013"]
     jobs.start(burn, run, job=2)
     jobs.start(burn, run + "0")
-    assert loop.agents.ask_usage(1, "n1") and not loop.agents.ask_usage(1, "n2")
-    said = loop.next(Usage).steps
+    assert loop.agents.order(USAGE, 1, {"n1": {}, "n2": {}}) == {"n1"}
+    said = loop.next(JobUsage).steps
     assert set(said) == {"batch", "4"} and said["batch"]["pids"] == [script.pid]
     step = said["4"]
     assert sorted(step["tasks"]) == [0, 1, 3] and sorted(step["pids"]) == sorted(task.pid for task in tasks)

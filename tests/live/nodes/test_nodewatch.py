@@ -5,13 +5,12 @@ what is told of those that go and come.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.outcomes import AgentEvent, NodeDown, NodeLost, NodeUp
 from vrm.live.nodes.nodewatch import Down, NodeWatch, Unsure, Up
 from vrm.live.nodes.topology import Core, NodeFacts, Topology
-from vrm.model import Cluster, Job, RankSlot
+from vrm.model import Cluster, Job
 from vrm.scheduling import make_policy
 
 
@@ -64,27 +63,3 @@ def test_what_is_told_of_a_node_that_goes_and_comes() -> None:
              [Down(1, "it has come back with other cores than before")], False)):
         agents.waiting.append(event)
         assert watch.poll(0.0) == told and watch.answers(1) is answers
-
-
-class Orders:
-    """Agents that note which CPUs the ranks of a job are to use."""
-
-    def __init__(self) -> None:
-        self.tasks: list[dict[str, dict[int, list[int]]]] = []
-
-    def set_masks(self, job_id: int, epoch: int, tasks: Any, variables: Any, own: Any) -> None:
-        self.tasks = [{host: {rank: sorted(cpus) for rank, cpus in ranks.items()} for host, ranks in each.items()}
-                      for each in (tasks, own)]
-
-
-def test_a_job_whose_ranks_nobody_can_tell_apart_is_one_process() -> None:
-    cluster, shape = Cluster.regular(1, 1, 4), Topology.regular("n0", [4])
-    slots = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (3,))]
-    own = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (2, 3))]
-    for variables, tasks, wide in ((("OMPI_COMM_WORLD_RANK",), {0: [0, 1], 1: [3]}, {0: [0, 1], 1: [2, 3]}),
-                                   ((), {0: [0, 1, 3]}, {0: [0, 1, 2, 3]})):
-        agents: Any = Orders()
-        watch = NodeWatch(agents, cluster, {"n0": shape}, variables, "n0")
-        assert watch.confine(1, 1, slots, own) == {"n0": set(tasks)}
-        assert agents.tasks == [{"n0": tasks}, {"n0": wide}]
-    assert NodeWatch(None, cluster, {"n0": shape}, ()).confine(1, 1, slots, own) == {}

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vrm.ext.begin.quota import cpu_quota
 from vrm.live.nodes.geometry import cluster_geometry, geometry
-from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cpu_quota, fold, parse_cpu_list,
+from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, fold, parse_cpu_list,
                                      parse_synthetic, parse_topology, read_topology)
 from vrm.model import Node
 

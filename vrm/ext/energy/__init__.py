@@ -1,1 +1,1 @@
-"""Jobs on the nodes and at the frequency that time and energy want: the backfilling `eamc`."""
+"""Energy of jobs, measured and limited: their frequencies, the cap on power, and the backfilling `eamc`."""

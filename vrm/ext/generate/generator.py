@@ -16,7 +16,7 @@ from pathlib import Path
 from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.files import write_atomically
-from vrm.workload.npb import allows, rule
+from vrm.ext.generate.npb import allows, rule
 from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
 from vrm.workload.grammar import LineError, QueueLine, parse_line, show
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker

@@ -1,1 +1,1 @@
-"""Jobs that start on cores that running jobs lend: the backfilling `sd`, and the check whether a program can lend."""
+"""Running jobs lend cores: how they are moved, how programs follow, which ones can, and the backfilling `sd`."""

@@ -23,8 +23,9 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import Launcher, read_result, tail
-from vrm.live.lending.job import following
-from vrm.live.nodes import lending, masks, proc
+from vrm.ext.lending.job import following
+from vrm.ext.lending.nodes import lending, masks
+from vrm.live.nodes import proc
 from vrm.model import Node, RankSlot
 
 TOLERANCE = 1e-6

@@ -16,7 +16,7 @@ from vrm.ext.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Infeasible, Job
 from vrm.system.files import write_atomically
 from vrm.workload.estimates import EstimateError, Estimate, read_estimates, table_text
-from vrm.workload.npb import allows, rank_counts, rule
+from vrm.ext.generate.npb import allows, rank_counts, rule
 
 Tell = Callable[[str], None]
 Key = tuple[str, int]

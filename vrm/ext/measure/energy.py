@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from collections.abc import Sequence
 
-from vrm.live.nodes import power
+from vrm.ext.energy.nodes import power
 from vrm.ext.measure.bench import MeasureError
 from vrm.model.energy import Measured
 

@@ -24,7 +24,7 @@ from vrm.scheduling import make_policy
 from vrm.system.files import write_atomically
 from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,
                                         read, spread)
-from vrm.workload.npb import allows, rule
+from vrm.ext.generate.npb import allows, rule
 
 Tell = Callable[[str], None]
 Key = tuple[str, str, str]

@@ -17,7 +17,7 @@ from vrm.ext.measure.bench import MeasureError
 from vrm.model.cluster import Cluster
 from vrm.model.energy import Measured, Programs
 from vrm.results.jobs import JobRow
-from vrm.workload.npb import rank_counts
+from vrm.ext.generate.npb import rank_counts
 
 ClassOf = Callable[[str], str | None]
 """The class of a node, by its name."""

@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (Any, Protocol, Union)
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, TopologyError, read_topology
@@ -252,20 +252,6 @@ def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) ->
                           f"core {max(slot.cores)} that this process may use") from None
 
 
-def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
-                ) -> Sequence[Sequence[int]] | None:
-    """The CPUs of each rank of a node, if one list is right for all nodes; else None.
-
-    `hosts` and `cpus` are those of the ranks; a node with fewer ranks has the list's beginning.
-    """
-    lists: dict[str, list[Sequence[int]]] = {}
-    for host, of_rank in zip(hosts, cpus):
-        lists.setdefault(host, []).append(of_rank)
-    longest = max(lists.values(), key=len)
-    return longest if all(of_host == longest[:len(of_host)]
-                          for of_host in lists.values()) else None
-
-
 HEAD = 1024 * 1024
 HEAD_OF_RANK = 4096
 """Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
@@ -278,31 +264,6 @@ def head(path: PathLike, ranks: int) -> str:
             return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
     except OSError:
         return ""
-
-
-def compare_cpus(found: Mapping[int, frozenset[int]], slots: Sequence[RankSlot],
-                 nodes: Sequence[Node], topologies: Mapping[str, Topology], unreported: str
-                 ) -> BindingCheck:
-    """The check of bindings where CPU numbers of ranks were `found`; `unreported` says why
-    ranks may be missing there."""
-    differences, missing = [], 0
-    for slot in slots:
-        if slot.rank not in found:
-            missing += 1
-            continue
-        wanted = frozenset(slot_cpus(topologies, slot, nodes[slot.node]))
-        if found[slot.rank] != wanted:
-            differences.append(f"rank {slot.rank} of {nodes[slot.node].name}: runs on CPU "
-                               f"{_listed(found[slot.rank])}, wanted CPU {_listed(wanted)}")
-    if differences:
-        return BindingCheck("mismatch", tuple(differences))
-    if missing:
-        return BindingCheck("unchecked", (f"{missing} rank(s): {unreported}",))
-    return BindingCheck("ok")
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, sorted(numbers)))
 
 
 # -------------------------------------------------------- what applications say of themselves

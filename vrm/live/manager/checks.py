@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from vrm.live.manager.ends import Ends
-from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
 from vrm.live.manager.running import Running
@@ -19,14 +18,13 @@ from vrm.model.job import Request
 class Checks(Part):
     """Asks the nodes about jobs that run for a while, and acts on what they say."""
 
-    def __init__(self, live: LiveRun, ends: Ends, lending: LendingPart) -> None:
+    def __init__(self, live: LiveRun, ends: Ends) -> None:
         self.live = live
         self.ends = ends
-        self.lending = lending
 
     def observe(self, event: object) -> None:
         """Take notice of where ranks are, and of what jobs use."""
-        if isinstance(event, Bound) and not self.lending.moving(event.job_id):
+        if isinstance(event, Bound) and not self._moving(event.job_id):
             self.live.records.found(event.job_id, event.check)
             self._judge_bindings(event.job_id, event.check.state)
         elif isinstance(event, MemoryUse):
@@ -39,13 +37,16 @@ class Checks(Part):
         for running in list(self.live.running.values()):
             if now >= running.bindings_due:
                 running.bindings_due = math.inf
-                if bindings and not self.lending.moving(running.job.id):  # else when its ranks are where they are to be
+                if bindings and not self._moving(running.job.id):  # else when its ranks are where they are to be
                     self._check(running)
             if memory and now >= running.memory_due and not running.former and not running.away:
                 running.memory_due = math.inf
                 limits = self._limits(running.booking.placement, running.job.request)
                 if limits:
                     self.live.watch.follow_memory(running.job.id, limits)
+
+    def _moving(self, job_id: int) -> bool:
+        return any(part.moving(job_id) for part in self.live.parts)
 
     def _check(self, running: Running) -> None:
         job_id, cluster = running.job.id, self.live.cluster

@@ -13,7 +13,6 @@ from vrm.live.manager import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
-from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.part import Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import Running
@@ -30,6 +29,7 @@ from vrm.run.journal.check import Record, StartRecord
 from vrm.run.lending import Room
 from vrm.run.journal.past import Past
 from vrm.scheduling import Start
+from vrm.system.errors import RunError
 
 MOST_SAID = 5
 """Lines that are said at most of jobs that are refused again."""
@@ -41,11 +41,10 @@ SHARED_DELAY = 90.0
 class Continuing(Part):
     """Goes on with a run. `run_id` marks its processes."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: LendingPart, site: Site) -> None:
+    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, site: Site) -> None:
         self.live = live
         self.intake = intake
         self.ends = ends
-        self.lending = lending
         self.site = site
         self._borrowers: dict[int, Placement] = {}  # as they started
         self.run_id = uuid.uuid4().hex[:12]
@@ -76,13 +75,26 @@ class Continuing(Part):
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
         self._bequeath(past.rooms)
-        self.lending.resume()
+        self._go_on_lending()
+        for part in live.parts:
+            part.resume()
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", ()),
                                               codec.nodes_record(live.cluster.nodes)):
             live.state.promises.clear()  # they were made for other nodes
         live.scheduler.dispatcher.restore(live.state.promises)
         live.scheduler.dispatcher.recall(past.waits)
         live.revise(live.now)
+
+    def _go_on_lending(self) -> None:
+        """Jobs lend what they lent. RunError where nothing here can give it back."""
+        live, lends = self.live, self.live.state.lends
+        if lends.all and not any("lend" in part.commands() for part in live.parts):
+            raise RunError(f"{live.run_directory.journal}: jobs of this run lend cores, and the part `lending` of vrm's "
+                           "extensions, which gives them back, is not in this installation (vrm/ext); install vrm again, "
+                           "with all its files")
+        lends.to_node(live.cluster)
+        for job_id, shares in lends.shares.items():
+            live.cluster.loans.recall(live.cluster, job_id, shares, live.now)
 
     def _record_run(self, past: Past) -> None:
         """The first record of this manager."""

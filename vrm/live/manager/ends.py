@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from vrm.live.launch.base import disconnected
 from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import POLL, JobEnded, Part
+from vrm.live.manager.part import POLL, JobEnded, JobLeft, Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import HeldFailure, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
@@ -180,7 +180,7 @@ class Ends(Part):
         live, job = self.live, running.job
         del live.running[job.id]
         self.live.watch.forget_memory(job.id)
-        self.live.watch.end_power(job.id)
+        live.notify(JobLeft(job))
         live.state.vacate(job.id)
         self.leftovers |= not clean or self.beyond(running)
         outcome = EndedJob(job, state, reason, running.booking, running.start.backfilled,

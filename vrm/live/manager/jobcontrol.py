@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
-from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Obey, Part
+from vrm.live.manager.part import JobAsked, Obey, Part
 from vrm.model import Job, JobState
 from vrm.model.quantities import fold
 from vrm.run import control
@@ -22,11 +21,10 @@ AGAIN = "waits again"
 class JobControl(Part):
     """Does to jobs what their user asks."""
 
-    def __init__(self, live: LiveRun, intake: Intake, ends: Ends, lending: LendingPart) -> None:
+    def __init__(self, live: LiveRun, intake: Intake, ends: Ends) -> None:
         self.live = live
         self.intake = intake
         self.ends = ends
-        self.lending = lending
         self.acts = {"cancel": self._cancel, "hold": self._hold, "release": self._release, "requeue": self._requeue}
 
     def do(self, what: str, job_ids: Iterable[int], command: str = "") -> tuple[dict[str, list[Job]], dict[int, str]]:
@@ -36,7 +34,7 @@ class JobControl(Part):
         wrong: dict[int, str] = {}
         for job_id in job_ids:
             self.ends.settle(job_id)
-            self.lending.settle(job_id)
+            self.live.notify(JobAsked(job_id))
             try:
                 entry = self.live.state.entry(job_id)
                 done.setdefault(self.acts[what](entry, command), []).append(entry.job)

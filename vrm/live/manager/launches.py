@@ -7,16 +7,14 @@ import selectors
 import shutil
 from functools import cache
 from pathlib import Path
-from collections.abc import Mapping
 
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import cores_unsaid, of_submission
-from vrm.live.lending.job import following, note
 from vrm.live.manager import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.part import Closed, Launched, Part, ScriptPrepared, Stopped
+from vrm.live.manager.part import Closed, Launched, Part, ProgramPrepared, ScriptPrepared, Stopped
 from vrm.live.manager.running import Running
 from vrm.live.manager.surroundings import environment, files_of, patience, unpacked
 from vrm.live.manager.verdict import verdict
@@ -59,7 +57,6 @@ class Launches(Part):
         self._around = dict(os.environ)
         self._written: dict[str, Path] = {}  # rankfiles by their content
         self._program = cache(live.settings.applications.program)  # the file of one that a job names
-        self._rigid: set[str] = set()        # malleable programs whose threads cannot follow
 
     def recall(self, past: Past) -> None:
         """Learn where jobs run: of a run that vrm 0.1.0 began where it was started, to their end."""
@@ -110,7 +107,6 @@ class Launches(Part):
                 continue
             running = Running(start)
             live.running[start.job.id] = running
-            self._begin_power(start.booking)
             try:
                 request = ready.get(start.job.id) or self._readied(start)
                 if isinstance(request, Exception):
@@ -138,13 +134,6 @@ class Launches(Part):
         except (LaunchError, ValueError, OSError) as error:
             return error
 
-    def _begin_power(self, booking: Booking) -> None:
-        """Measure the energy of a job on nodes of which something is known, and set its frequency."""
-        placement, nodes = booking.placement, self.live.cluster.nodes
-        if any(nodes[node].power is not None for node in placement.nodes):
-            frequency = placement.frequency if self.live.settings.energy.frequency else 0.0
-            self.live.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
-
     def _no_room(self, job: Job, why: str) -> None:
         """The files of a job could not be written: it waits, and nothing starts for a while."""
         self.ends.take_back(job)
@@ -171,8 +160,10 @@ class Launches(Part):
         variables = {**kept, **own}
         if booking.placement.frequency and live.settings.energy.frequency:  # as srun --cpu-freq
             variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
-        if job.malleable and not payload.script:
-            variables.update(self._following(booking, file, {**getattr(launcher, "env", {}), **variables}))
+        if not payload.script:
+            prepared = ProgramPrepared(booking, file, {**getattr(launcher, "env", {}), **variables})
+            live.notify(prepared)
+            variables.update(prepared.variables)
         slots, nodes = list(booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
         if payload.script:
             alone = job.exclusive and booking.placement.share != HALF
@@ -204,21 +195,6 @@ class Launches(Part):
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given,
                              **patience(payload, live.now - job.submit))
-
-    def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables by which the processes of a malleable job follow their cores; says once of each
-        program why its threads cannot."""
-        job, launcher = booking.job, self.live.launcher
-        variables, rigid = following(file, self.live.launcher.run_id, job.id, env)
-        if rigid and job.app not in self._rigid:
-            self._rigid.add(job.app)
-            self.live.tell("note", note(job.app, rigid))
-        said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
-        if booking.placement.width < job.cores and not rigid and not said:
-            ranks = job.procs if launcher.kind == "direct" else 1  # of a process
-            variables["OMP_NUM_THREADS"] = str(ranks * job.cores)
-            variables["VRM_LENDING_CORES"] = f"{ranks * booking.placement.width}/{ranks * job.cores}"
-        return variables
 
     def _write(self, path: Path, text: str) -> None:
         """Write a file of a job, by a further name of an earlier job's file if that is the same."""

@@ -93,7 +93,7 @@ class LiveRun:
 
     `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is running, stopping or
     ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
-    `rules` are those in force, which `vrm.live.manager.changes` may have changed. `spawner` starts jobs, `watch` asks
+    `rules` are those in force, which a part may have changed. `spawner` starts jobs, `watch` asks
     the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
     this order. `copies` answer what takes long. `start_of` says when a job would start, where a part can forecast that.
     """

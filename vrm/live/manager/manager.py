@@ -12,14 +12,13 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Orders` | commands of people, as files |
 | `Continuing` | what an earlier manager left |
 | `RecordWriting` | ended jobs get their lines in `jobs.csv` |
-| `LendingPart` | running jobs lend cores, and have them again |
 | `Launches` | decisions become processes |
 | `Adopting` | jobs belong to the batch job |
 | `Checks` | bindings and memory of running jobs |
 | `Showing` | the state file |
 
 All work on one `vrm.live.manager.liverun.LiveRun`, and have the hooks of `vrm.live.manager.part.Part`. Those of
-extensions come behind `JobControl`: who asks them something is answered before decisions become processes.
+extensions come behind `RecordWriting`: who asks them something is answered before decisions become processes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import time
 from collections.abc import Sequence
 
 from vrm.config.schema import Settings
-from vrm.live.manager import changes, takeup
+from vrm.live.manager import takeup
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.adopting import Adopting
 from vrm.live.manager.checks import Checks
@@ -40,7 +39,6 @@ from vrm.live.manager.ends import LINGER, Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
 from vrm.live.manager.launches import Launches
-from vrm.live.manager.lending import LendingPart
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part
@@ -84,15 +82,14 @@ class Manager:
         self.nodes = Nodes(live, self.ends)
         self.stopping = Stopping(live, self.ends)
         self.launches = Launches(live, self.ends, self.nodes, site)
-        self.lending = LendingPart(live, self.ends, self.launches)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
-        jobs = JobControl(live, self.intake, self.ends, self.lending)
+        jobs = JobControl(live, self.intake, self.ends)
         self.orders = Orders(live, self.stopping)
-        self.continuing = Continuing(live, self.intake, self.ends, self.lending, site)
+        self.continuing = Continuing(live, self.intake, self.ends, site)
         self.showing = Showing(live, site.emulated)
-        first = self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs
-        then = (RecordWriting(live), self.lending, self.launches, Adopting(live, site),
-                Checks(live, self.ends, self.lending), self.showing)
+        first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs,
+                 RecordWriting(live))
+        then = self.launches, Adopting(live, site), Checks(live, self.ends), self.showing
         live.parts = *first, *then  # extensions may ask for these
         live.parts = self.parts = (*first, *of_packages(live), *then, *further)
         self._next_step = math.inf
@@ -117,7 +114,6 @@ class Manager:
             if not past.jobs:
                 self.intake.check_file()
             live.go_on(past)
-            changes.go_on(live, past)
             if live.ids.kept and not past.jobs:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
@@ -126,6 +122,9 @@ class Manager:
                 self.stopping.ask_end(live.now, wait=5.0)
                 try:
                     give_events(self.parts, past, live.run_directory.journal)
+                    if past.rules is not None and not any("rules" in part.commands() for part in self.parts):
+                        live.tell("warning", "the rules of the run had been changed by `vrm advise`, which is not in this "
+                                             "installation (vrm/ext); the rules of the configuration are used")
                     for part in self.parts:
                         part.recall(past)
                     self.continuing.take_up(past, failed)
@@ -250,10 +249,8 @@ class Manager:
     # What a turn decides (`vrm.run.run.Driver`).
 
     def start(self, start: Start, now: float) -> None:
-        """A job starts; on lent cores when these are clear."""
-        if start.booking.placement.lease is not None:
-            self.lending.add(start, now)
-        else:
+        """A job starts, now or when a part finds that it can."""
+        if not any(part.starts(start, now) for part in self.parts):
             self.launches.add(start)
         self.live.dirty = True
 

@@ -8,7 +8,7 @@ import selectors
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Closed, Part
-from vrm.live.nodes.nodewatch import Down, Left, Unset, Unsure, Up
+from vrm.live.nodes.nodewatch import Down, Left, Unsure, Up
 
 
 class Nodes(Part):
@@ -18,7 +18,6 @@ class Nodes(Part):
         self.live = live
         self.ends = ends
         self.closed: dict[int, float] = {}
-        self._unset = False        # it was said that frequencies cannot be set
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Reports of agents wake the loop."""
@@ -54,10 +53,6 @@ class Nodes(Part):
             live.changes()
             live.tell("note", f"node {live.cluster.nodes[event.node].name} answers again and "
                               "is used again")
-        elif isinstance(event, Unset) and not self._unset:
-            self._unset = True
-            live.tell("warning", f"the frequency of cores is not set on {event.host}: {event.error}; "
-                      "jobs run at the nodes' own (Energy: {Frequency: false} asks for no other)")
         elif isinstance(event, Left):
             live.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
                                  f"on {event.host} and were killed"

@@ -7,21 +7,15 @@ of the manager, because the answer was not written yet, is known from the journa
 from __future__ import annotations
 
 import errno
-import math
 from functools import partial
-from collections.abc import Mapping
 
-from vrm.live.manager import changes
 from vrm.live.manager.boundary import NotUnderstood, reading
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Obey, Part, Question
+from vrm.live.manager.part import Part, Question
 from vrm.live.manager.stopping import Stopping
 from vrm.run import control
 from vrm.model.quantities import fold
-from vrm.model.reservation import ReservationError, ReservationRequest
-from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.run.journal.past import Past
-from vrm.run.reserving import when
 from vrm.workload.grammar import show
 
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
@@ -150,10 +144,6 @@ class Orders(Part):
             text = f"error: the manager of vrm has not made the answer: {fault}"
             self._unanswered[name] = {"ok": False, "text": text, "out": "", "err": f"{text}\n", "code": 1}
 
-    def commands(self) -> Mapping[str, Obey]:
-        """Reservations, and other rules."""
-        return {"reserve": self._reserve, "unreserve": self._unreserve, "rules": self._rules}
-
     def _reply_to(self, name: str, command: control.Command) -> control.Command | Question:
         try:
             with reading(self.live.journal):
@@ -164,47 +154,3 @@ class Orders(Part):
                 raise NotUnderstood(f"there is no command {command['do']}")
         except NotUnderstood as error:
             return {"ok": False, "text": f"not understood: {show(str(error), 500)}"}
-
-    def _reserve(self, command: control.Command, name: str) -> control.Command:
-        live, begin, end = self.live, command["begin"], command["end"]
-        names, ids = list(map(str, command["nodes"])), list(map(int, command["jobs"]))
-        wanted = ReservationRequest(-math.inf if begin is None else float(begin), float(end),
-                        int(command["number"]), tuple(names), str(command["name"]), tuple(ids))
-        closing = live.end.closing
-        try:
-            if live.phase != "running":
-                raise ReservationError("the manager is stopping and reserves nothing more")
-            if max(wanted.begin, live.now) >= closing:
-                raise ReservationError(f"jobs start until {when(closing)}, when the allocation's end "
-                                       "is near (End), and the reservation would begin then or later")
-            made = live.state.reservations.reserve(wanted, live.now, command=name)
-        except ReservationError as error:
-            return {"ok": False, "text": str(error)}
-        live.changes()
-        jobs = f", for job{'s' * (len(ids) > 1)} {fold(ids)}" if ids else ""
-        return {"ok": True, "name": made.name, "nodes": list(made.nodes),
-                "text": f"reservation {made.name}: {fold_nodes(made.nodes)} from {when(made.begin)} to "
-                        f"{when(made.end)}{jobs}"}
-
-    def _unreserve(self, command: control.Command, name: str) -> control.Command:
-        live = self.live
-        try:
-            found = live.state.reservations.named(str(command["which"]))
-        except ReservationError as error:
-            return {"ok": False, "text": str(error)}
-        jobs = live.state.reservations.cancel(found.id, live.now, "cancelled", command=name)
-        live.changes()
-        waiting = [job_id for job_id in jobs if job_id in live.state.queue]
-        compete = (f"; job{'s' * (len(waiting) > 1)} {fold(sorted(waiting))} compete"
-                   f"{'s' * (len(waiting) == 1)} with the others again" if waiting else "")
-        return {"ok": True, "text": f"reservation {found.name} is cancelled{compete}"}
-
-    def _rules(self, command: control.Command, name: str) -> control.Command:
-        if not isinstance(command["reason"], str):
-            raise TypeError("the reason is not text")
-        try:
-            text = changes.change(self.live, command["rules"], command["reason"],
-                                  command.get("instead"), command=name)
-        except changes.RulesRefused as refused:
-            return {"ok": False, "text": f"the rules stay as they are: {show(str(refused), 500)}"}
-        return {"ok": True, "text": text}

@@ -14,6 +14,7 @@ from vrm.model import Booking, Job
 from vrm.model.forms import shapes
 from vrm.run.control import Command
 from vrm.run.journal.past import Past
+from vrm.scheduling import Start
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
@@ -67,6 +68,22 @@ class Part:
         """When the next turn is due at the latest, for this part."""
         return math.inf
 
+    def resume(self) -> None:
+        """Go on with the jobs that earlier managers of the run have started: the run has them now."""
+
+    def starts(self, start: Start, now: float) -> bool:
+        """Whether this part starts a job that the run has decided to start; it does so when it can be, and nobody else
+        does then."""
+        return False
+
+    def moving(self, job_id: int) -> bool:
+        """Whether ranks of a running job are being moved: they may be elsewhere than it is said."""
+        return False
+
+    def keeps(self, job_id: int) -> bool:
+        """Whether the record of a job that has ended is to wait, for what this part will know of it."""
+        return False
+
     def busy(self) -> bool:
         """Whether something is being done: the run does not end before it is done, not even when it is stopped."""
         return False
@@ -113,6 +130,23 @@ class Closed:
 
 
 @dataclass(frozen=True)
+class JobAsked:
+    """Somebody asks something of a job: it is not to start meanwhile."""
+
+    job_id: int
+
+
+@dataclass(frozen=True)
+class ProgramPrepared:
+    """A program that is no script is about to be started with these variables. `variables` are what else it is given."""
+
+    booking: Booking
+    program: Path
+    env: Mapping[str, str]
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ScriptPrepared:
     """A script is about to be started with these variables, in its `folder` for files of its own. `files` (their texts, by
     path) and further `variables` are what else it is given. `alone`: it has all cores of its nodes. `gpus`: as
@@ -131,6 +165,20 @@ class ScriptPrepared:
 @dataclass(frozen=True)
 class JobEnded:
     """A job that ran has ended; next it is closed, or waits again. The folder of a script is still there."""
+
+    outcome: EndedJob
+
+
+@dataclass(frozen=True)
+class JobLeft:
+    """A job is over, and its cores are free; how it has ended may be decided later."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class RecordPrepared:
+    """The record of a job that has ended is about to be written; what else is known of it goes into the `outcome`."""
 
     outcome: EndedJob
 

@@ -6,7 +6,7 @@ import math
 import selectors
 
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part
+from vrm.live.manager.part import Part, RecordPrepared
 from vrm.run.journal.past import Past
 
 RECORDING = 0.04
@@ -63,15 +63,13 @@ class RecordWriting(Part):
             return
         until, written = live.clock() + RECORDING, False
         while (records.pending and live.clock() >= live.blocked_until
-               and not live.watch.metering(records.pending[0].job.id)):
+               and not any(part.keeps(records.pending[0].job.id) for part in live.parts)):
             if live.clock() >= until or (written and self._knocked()):
                 self._more = True
                 return
             written = True
             try:
-                first = records.pending[0]
-                if first.booking is not None and first.joules is None:
-                    first.joules, first.frequency = live.watch.metered(first.job.id)
+                live.notify(RecordPrepared(records.pending[0]))
                 records.write_next()
             except OSError as error:
                 live.block()

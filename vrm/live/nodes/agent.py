@@ -14,9 +14,7 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
 | `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
-| `{"number": 5, "ask": "masks", "run": R, "job": J, "epoch": 3, "tasks": {"0": [0, 1]}, "variables": [...], "patience": 10}` | `{"vrm": 1, "number": 5, "job": J, "epoch": 3, "clear": true, "tasks": {"0": {"threads": 2, "acknowledged": false}}, "error": ""}`: each rank of the job may use these CPUs only, see `masks.py` |
-| `{"number": 6, "ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency": 1.8}` | `{"vrm": 1, "number": 6, "energy": null, "error": ""}`; with `begin` false the joules of the node since then, see `power.py` |
-| `{"number": 7, "ask": "usage", "run": R, "job": J}` | `{"vrm": 1, "number": 7, "steps": {"batch": {...}, "0": {"tasks": [0, 1], "cpu": 3.5, "largest": 4096, "memory": 5000, "pids": [77, 78]}}}`: what the job's processes here use now, see `usage.py` |
+| `{"number": 5, "ask": NAME, "file": F, "run": R, "job": J, ...}` | what the module in the file F, of an extension, answers, see `bring` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -36,12 +34,9 @@ if not __package__:  # for `runner.py`, too
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import claims
     import devices
-    import masks
-    import power
     import proc
-    import usage
 else:
-    from vrm.live.nodes import claims, devices, masks, power, proc, usage
+    from vrm.live.nodes import claims, devices, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
@@ -241,6 +236,8 @@ def facts(wish: str = "", wanted: "Optional[Mapping[str, Any]]" = None) -> "Dict
 class AffinityWatch:
     """Looks for the ranks of a job until all are there. `due`: when to look next."""
 
+    ends_by_sweep = True
+
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         self.marks = proc.marks(str(request["run"]), int(request["job"]))
@@ -290,6 +287,7 @@ class Sweep:
         self.marks = proc.marks(self.run, self.job)
         self.spares = now + float(request["patience"])
         self.until = self.spares + SWEEP_SECONDS
+        self.files = request.get("files", ())
         self.pause = SWEEP_PAUSE
         self.due = now + self.pause if self.spares > now else now
         self.killed: "Set[Process]" = set()
@@ -309,8 +307,10 @@ class Sweep:
         self.pause = min(2 * self.pause, SPARING_PAUSE) if now < self.spares else SWEEP_PAUSE
         self.due = min(now + self.pause, self.spares) if now < self.spares else now + self.pause
         done = not self.left or now >= self.until
-        if done:
-            masks.forget(self.run, self.job)
+        for file in self.files if done else ():
+            forget = getattr(bring(file), "forget", None)
+            if forget is not None:
+                forget(self.run, self.job)
         return done
 
     def answer(self) -> "Dict[str, Any]":
@@ -322,6 +322,8 @@ class MemoryWatch:
     """Follows the memory of a job's processes until it is told to forget them. What processes share is
     counted for each of them first; the exact sum (see `proc.proportional`) is taken where that is more
     than has been said, or than the limit. `due`: when to look next."""
+
+    lasts = True
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
@@ -368,11 +370,10 @@ def look(tasks: "List[Any]", now: float) -> None:
     for task in due:
         if task.looked(now):
             finish(task, tasks)
-            if isinstance(task, masks.MaskSetter) and task.clear:
-                tasks.append(masks.MaskGuard(task, now))
+            tasks += task.then(now) if hasattr(task, "then") else ()
     end = time.monotonic()
     for task in due:
-        if isinstance(task, (MemoryWatch, masks.MaskGuard)):  # they look as long as the job runs
+        if getattr(task, "lasts", False):  # it looks as long as the job runs
             task.due = max(task.due, end + MEMORY_SHARE * (end - began))
 
 
@@ -392,20 +393,40 @@ def say(answer: "Dict[str, Any]") -> None:
         data = data[os.write(1, data):]
 
 
-TASKS = {"affinity": AffinityWatch, "masks": masks.MaskSetter, "memory": MemoryWatch,
-         "usage": usage.UsageProbe}  # type: Dict[str, Any]
+TASKS = {"affinity": AffinityWatch, "memory": MemoryWatch}  # type: Dict[str, Any]
 """What is begun for a request, and answers later."""
 
+BROUGHT = {}  # type: Dict[str, Any]
+"""Modules of extensions, by their files."""
 
-def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "power.Power") -> None:
+
+def bring(file: str) -> "Any":
+    """The module in an extension's file, which is for Python 3.6 and the standard library, too, and may import the other
+    files beside it and beside this one. Its function `take` gets a request and the time. It gives the answer, or a task as
+    those above. A task may have `ends_by_sweep`: it answers as soon as its job is swept; `lasts`: it looks as long as the
+    job runs; and `then`, a function of the time that gives the tasks which follow its answer. The module may have
+    `forget`, called with the run and the job (None: all) when these were swept, and `close`, when the agent ends."""
+    if file not in BROUGHT:
+        folder, name = os.path.split(file)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        BROUGHT[file] = __import__(name[:-3])
+    return BROUGHT[file]
+
+
+def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     """Begin what a request asks for."""
     kind = request["ask"]
-    if kind in TASKS:
+    if "file" in request:
+        made = bring(request["file"]).take(request, now)
+        if isinstance(made, dict):
+            say(made)
+        else:
+            tasks.append(made)
+    elif kind in TASKS:
         tasks.append(TASKS[kind](request, now))
     elif kind == "ping":
         say({"number": request["number"]})
-    elif kind == "power":
-        say(meter.take(request))
     elif kind == "forget":
         marks = proc.marks(str(request["run"]), int(request["job"]))
         tasks[:] = [task for task in tasks
@@ -413,7 +434,7 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "powe
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
-            if isinstance(task, (AffinityWatch, masks.MaskSetter, masks.MaskGuard)) and set(sweep.marks) <= set(task.marks):
+            if getattr(task, "ends_by_sweep", False) and set(sweep.marks) <= set(task.marks):
                 finish(task, tasks)
         tasks.append(sweep)
 
@@ -423,15 +444,16 @@ def serve(silence: float, wish: str = "", wanted: str = "") -> None:
     `wanted` are those of `facts`, the latter as JSON."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # batch systems warn all steps of a job
-    meter = power.Power()
     say({"facts": facts(wish, json.loads(wanted or "{}"))})
     try:
-        answer_all(silence, meter)
+        answer_all(silence)
     finally:
-        meter.close()
+        for module in BROUGHT.values():
+            if hasattr(module, "close"):
+                module.close()
 
 
-def answer_all(silence: float, meter: "power.Power") -> None:
+def answer_all(silence: float) -> None:
     """Answer requests until the end."""
     tasks: "List[Any]" = []
     unread = b""
@@ -449,7 +471,7 @@ def answer_all(silence: float, meter: "power.Power") -> None:
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 if line.strip():
-                    take(json.loads(line.decode()), tasks, heard, meter)
+                    take(json.loads(line.decode()), tasks, heard)
             if len(unread) > LINE:
                 raise ValueError("a request without an end")
         now = time.monotonic()

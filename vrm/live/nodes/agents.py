@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from vrm.live.nodes import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
-from vrm.live.nodes.outcomes import AgentEvent, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
+from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
 from vrm.system.ways import WAYS, choose
@@ -55,9 +55,6 @@ FAN_OUT = 64
 
 PATIENCE = 30.0
 """Seconds in which the ranks of a job should have started, for `ask_affinity`."""
-
-MASKS_PATIENCE = 10.0
-"""Seconds in which the ranks of a running job should be where `set_masks` wants them."""
 
 CLOSE_SECONDS = 2.0
 """Seconds that agents have to end by themselves."""
@@ -115,6 +112,7 @@ class Agents:
         self._numbers = count(1)
         self._poll = select.epoll()
         self._by_fd: dict[int, AgentNode] = {}
+        self._known: dict[str, AgentOrder] = {}
 
     # For the event loop.
 
@@ -195,47 +193,21 @@ class Agents:
                                  "ranks": ranks, "variables": list(variables),
                                  "patience": patience})
 
-    def set_masks(self, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
-                  variables: Sequence[str], own: Mapping[str, Mapping[int, Collection[int]]] | None = None,
-                  patience: float = MASKS_PATIENCE) -> None:
-        """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host. `own` are those
-        that they have where the job neither lends nor borrows: a process that comes later cannot see them.
-        `variables` show the rank, as for `ask_affinity`; none: the job is one process.
+    def know(self, order: AgentOrder) -> None:
+        """Learn what an extension asks agents for: they clean up after it when they sweep."""
+        self._known[order.name] = order
 
-        Each of these nodes that is up gives a `Masks`; one that goes down first, nothing else. Of an
-        epoch that is older than another of the job the node gives the latter. Raises ValueError for a
-        rank without a core.
-        """
-        for host, tasks in hosts.items():
-            empty = [rank for rank, cpus in tasks.items() if not cpus]
-            if empty or not tasks:
-                raise ValueError(f"job {job_id} would have no core on {host} for rank(s) {empty}")
-        for host, tasks in hosts.items():
+    def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Ask nodes for what an extension's file does about a job, each with further values. Each that is up gives the
+        event that `order` makes of its answer, and is in the result; one that goes down first gives nothing else."""
+        self.know(order)
+        asked = set()
+        for host, values in hosts.items():
             node = self._nodes.get(host)
             if node is not None and node.up is not False:
-                self._ask(node, {"ask": "masks", "run": self.run, "job": job_id, "epoch": epoch,
-                                 "tasks": {rank: sorted(cpus) for rank, cpus in tasks.items()},
-                                 "own": {rank: sorted(cpus) for rank, cpus in (own or {}).get(host, {}).items()},
-                                 "variables": list(variables), "patience": patience})
-
-    def ask_power(self, job_id: int, host: str, begin: bool, cpus: Collection[int] = (),
-                  frequency: float = 0.0) -> bool:
-        """A job begins or ends on a node, of which it has these CPUs, with a frequency in GHz (0: none is to
-        be set). The node gives a `Metered`; False where it is down."""
-        node = self._nodes.get(host)
-        if node is None or node.up is False:
-            return False
-        self._ask(node, {"ask": "power", "run": self.run, "job": job_id, "begin": begin,
-                         "cpus": sorted(cpus), "frequency": frequency})
-        return True
-
-    def ask_usage(self, job_id: int, host: str) -> bool:
-        """Ask what the processes of a job use on a node. It gives a `Usage`; False where it is down."""
-        node = self._nodes.get(host)
-        if node is None or node.up is False:
-            return False
-        self._ask(node, {"ask": "usage", "run": self.run, "job": job_id})
-        return True
+                self._ask(node, {"ask": order.name, "file": order.file, "run": self.run, "job": job_id, **values})
+                asked.add(host)
+        return asked
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
         """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
@@ -270,7 +242,8 @@ class Agents:
         for host in self._nodes if hosts is None else hosts:
             node = self._nodes.get(host)
             if node is not None:
-                self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience})
+                self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,
+                                 **({"files": [order.file for order in self._known.values()]} if self._known else {})})
 
     def sweeping(self, job_id: int) -> bool:
         """Whether some node that is not down is being swept of this job."""
@@ -523,7 +496,7 @@ class Agents:
                                              bool(answer["over"])))
                 return
             del node.asked[answer["number"]]
-            self._ready.append(outcome(node.host, request, answer))
+            self._ready.append(outcome(node.host, request, answer, self._known))
             if request["ask"] == "sweep":
                 self._rise(node)
         except TopologyError as error:

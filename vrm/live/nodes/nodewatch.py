@@ -8,24 +8,17 @@ up. On a cluster that is emulated there are no agents, and nothing is watched.
 from __future__ import annotations
 
 import math
-import os
 import select
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.live.nodes import lending, usage
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.outcomes import (Affinity, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
-                                     Swept, Usage)
+from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
-from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import Cluster, Placement, RankSlot
-
-INQUIRY_SECONDS = 2.0
-"""Seconds in which nodes may say what a job uses."""
 
 CLOSING_SECONDS = 5.0
 """Seconds that the last sweep may take."""
@@ -72,31 +65,8 @@ class Left:
     immortal: int
 
 
-@dataclass(frozen=True)
-class Unset:
-    """The frequency of a job's cores could not be set on a node."""
-
-    job_id: int
-    host: str
-    error: str
-
-
-class Inquiry:
-    """What the processes of a job use on its nodes: `found` by node, as far as they have answered (see
-    `vrm.live.nodes.usage`)."""
-
-    def __init__(self, job_id: int) -> None:
-        self.job_id = job_id
-        self.waiting_for: set[str] = set()
-        self.found: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-        self._until = time.monotonic() + INQUIRY_SECONDS
-
-    def done(self) -> bool:
-        """Whether all have answered, or have had the time to."""
-        return not self.waiting_for or time.monotonic() > self._until
-
-
-NodeEvent = Down | Unsure | Up | Bound | Left | MemoryUse | Masks | Unset
+NodeEvent = object
+"""One of the classes above, a `MemoryUse`, or what an `AgentOrder` makes of an answer."""
 
 
 @dataclass
@@ -121,15 +91,13 @@ class NodeWatch:
         self._agents = agents
         self._cluster = cluster
         self._topologies = topologies
-        self._variables = tuple(variables)
-        self._here = here
+        self.variables = tuple(variables)
+        self.here = here
         self._gpus = dict(gpus or {})
         self._hosts = [node.name for node in cluster.nodes]
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: dict[int, _Question] = {}
-        self._metering = None if agents is None else Metering(agents)
-        self._inquiries: list[Inquiry] = []
         self._run = ""
         self._following: dict[int, tuple[str, ...]] = {}
         self._down: set[int] = set()
@@ -138,6 +106,11 @@ class NodeWatch:
         self._awake = agents is not None and not self._alone
         self.deadline = 0.0 if self._awake else math.inf
         """When `poll` must be called even if nothing can be read (the manager's clock)."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether there are agents on the nodes."""
+        return self._agents is not None
 
     def fileno(self) -> int:
         """Readable when `poll` has something; -1 when nothing is watched."""
@@ -159,28 +132,15 @@ class NodeWatch:
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
-            elif isinstance(event, (MemoryUse, Masks)):
-                events.append(event)
-            elif isinstance(event, Metered):
-                error = self._metering.answered(event) if self._metering else ""
-                events += [Unset(event.job_id, event.host, error)] if error else []
-            elif isinstance(event, Usage):
-                self._used(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
-            else:
+            elif isinstance(event, (NodeUp, NodeLost, NodeDown)):
                 events += self._changed(event)
+            else:  # of memory, and what extensions have asked for
+                events.append(event)
         self.deadline = now + (due - moment)
         return events
-
-    def _used(self, event: Usage) -> None:
-        """Give what a job uses to those who have asked for it."""
-        for inquiry in self._inquiries:
-            if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
-                inquiry.waiting_for.discard(event.host)
-                inquiry.found[event.host] = event.steps
-        self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
 
     def resumed(self, seconds: float) -> None:
         """Forget the seconds for which this process was stopped: it has heard nobody meanwhile."""
@@ -228,12 +188,12 @@ class NodeWatch:
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
                 ranks[host] = ranks.get(host, 0) + 1
-        if self._agents is None or not self._variables or not ranks:
+        if self._agents is None or not self.variables or not ranks:
             return False
         self._awake = True
         self.deadline = 0.0
         self._questions[job_id] = _Question(slots, set(ranks))
-        self._agents.ask_affinity(job_id, ranks, self._variables)
+        self._agents.ask_affinity(job_id, ranks, self.variables)
         return True
 
     def _answered(self, job_id: int, host: str,
@@ -249,35 +209,29 @@ class NodeWatch:
         return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
                                                self._topologies, question.found))]
 
-    def set_masks(self, job_id: int, epoch: int, tasks: Mapping[str, Mapping[int, Collection[int]]],
-                  own: Mapping[str, Mapping[int, Collection[int]]]) -> bool:
-        """Let the ranks of a job use these CPUs only, by host and rank, for a `Masks` of each of these
-        hosts (or its `Down`); False when nobody can do it. See `Agents.set_masks`."""
-        if self._agents is None:
-            return False
+    def know(self, order: AgentOrder) -> None:
+        """Learn what an extension asks agents for (see `Agents.know`)."""
+        if self._agents is not None:
+            self._agents.know(order)
+
+    def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Ask nodes for what an extension's file does about a job, each with further values. `poll` gives the event of
+        each of those that are in the result (or its `Down`); nobody does it where the cores are emulated."""
+        if self._agents is None or not hosts:
+            return set()
         self._awake = True
         self.deadline = 0.0
-        self._agents.set_masks(job_id, epoch, tasks, self._variables, own)
-        return True
+        return self._agents.order(order, job_id, hosts)
 
-    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]
-                ) -> dict[str, set[int]]:
-        """Let each rank of a job use the cores of its slot only, by the order of this epoch, of those that are its
-        `own`; a job whose ranks nobody can tell apart is one process, on the cores of all. The nodes that will say
-        so, with a `Masks` or their `Down`, and the ranks on each; none where cores are emulated."""
-        tasks = self._cpus(slots)
-        if not tasks or not self.set_masks(job_id, epoch, tasks, self._cpus(own)):
-            return {}
-        return {host: set(ranks) for host, ranks in tasks.items()}
-
-    def _cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
-        """The CPUs of ranks, by host and rank, where cores are not emulated."""
+    def cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
+        """The CPUs of ranks, by host and rank, where cores are not emulated. A job whose ranks nobody can tell apart is
+        one process on each node, with the cores of all."""
         found: dict[str, dict[int, set[int]]] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
-                found.setdefault(host, {}).setdefault(slot.rank if self._variables else 0, set()).update(
+                found.setdefault(host, {}).setdefault(slot.rank if self.variables else 0, set()).update(
                     cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
         return found
 
@@ -302,65 +256,22 @@ class NodeWatch:
         if self._agents is not None and hosts:
             self._agents.forget_memory(job_id, hosts)
 
-    def ask_usage(self, job_id: int, hosts: Sequence[str]) -> Inquiry:
-        """Ask what the processes of a job use on these nodes; on this machine that is known at once."""
-        inquiry = Inquiry(job_id)
-        for host in hosts:
-            if self._agents is None or host == self._here:
-                inquiry.found[self._here or os.uname().nodename] = usage.here(self._run, job_id)
-            elif self._agents.ask_usage(job_id, host):
-                inquiry.waiting_for.add(host)
-        if inquiry.waiting_for:
-            self.deadline = 0.0
-            self._inquiries.append(inquiry)
-        return inquiry
-
-    # What jobs draw.
-
-    def begin_power(self, job_id: int, slots: Sequence[RankSlot], frequency: float) -> None:
-        """A job starts: its energy is measured, and the frequency of its cores set (GHz; 0: it is not)."""
-        cpus: dict[str, list[int]] = {}
-        for slot in slots:
-            topology = self._topologies.get(self._hosts[slot.node])
-            if topology is not None and not topology.synthetic:
-                cpus.setdefault(self._hosts[slot.node], []).extend(
-                    cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
-        if self._metering is not None and cpus:
-            self._awake = True
-            self.deadline = 0.0
-            self._metering.begin(job_id, cpus, frequency)
-
-    def end_power(self, job_id: int) -> None:
-        """The job has ended: its cores are as they were."""
-        if self._metering is not None:
-            self._metering.end(job_id)
-
-    def metering(self, job_id: int) -> bool:
-        """Whether a node may still say what an ended job has used."""
-        return self._metering is not None and self._metering.waits(job_id)
-
-    def metered(self, job_id: int) -> tuple[float | None, float]:
-        """The joules of a job (None: not known), and the frequency that its cores had (0: their own)."""
-        return (None, 0.0) if self._metering is None else self._metering.take(job_id)
-
     # What jobs leave behind.
 
     def beyond(self, placement: Placement) -> bool:
         """Whether a placement has other nodes than this machine, which emulated ones are not."""
         return self._agents is not None and not self._alone and any(
-            self._hosts[node] != self._here for node in placement.nodes)
+            self._hosts[node] != self.here for node in placement.nodes)
 
     def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0) -> None:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
         machine, too, whose sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)
-        if self._run:
-            lending.remove(lending.folder(self._run, job_id))
         if self._agents is None or (self._alone and not here):
             return
-        hosts = {self._hosts[node] for node in placement.nodes} - {self._here}
+        hosts = {self._hosts[node] for node in placement.nodes} - {self.here}
         if here:
-            hosts.add(self._here)
+            hosts.add(self.here)
         if hosts:
             self._awake = True
             self.deadline = 0.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-from collections.abc import Mapping
+from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
 
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, parse_cpu_list
 
@@ -78,59 +78,26 @@ class MemoryUse:
     over: bool
 
 
-@dataclass(frozen=True)
-class Metered:
-    """A node was asked at the begin or the end of a job: the joules that it used in between (None: not known),
-    and why it could not set the frequency."""
+class AgentOrder(NamedTuple):
+    """What an extension asks agents for: its `name`, the `file` with the module that does it on the nodes (see
+    `vrm.live.nodes.agent.bring`), and what makes an event for parts of the manager of the host, the request and the
+    answer. That raises KeyError, TypeError, ValueError or AttributeError for an answer that no agent gives."""
 
-    host: str
-    job_id: int
-    begin: bool
-    energy: float | None
-    error: str
+    name: str
+    file: str
+    read: Callable[[str, Mapping[str, Any], Mapping[str, Any]], object]
 
 
-@dataclass(frozen=True)
-class Masks:
-    """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
-    node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
-    `threads` by rank; `acknowledged` are the ranks whose processes have said that they follow it."""
-
-    host: str
-    job_id: int
-    epoch: int
-    clear: bool
-    threads: Mapping[int, int]
-    acknowledged: frozenset[int]
-    error: str = ""
+AgentEvent = object
+"""One of the classes above, or what an `AgentOrder` makes of an answer."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What the processes of a job on a node use at this moment, by steps (see `vrm.live.nodes.usage`)."""
-
-    host: str
-    job_id: int
-    steps: Mapping[str, Mapping[str, Any]]
-
-
-AgentEvent = NodeUp | NodeLost | NodeDown | Affinity | Swept | MemoryUse | Masks | Metered | Usage
-
-
-def outcome(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> AgentEvent:
-    """What the answer of an agent to a request says. Raises KeyError, TypeError, ValueError or AttributeError for
-    one that no agent gives."""
+def outcome(host: str, request: Mapping[str, Any], answer: Mapping[str, Any], known: Mapping[str, AgentOrder]) -> AgentEvent:
+    """What the answer of an agent to a request says; `known` are the orders of extensions. Raises KeyError, TypeError,
+    ValueError or AttributeError for one that no agent gives."""
     asked, job_id = request["ask"], request["job"]
+    if "file" in request:
+        return known[asked].read(host, request, answer)
     if asked == "affinity":
         return Affinity(host, job_id, {int(rank): parse_cpu_list(cpus) for rank, cpus in answer["ranks"].items()})
-    if asked == "power":
-        energy = answer["energy"]
-        return Metered(host, job_id, request["begin"], None if energy is None else float(energy), str(answer["error"]))
-    if asked == "usage":
-        return Usage(host, job_id, dict(answer["steps"]))
-    if asked == "masks":
-        tasks = {int(rank): task for rank, task in answer["tasks"].items()}
-        return Masks(host, job_id, int(answer["epoch"]), bool(answer["clear"]),
-                     {rank: int(task["threads"]) for rank, task in tasks.items()},
-                     frozenset(rank for rank, task in tasks.items() if task["acknowledged"]), str(answer["error"]))
     return Swept(host, job_id, int(answer["processes"]), int(answer["left"]))

@@ -464,30 +464,3 @@ def parse_cpu_list(text: str) -> Cpus:
 
 
 # -------------------------------------------------------------------------------------- quota
-
-
-def cpu_quota(root: PathLike = "/") -> float | None:
-    """How many CPUs' worth of time the control groups of this process allow; None = no limit.
-
-    Containers are often given less time than cores; ranks on all cores are then stopped by
-    the kernel for part of every period. Version 1 and 2 of control groups are read, with all
-    groups above.
-    """
-    quotas: list[float | None] = []
-    for line in (_read(Path(root, "proc/self/cgroup")) or "").splitlines():
-        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for mount in ("sys/fs/cgroup", f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/cpu"):
-            place = Path(group.lstrip("/"))
-            quotas += [_quota(Path(root, mount, above)) for above in (place, *place.parents)]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _quota(folder: Path) -> float | None:
-    """CPUs' worth of time that one control group allows itself."""
-    words = (_read(folder / "cpu.max") or "").split() or [
-        _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""]
-    if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
-        return int(words[0]) / int(words[1])
-    return None  # `max` or -1

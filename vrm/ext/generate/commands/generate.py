@@ -108,7 +108,7 @@ def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
     """The estimates to draw from."""
     from vrm.workload.estimates import EstimateError, read_estimates
     from vrm.ext.generate.generator import GenerateError, constant
-    from vrm.workload.npb import CLASS_B
+    from vrm.ext.generate.npb import CLASS_B
 
     if arguments.estimate is not None and arguments.estimates:
         raise GenerateError("--estimate is one for all, --estimates a table; give one of them")

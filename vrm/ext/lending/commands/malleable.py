@@ -84,7 +84,7 @@ def _slots(sockets: Any, ranks: int, slot: Any) -> Any:
 
 def files(arguments: argparse.Namespace) -> int:
     """Print the directory."""
-    from vrm.live.lending.build import HERE
+    from vrm.ext.lending.build import HERE
 
     print(HERE)
     return 0

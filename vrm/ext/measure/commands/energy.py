@@ -92,7 +92,7 @@ def _entry(parser: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Say what is possible here; 0."""
-    from vrm.live.nodes import power
+    from vrm.ext.energy.nodes import power
     from vrm.ext.measure.energy import usable_events
     try:
         zones = power.counters()
@@ -155,7 +155,8 @@ def learn(arguments: argparse.Namespace) -> int:
 
 def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
     """Put what jobs say into the database, and say what."""
-    from vrm.config.energy import read_programs, write_program
+    from vrm.config.energy import read_programs
+    from vrm.ext.measure.energy_files import write_program
     from vrm.ext.measure import learning
     found = learning.learn(rows, class_of, watts)
     programs = read_programs(database) if database.exists() else None
@@ -180,7 +181,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     from vrm.config.energy import read_programs
     from vrm.config.schema import dump
-    from vrm.live.nodes import power
+    from vrm.ext.energy.nodes import power
     from vrm.live.site.setup import prepare
     from vrm.ext.measure import learning
     from vrm.ext.measure.bench import INTERRUPTED, find_apps
@@ -254,7 +255,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def _write(database: Path, app: str, name: str, found: Any) -> int:
-    from vrm.config.energy import write_program
+    from vrm.ext.measure.energy_files import write_program
     write_program(database, app, name, found.measured)
     one = found.measured
     cycles = (f", {one.cpi:.2f} cycles for an instruction, {one.tpi:.2f} memory transactions for 1,000"

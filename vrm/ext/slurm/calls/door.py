@@ -24,6 +24,7 @@ from vrm.ext.slurm.calls.wire import Call
 from vrm.live.manager import copies
 from vrm.live.manager.boundary import NotUnderstood, reading
 from vrm.ext.slurm.calls.live_counter import LiveCounter
+from vrm.ext.slurm.calls.sampling import JobUsage
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Obey, Part, Question
 from vrm.run.journal.past import Past
@@ -89,6 +90,11 @@ class Door(Part):
         """Learn what calls earlier managers have carried out, and their jobs."""
         self.counter.known = past.by_command
         self.afar.done = set(past.commands)
+
+    def observe(self, event: object) -> None:
+        """Take notice of what jobs use."""
+        if isinstance(event, JobUsage):
+            self.counter.sampling.answered(event)
 
     def commands(self) -> Mapping[str, Obey]:
         """What comes from other nodes."""

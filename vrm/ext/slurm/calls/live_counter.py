@@ -21,7 +21,7 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.jobcontrol import JobControl
 from vrm.live.manager.records import EndedJob
-from vrm.ext.slurm.calls.sampling import put_together
+from vrm.ext.slurm.calls.sampling import Sampling, put_together
 from vrm.live.manager.surroundings import OURS, files_of, packed
 from vrm.model import Booking, Infeasible, Job, JobState
 from vrm.model.amounts import GPU, MEMORY, base
@@ -47,6 +47,7 @@ class LiveCounter:
         self.live = live
         self._intake, self._ends, self._control = live.part(Intake), live.part(Ends), live.part(JobControl)
         self.known: dict[str, list[int]] = {}
+        self.sampling = Sampling(live)
         self._site_at = -math.inf
         self._site: front.RunFacts
         self._steps: dict[int, list[Step]] = {}
@@ -107,7 +108,7 @@ class LiveCounter:
 
     def usage(self, jobs: Sequence[front.JobView]) -> Callable[[], list[list[front.StepUsage]] | None]:
         """What the scripts of running jobs, and their steps, use now on all their nodes."""
-        asked = [self.live.watch.ask_usage(job.id, job.nodes) for job in jobs]
+        asked = [self.sampling.ask(job.id, job.nodes) for job in jobs]
         return lambda: ([put_together(each.found) for each in asked]
                         if all(each.done() for each in asked) else None)
 

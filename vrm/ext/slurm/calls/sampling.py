@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import dataclass
 from typing import Any
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from vrm.ext.slurm.calls.jobs import StepUsage
-from vrm.live.nodes.usage import BATCH
+from vrm.ext.slurm.nodes import usage
+from vrm.ext.slurm.nodes.usage import BATCH
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.nodes.outcomes import AgentOrder
+
+INQUIRY_SECONDS = 2.0
+"""Seconds in which nodes may say what a job uses."""
+
+
+@dataclass(frozen=True)
+class JobUsage:
+    """What the processes of a job on a node use at this moment, by steps (see `vrm.ext.slurm.nodes.usage`)."""
+
+    host: str
+    job_id: int
+    steps: Mapping[str, Mapping[str, Any]]
+
+
+USAGE = AgentOrder("usage", usage.__file__,
+                   lambda host, request, answer: JobUsage(host, request["job"], dict(answer["steps"])))
+
+
+class Inquiry:
+    """What the processes of a job use on its nodes: `found` by node, as far as they have answered."""
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        self.waiting_for: set[str] = set()
+        self.found: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        self._until = time.monotonic() + INQUIRY_SECONDS
+
+    def done(self) -> bool:
+        """Whether all have answered, or have had the time to."""
+        return not self.waiting_for or time.monotonic() > self._until
+
+
+class Sampling:
+    """Asks the nodes of jobs what their processes use."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._inquiries: list[Inquiry] = []
+
+    def ask(self, job_id: int, hosts: Sequence[str]) -> Inquiry:
+        """Ask what the processes of a job use on these nodes; on this machine that is known at once."""
+        inquiry, watch = Inquiry(job_id), self._live.watch
+        here = [host for host in hosts if not watch.watches or host == watch.here]
+        if here:
+            inquiry.found[watch.here or os.uname().nodename] = usage.here(self._live.launcher.run_id, job_id)
+        inquiry.waiting_for = watch.order(USAGE, job_id, {host: {} for host in hosts if host not in here})
+        if inquiry.waiting_for:
+            self._inquiries.append(inquiry)
+        return inquiry
+
+    def answered(self, event: JobUsage) -> None:
+        """Give what a job uses to those who have asked for it."""
+        for inquiry in self._inquiries:
+            if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
+                inquiry.waiting_for.discard(event.host)
+                inquiry.found[event.host] = event.steps
+        self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
 
 
 def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[StepUsage]:
-    """What the script of a job (`batch`) and its steps use; `found` by nodes (see `vrm.live.nodes.usage`)."""
+    """What the script of a job (`batch`) and its steps use; `found` by nodes (see `vrm.ext.slurm.nodes.usage`)."""
     steps: dict[str, dict[str, Mapping[str, Any]]] = {}
     for node, here in found.items():
         for step, used in here.items():

@@ -30,7 +30,7 @@ from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.following import QueueFollower
 from vrm.ext.generate.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError
-from vrm.workload.npb import CLASS_B
+from vrm.ext.generate.npb import CLASS_B
 
 LIVE, SIMULATED = "live", "simulated"
 _DEPTH = 6  # Scenarios, its number, Launcher, Environment, NAME

@@ -31,7 +31,8 @@ from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.system.files import read_regular
 from vrm.simulation.arguments import Measurements, Timetable
 from vrm.simulation.library import simulate
-from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes, on_all_cores, recorded
+from vrm.ext.study.validation.lends import lent_to_nodes, on_all_cores, recorded
+from vrm.simulation.recorded_lends import AskedLend
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission
 

@@ -1,0 +1,1 @@
+"""Commands for the beginning, a file each."""

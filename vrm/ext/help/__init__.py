@@ -1,0 +1,1 @@
+"""Help that needs more than vrm itself: the documentation, what packages add, and completion in a shell."""

@@ -1,0 +1,1 @@
+"""Commands that help, a file each."""

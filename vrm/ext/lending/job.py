@@ -1,0 +1,76 @@
+"""What a malleable job is started with: the variables by which its processes follow their cores."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import NamedTuple
+from collections.abc import Mapping
+
+from vrm.ext.lending.build import ShimError, shim
+from vrm.ext.lending.nodes.lending import folder
+
+YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "I_MPI_WAIT_MODE": "1"}
+"""Ranks that wait leave their core to others: Open MPI, MPICH 3 and MVAPICH, Intel MPI. MPICH 4 and 5 have no
+such variable (none is in the library of 5.0)."""
+
+_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64", 22: "s390x", 3: "i386", 40: "arm"}
+_INTERPRETER = 3  # PT_INTERP of the ELF format
+
+
+class Following(NamedTuple):
+    """The variables of a malleable job, and why the number of its threads cannot follow ("": it can)."""
+
+    variables: dict[str, str]
+    rigid: str = ""
+
+
+def following(program: str | Path, run: str, job: int, env: Mapping[str, str]) -> Following:
+    """How the processes of a job of this program follow. `env` is what they would have without: a library
+    that is preloaded there stays. Whatever is missing, cores are lent by affinity all the same."""
+    place = folder(run, job)
+    variables = {"VRM_LENDING": place, **{name: value for name, value in YIELDING.items() if name not in env}}
+    reason = rigid(program)
+    if not reason and "--drom" not in env.get("DLB_ARGS", ""):  # else its processes follow by DLB
+        try:
+            library = str(shim())
+        except ShimError as error:
+            reason = str(error)
+        else:
+            variables["LD_PRELOAD"] = ":".join(filter(None, (library, env.get("LD_PRELOAD", ""))))
+    return Following(variables, reason)
+
+
+def rigid(program: str | Path) -> str:
+    """Why no library can be preloaded into a program, "" when one can, or it is not known (a script)."""
+    try:
+        with open(program, "rb") as file:
+            about = os.fstat(file.fileno())
+            head = file.read(64)
+            if head[:4] != b"\x7fELF" or len(head) < 64:
+                return ""
+            if about.st_mode & (stat.S_ISUID | stat.S_ISGID):
+                return "it is setuid or setgid, and the kernel preloads nothing there"
+            order = "<" if head[5] == 1 else ">"
+            machine, = struct.unpack_from(order + "H", head, 18)
+            wide = head[4] == 2
+            offset, = struct.unpack_from(order + ("Q" if wide else "I"), head, 32 if wide else 28)
+            size, count = struct.unpack_from(order + "HH", head, 54 if wide else 42)
+            own = os.uname().machine
+            if _MACHINES.get(machine, own) != own:
+                return f"it is a program for {_MACHINES[machine]}, and this machine is {own}"
+            file.seek(offset)
+            table = file.read(size * count)
+            kinds = [struct.unpack_from(order + "I", table, size * row)[0] for row in range(count)]
+            if _INTERPRETER not in kinds:
+                return "it is linked statically, and nothing can be preloaded there"
+    except (OSError, struct.error):
+        return ""
+    return ""
+
+
+def note(app: str, reason: str) -> str:
+    """The line about a job whose threads cannot follow."""
+    return f"{app} is malleable, and its number of threads stays as it is: {reason}"

@@ -1,0 +1,229 @@
+"""Hydra, which starts the ranks of MPICH and of Intel MPI: commands, CPU lists, exit codes.
+
+| | MPICH | Intel MPI |
+|---|---|---|
+| which ranks are where | `-hosts n1:2,n0:1`, filled in this order | a block `-host n1 -n 2 ...` for each host, with `:` between |
+| CPUs, numbered as the operating system does | `-bind-to user:0+1,2+3`: one entry for each rank of a node, and the same list for all nodes; in a block it is still meant for all | `-env I_MPI_PIN_DOMAIN [0x3,0xc]` in the block: one mask for each rank of this node |
+| a rank killed by signal 9 | 9, and `EXIT STRING: Killed (signal 9)` on standard output; on several nodes 255 | 255, and `KILLED BY SIGNAL: 9 (Killed)` |
+| a rank that ends without MPI_Finalize | mpiexec waits for the others | the same |
+
+So where the nodes of a job of MPICH have different cores free, each rank has a block of its own
+and is bound by `taskset`. With `Hosts: {Steps: each}`, when MPICH reaches the nodes by srun, it counts them in Slurm's
+order instead of its own, and ranks end up on each other's nodes: it goes by ssh where the two differ.
+(All seen in MPICH 4.0.2 and 5.0.2 and in Intel MPI 2021.18.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+
+from vrm.ext.sites.cpus import shared_list
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
+                                  PathLike, LauncherConfiguration, ask_version, slot_cpus, synthetic, tail)
+from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
+                                         with_threads)
+from vrm.live.nodes.bindings import BindingCheck
+from vrm.live.nodes.topology import Topology
+from vrm.model import Node, RankSlot
+from vrm.system.hosts import host_name
+
+MPICH, INTEL = "MPICH", "Intel MPI"
+
+_BOOTSTRAPS = ("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP")
+"""Variables by which a user says how Hydra starts its proxies."""
+
+_NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
+
+
+class Hydra(Launcher):
+    """Jobs by the mpiexec of MPICH or Intel MPI, `family` says which.
+
+    `env` is the environment of all jobs, `topologies` are the machines by node name, `options`
+    go before the first block. An `emulated` cluster runs on this machine, unbound.
+    """
+
+    kind = "hydra"
+    automatic = True
+    rank_variables = ("PMI_RANK",)
+    complaints = r"mpiexec (detected|noticed|has)|Abort\(\d+\) on node \d+ .*: application called MPI_Abort"
+
+    def __init__(self, mpiexec: str, family: str, version: str, env: Mapping[str, str],
+                 topologies: Mapping[str, Topology], emulated: bool = False,
+                 options: Sequence[str] = ()) -> None:
+        self.mpirun = mpiexec
+        self.family = family
+        self.in_steps = "mpich" if family == MPICH else "intel"
+        self.version_text = f"{family} {version}"
+        self.env = dict(env)
+        self.topologies = dict(topologies)
+        self.emulated = emulated
+        self.options = tuple(options)
+        self.run_id = ""
+
+    @classmethod
+    def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> Hydra:
+        """Find mpiexec as the settings say; LaunchError when there is none of these two."""
+        mpiexec, family, version = find_mpiexec(settings.mpirun, base)
+        env = environment(step_environment(base, {}), settings.environment, hydra_settings(base))
+        return cls(mpiexec, family, version, env, topologies, emulated, settings.options)
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Mapping[str, str] | None = None) -> Launch:
+        """mpiexec with a block for each host; LaunchError when its CPU numbers are not known."""
+        program = [os.fspath(app), *arguments]
+        hosts = [nodes[slot.node].name for slot in slots]
+        cpus: list[list[int]] | None = None
+        if self.emulated:
+            hosts = ["localhost"] * len(slots)
+        elif not synthetic(self.topologies, slots, nodes):
+            cpus = [slot_cpus(self.topologies, slot, nodes[slot.node]) for slot in slots]
+        make = self._mpich if self.family == MPICH else self._intel
+        how = make(hosts, cpus, program)
+        here = self.emulated or all(host.partition(".")[0] == host_name() for host in hosts)
+        daemons = bool(self.rsh_agent) and not here and not any(map(self.env.get, _BOOTSTRAPS))
+        bootstrap = (["fork"] if here else ["ssh", "-bootstrap-exec", self.rsh_agent] if daemons
+                     else self._bootstrap(slots))
+        argv = (self.mpirun, *(["-bootstrap", *bootstrap] if bootstrap else []), *how)
+        env = with_threads(self.env, variables, slots, self.options)
+        return Launch(argv, tagged(env, self.run_id, job_id), {}, daemons=daemons)
+
+    def _bootstrap(self, slots: Sequence[RankSlot]) -> list[str]:
+        """How Hydra's proxies come to other nodes by themselves: as Hydra finds best (srun inside a Slurm job, ssh),
+        if that puts ranks where they belong."""
+        order = [slot.node for slot in slots]  # nodes are numbered as in the allocation
+        if self.family == MPICH and "SLURM_JOB_ID" in self.env and order != sorted(order):
+            return ["ssh"]
+        return []
+
+    def _mpich(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
+               program: Sequence[str]) -> list[str]:
+        """The arguments for MPICH; without `cpus` nothing is bound."""
+        where = ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in _runs(hosts)), "-bind-to"]
+        shared = shared_list(hosts, cpus) if cpus else None
+        if cpus and shared is None:
+            blocks = [["-n", "1", "taskset", "-c", ",".join(map(str, of_rank)), *program]
+                      for of_rank in cpus]
+            return [*where, "none", *self.options, *_joined(blocks)]
+        binding = "none" if shared is None else "user:" + ",".join(
+            "+".join(map(str, of_rank)) for of_rank in shared)
+        return [*where, binding, "-n", str(len(hosts)), *self.options, *program]
+
+    def _intel(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
+               program: Sequence[str]) -> list[str]:
+        """The arguments for Intel MPI; without `cpus` nothing is bound."""
+        blocks, first = [], 0
+        for host, ranks in _runs(hosts):
+            binding = []
+            if cpus:
+                masks = [hex(sum(1 << cpu for cpu in of_rank))
+                         for of_rank in cpus[first:first + ranks]]
+                binding = ["-env", "I_MPI_PIN_DOMAIN", f"[{','.join(masks)}]"]
+            blocks.append(["-host", host, "-n", str(ranks), *binding, *program])
+            first += ranks
+        return [*([] if cpus else ["-genv", "I_MPI_PIN", "off"]), *self.options, *_joined(blocks)]
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """The exit code as a shell would show it for the rank that failed: where Hydra says in
+        the job's output that a signal killed it, 128 and the signal's number."""
+        text = tail(output) if code else ""
+        found = next(filter(None, (pattern.search(text) for pattern in _SIGNALS)), None)
+        return 128 + int(found[1]) if found else code
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """Hydra reports no bindings: they are read on the nodes, or not known."""
+        if self.emulated:
+            return BindingCheck("unbound")
+        if synthetic(self.topologies, slots, nodes):
+            return MADE_UP
+        return BindingCheck("unchecked", (f"{self.family} does not report bindings",))
+
+
+# In this order: MPICH's banner may be that of a rank which Hydra itself has killed. (It stands
+# there for signals only; on several nodes the line behind it is often missing.)
+_SIGNALS = [re.compile(pattern, re.MULTILINE) for pattern in (
+    r"^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)$",
+    r"^=\s+KILLED BY SIGNAL: (\d+) \(",
+    r"^=\s+BAD TERMINATION OF ONE .*\n=\s+PID .*\n=\s+EXIT CODE: (\d{1,2})$")]
+
+
+def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
+    """Each host with the number of ranks in a row that are there."""
+    return [(host, len(list(same))) for host, same in groupby(hosts)]
+
+
+def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
+    """Blocks of arguments with `:` between them."""
+    return [word for block in blocks for word in (":", *block)][1:]
+
+
+# ----------------------------------------------------------------------------- finding mpiexec
+
+_MEND = ("install MPICH (Debian: mpich; or `pip install mpich` into this Python's environment) "
+         "or Intel MPI, or set Launcher.Mpirun to the path of its mpiexec")
+
+
+def find_mpiexec(configured: str = "auto", env: Mapping[str, str] | None = None
+                 ) -> tuple[str, str, str]:
+    """The path, family and version of the mpiexec to use.
+
+    `auto` looks on the PATH of `env`, then beside this Python; MPIs of other kinds are passed
+    over. Raises LaunchError with what was found wrong.
+    """
+    env = os.environ if env is None else env
+    path = env.get("PATH", os.defpath)
+    if configured != "auto":
+        found = shutil.which(configured, path=path)
+        if not found:
+            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
+                            + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
+        return (found, *read_version(found, env))
+    complaints = []
+    for candidate in _candidates(path):
+        try:
+            return (candidate, *read_version(candidate, env))
+        except LaunchError as error:
+            complaints.append(str(error))
+    raise NoProgram("; ".join(complaints) or f"no mpiexec on PATH; {_MEND}")
+
+
+def _candidates(path: str) -> Iterator[str]:
+    folders = [*path.split(os.pathsep), own_programs()]
+    seen = set()
+    for folder in filter(None, folders):
+        for name in _NAMES:
+            found = shutil.which(name, path=folder)
+            if found and os.path.realpath(found) not in seen:
+                seen.add(os.path.realpath(found))
+                yield found
+
+
+def read_version(mpiexec: str, env: Mapping[str, str] | None = None,
+                 seconds: float = VERSION_SECONDS) -> tuple[str, str]:
+    """Ask an mpiexec for its family and version; LaunchError when it is neither of the two."""
+    said = ask_version(mpiexec, environment(os.environ if env is None else env), _MEND, seconds)
+    try:
+        return parse_version(said)
+    except LaunchError as error:
+        raise type(error)(f"{mpiexec} {error}") from error
+
+
+def parse_version(text: str) -> tuple[str, str]:
+    """Family and version in what `mpiexec --version` prints; LaunchError for other programs."""
+    for pattern, family in ((r"Intel\(R\) MPI Library.*?Version ([\w.]+)", INTEL),
+                            (r"HYDRA build details:\s*Version:\s*(\S+)", MPICH)):
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            return family, match[1]
+    other = re.search(r"\((?:Open MPI|OpenRTE)\) (\S+)", text)
+    if other:
+        raise NoProgram(f"is Open MPI {other[1]}; set Launcher: {{Kind: openmpi}} to start "
+                        f"jobs by this one, or {_MEND}")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+    raise NoProgram(f"--version says `{first[:80]}`, which is neither MPICH nor Intel MPI; {_MEND}")

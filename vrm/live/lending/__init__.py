@@ -1,1 +1,0 @@
-"""Jobs that lend cores while they run: how their processes follow (docs/reference/lending-protocol.md)."""
