@@ -34,11 +34,12 @@ DIRECT = {
     "results": "model system",
     "run": "scheduling workload system",
     "config": "scheduling workload system",
-    "live.relay": "system",
-    "live.nodes": "model live.relay",
+    "live.runner": "",
+    "live.relay": "live.runner",
+    "live.nodes": "model system live.relay",
     "live.batch": "model system",
     "live.launch": "live.nodes live.batch scheduling",
-    "live.spawn": "live.relay",
+    "live.spawn": "system live.relay",
     "live.site": "run results config live.launch live.spawn",
     "live.manager": "run results live.site",
     "simulation": "run results config",
@@ -68,7 +69,7 @@ def imported(room: str) -> dict[str, set[str]]:
 
 
 def room_of(name: str) -> str:
-    """The room of a module of vrm: `live.nodes` of `vrm.live.nodes.agent.probe`."""
+    """The room of a module of vrm: `live.nodes` of `vrm.live.nodes.agents.probe`."""
     parts = name.split(".")[1:]
     return ".".join(parts[:2]) if parts[0] == "live" else parts[0]
 

@@ -24,7 +24,7 @@ from prettytable import PrettyTable
 
 from vrm.ext.lending.job import following
 from vrm.ext.lending.nodes import lending
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 
 GOAL = 0.02
 """Percent of a region of 0.5 ms that the shim may add."""

@@ -16,7 +16,7 @@ from test_agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # 
 from test_shim import HERE, can_build
 from vrm.ext.lending.job import following
 from vrm.ext.lending.nodes import dlb
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 from vrm.ext.lending.orders import Masks, set_masks
 from vrm.live.nodes.outcomes import Swept
 

@@ -18,7 +18,7 @@ from conftest import LIMIT, wait_until
 from test_agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
 from vrm.ext.lending import build, vrm_lending
 from vrm.ext.lending.nodes import lending
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 from vrm.ext.lending.orders import MASKS, Masks, set_masks
 from vrm.live.nodes.outcomes import Swept
 

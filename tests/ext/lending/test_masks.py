@@ -14,7 +14,7 @@ import pytest
 from conftest import mpirun_environment
 from test_agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
                          two_cpus)
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 from vrm.ext.lending.orders import Masks, confine, set_masks
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.outcomes import Swept

@@ -21,7 +21,7 @@ from vrm.live.launch.environment import tagged
 from vrm.ext.lending import build
 from vrm.ext.lending.job import following, rigid
 from vrm.ext.lending.nodes import lending, masks
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 from vrm.ext.lending.orders import Masks, set_masks
 from vrm.live.nodes.outcomes import Swept
 

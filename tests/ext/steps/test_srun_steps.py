@@ -19,7 +19,7 @@ import pytest
 
 from conftest import mpirun_environment, wait_until
 from vrm.ext.slurm.calls.build import link, script
-from vrm.live.relay import serving
+from vrm.live.runner import serving
 from vrm.ext.steps.records import Step, read_steps
 from vrm.ext.steps.jobfile import JOB, text_of
 from vrm.ext.steps.options import Wrong, hosts
@@ -77,7 +77,7 @@ SERVER = f"""
 import os, sys
 sys.path.insert(0, {serving.ROOT!r})
 import resource
-from vrm.live.relay import serving
+from vrm.live.runner import serving
 server = serving.ScriptServer({{serving.FOLDER: os.fsencode(sys.argv[1]), b"VRM_SERVER": b"vrm.ext.steps.server"}})
 server.start()
 sys.stdin.read()

@@ -29,7 +29,8 @@ from test_topology import EVEN_ODD_THREADS, machine
 from vrm.ext.slurm.calls.sampling import USAGE, JobUsage
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.ext.sites.srun import Srun
-from vrm.live.nodes import agent, connecting, proc
+from vrm.live.nodes import connecting
+from vrm.live.runner import agent, proc
 from vrm.live.nodes.agents import Agents, probe
 from vrm.live.nodes.connecting import command_line, group_line, is_local
 from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept
@@ -475,7 +476,7 @@ def test_trying_again_and_again_leaks_nothing(nodes: StandIn) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_runs_on_nodes_is_python_3_6(module: str) -> None:
-    ast.parse((Path(AGENT).parent.parent / f"{module}.py").read_text(), feature_version=(3, 6))
+    ast.parse((Path(AGENT).parent / f"{module}.py").read_text(), feature_version=(3, 6))
 
 
 # ------------------------------------------------------------------------------ ranks and sweep

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.nodes import agent
-from vrm.live.nodes import claims as claims_of
+from vrm.live.runner import agent
+from vrm.live.runner import claims as claims_of
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.topology import Topology, TopologyError, claimed, read_topology
 

@@ -15,7 +15,7 @@ import pytest
 from vrm.ext.energy.nodes import power
 from vrm.ext.lending.nodes import dlb, lending, masks
 from vrm.ext.slurm.nodes import usage
-from vrm.live.nodes import agent, claims, devices, proc
+from vrm.live.runner import agent, claims, devices, proc
 from vrm.live.nodes.topology import Gpu, Topology, gpus_of
 
 A100 = ("GPU-aaaa0000-1111-2222-3333-444455556666", "GPU-bbbb0000-1111-2222-3333-444455556666",

@@ -19,7 +19,7 @@ from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
 from vrm.live.nodes.connecting import command_line
-from vrm.live.relay import wire
+from vrm.live.runner import wire
 from vrm.live.relay.boot import MARK
 from vrm.live.relay.boot import program as modules
 from vrm.live.relay.process import RelayProcess

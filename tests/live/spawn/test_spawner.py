@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from conftest import wait_until
-from vrm.live.relay import wire
+from vrm.live.runner import wire
 from vrm.live.spawn import home, run_supervisors, supervisor
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,

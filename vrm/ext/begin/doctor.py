@@ -26,7 +26,7 @@ from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.launch.environment import own_programs
 from vrm.ext.begin.quota import cpu_quota
-from vrm.live.nodes import agent
+from vrm.live.runner import agent
 from vrm.live.nodes.agents import probe
 from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, node_facts, read_topology

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from vrm.live.launch.base import Launcher, read_result, tail
 from vrm.ext.lending.job import following
 from vrm.ext.lending.nodes import lending, masks
-from vrm.live.nodes import proc
+from vrm.live.runner import proc
 from vrm.model import Node, RankSlot
 
 TOLERANCE = 1e-6

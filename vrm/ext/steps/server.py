@@ -2,7 +2,7 @@
 new Python is.
 
 Who has started a script, its supervisor or on another node than the manager's a runner, forks the server
-(`vrm.live.relay.serving`), which listens in the directory of the job's steps and loads this module at the first
+(`vrm.live.runner.serving`), which listens in the directory of the job's steps and loads this module at the first
 call. srun, a small C program (`client.c` of the commands), sends its words, its environment and its open files; a fork
 of the server becomes the step as if srun had done so itself, with its directory, limits, cores, mask and ignored
 signals. The server answers with the number of that process, to which srun passes its signals, and when it has

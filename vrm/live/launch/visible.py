@@ -1,7 +1,7 @@
 """Which GPUs the tasks of a job see: its own, each task its share of them, whatever the launcher.
 
 The job's program is started by a small script (`visible.sh`), which looks up its task in a table
-and sets the variables of `vrm.live.nodes.devices.VARIABLES`. It runs last, within the task: what a batch
+and sets the variables of `vrm.live.runner.devices.VARIABLES`. It runs last, within the task: what a batch
 system sets for its steps, or mpirun passes on, is set before, and would be for all tasks of a node
 alike. AMD's runtimes filter by two variables, one inside the other: the outer one
 (ROCR_VISIBLE_DEVICES) is set, and the inner ones are removed.
@@ -26,7 +26,7 @@ from types import MappingProxyType
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.launch.base import PathLike
-from vrm.live.nodes.devices import VARIABLES
+from vrm.live.runner.devices import VARIABLES
 from vrm.live.nodes.topology import Gpu
 from vrm.model import Booking, Node
 from vrm.model.amounts import GPU

@@ -1,4 +1,4 @@
-"""All agents of a run (see `vrm.live.nodes.agent`), for an event loop: nothing here ever waits for one.
+"""All agents of a run (see `vrm.live.runner.agent`), for an event loop: nothing here ever waits for one.
 
 The agent of another node is reached through the relay (`vrm.live.relay`), that of this machine is a plain
 child. A run uses it like this:
@@ -36,7 +36,7 @@ from itertools import count
 from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from vrm.live.nodes import agent, devices
+from vrm.live.runner import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
 from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome

@@ -80,7 +80,7 @@ class MemoryUse:
 
 class AgentOrder(NamedTuple):
     """What an extension asks agents for: its `name`, the `file` with the module that does it on the nodes (see
-    `vrm.live.nodes.agent.bring`), and what makes an event for parts of the manager of the host, the request and the
+    `vrm.live.runner.agent.bring`), and what makes an event for parts of the manager of the host, the request and the
     answer. That raises KeyError, TypeError, ValueError or AttributeError for an answer that no agent gives."""
 
     name: str

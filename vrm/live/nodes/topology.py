@@ -2,7 +2,7 @@
 run makes of it is in `vrm.live.nodes.geometry`.
 
 Read from the kernel's own files under /sys and /proc, with no other tool: those of this machine,
-or those that an agent (`vrm.live.nodes.agent`) sends from a node.
+or those that an agent (`vrm.live.runner.agent`) sends from a node.
 
 Three numberings of cores meet here, and mixing them up puts ranks on the wrong cores:
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import (Any, Union)
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.live.nodes import agent
+from vrm.live.runner import agent
 from vrm.model import Node
 from vrm.system.hosts import host_name
 
@@ -125,7 +125,7 @@ class Topology:
 class Gpu:
     """A GPU that a run may use: its `kind` and `index` on its node, the `word` by which programs are
     told to use it, its `uuid` ("": not known) and the socket of the model that it is nearest to (-1: not
-    known). See `vrm.live.nodes.devices`."""
+    known). See `vrm.live.runner.devices`."""
 
     kind: str
     index: int

@@ -12,9 +12,8 @@ import marshal
 import os
 import zlib
 
-MODULES = ("relay/wire", "relay/starting", "relay/serving", "nodes/proc", "nodes/claims", "nodes/devices", "nodes/dlb",
-           "nodes/lending", "nodes/masks", "nodes/power", "nodes/usage", "nodes/agent", "relay/runner")
-"""What a runner is made of, each behind what it imports."""
+MODULES = ("wire", "starting", "serving", "proc", "claims", "devices", "agent", "runner")
+"""What is in the folder `vrm/live/runner`, each behind what it imports."""
 
 MARK = "# The runner of vrm on this node\n"
 """Begins the boot, for those who look at processes."""
@@ -55,7 +54,7 @@ def program() -> bytes:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     modules = []
     for name in MODULES:
-        path = os.path.join(root, name + ".py")
+        path = os.path.join(root, "runner", name + ".py")
         with open(path, encoding="utf-8") as file:
             modules.append((path, file.read()))
     data = zlib.compress(marshal.dumps(modules, 2), 9)

@@ -15,7 +15,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from vrm.live.relay import relay, wire
+from vrm.live.relay import relay
+from vrm.live.runner import wire
 from vrm.live.relay import rsh_agent as rsh_agent_module
 
 UNREACHED = f": {relay.UNREACHED}"

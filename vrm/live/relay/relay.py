@@ -27,11 +27,13 @@ import sys
 import time
 
 if not __package__:
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "runner")]
     import boot
     import wire
 else:
-    from vrm.live.relay import boot, wire
+    from vrm.live.relay import boot
+    from vrm.live.runner import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def refused(reason: str) -> bytes:
     return marshal.dumps((f"{UNREACHED}: {reason}", 0, 0.0, 0.0, 0), 2)
 
 
-class Client:
+class RelayClient:
     """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
     whole), what waits for the node to answer, and what waits for the client to read it. `ending`: nothing more comes
     from it."""
@@ -79,7 +81,7 @@ class Client:
         self.ending = False
 
 
-class Link:
+class NodeLink:
     """A program, ssh or srun, with the runners of one node or of several at its other end."""
 
     def __init__(self, process: subprocess.Popen[bytes], hosts: list[bytes]) -> None:
@@ -97,13 +99,13 @@ class Link:
 class NodeConnection:
     """One node behind a link. `due`: when it counts as lost, or is to be asked whether it is not; `asked` tells which."""
 
-    def __init__(self, link: Link, due: float) -> None:
+    def __init__(self, link: NodeLink, due: float) -> None:
         self.link = link
         self.ready = False
         self.due = due
         self.asked = True
         self.unread = bytearray()
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, RelayClient] = {}
 
 
 class Relay:
@@ -123,8 +125,8 @@ class Relay:
         self.readers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
         self.writers: dict[int, Any] = {}
         self.nodes: dict[bytes, NodeConnection] = {}
-        self.links: set[Link] = set()
-        self.clients: set[Client] = set()
+        self.links: set[NodeLink] = set()
+        self.clients: set[RelayClient] = set()
         self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
         self.program = b""
         self.open = True                # orders may still come
@@ -180,12 +182,12 @@ class Relay:
             connection.close()
             return
         connection.setblocking(False)
-        client = Client(connection)
+        client = RelayClient(connection)
         self.clients.add(client)
         self.listen(connection.fileno(), self.read_client, client)
         self.writers[connection.fileno()] = self.deliver, (client,)
 
-    def read_client(self, client: Client) -> None:
+    def read_client(self, client: RelayClient) -> None:
         """A part of an order, what follows it, or the end of a client."""
         try:
             data = client.connection.recv(1 << 16)
@@ -211,7 +213,7 @@ class Relay:
                 self.pass_on(client, int(number))
         client.unread.clear()
 
-    def end_client(self, client: Client) -> None:
+    def end_client(self, client: RelayClient) -> None:
         """Nothing more comes from a client: its program is killed, its agent sees the end of its input."""
         if client.number and not client.ending:
             self.pass_on(client, signal.SIGKILL.value if client.kind == wire.PROGRAM else b"")
@@ -221,7 +223,7 @@ class Relay:
         else:
             self.dismiss(client)
 
-    def place(self, client: Client, order: bytes) -> None:
+    def place(self, client: RelayClient, order: bytes) -> None:
         """Send an order to its node."""
         self.numbers += 1
         client.number = self.numbers
@@ -233,20 +235,20 @@ class Relay:
         node.clients[client.number] = client
         self.send(client, node, order)
 
-    def pass_on(self, client: Client, what: int | bytes) -> None:
+    def pass_on(self, client: RelayClient, what: int | bytes) -> None:
         """Pass on a signal to the program of a client, where that still runs, or input to its agent."""
         node = self.nodes.get(client.host)
         if node is not None and client.number in node.clients:
             self.send(client, node, marshal.dumps(what, wire.PORTABLE))
 
-    def send(self, client: Client, node: NodeConnection, content: bytes) -> None:
+    def send(self, client: RelayClient, node: NodeConnection, content: bytes) -> None:
         """Send an order or what follows it to the node, as soon as that has answered."""
         unsent = node.link.unsent if node.ready else client.unsent
         unsent += wire.frame(client.host, client.number, content)
         if node.ready:
             self.flush(node.link)
 
-    def deliver(self, client: Client) -> None:
+    def deliver(self, client: RelayClient) -> None:
         """Give a client what it can take."""
         try:
             while client.unheard:
@@ -259,7 +261,7 @@ class Relay:
             read = 0 if client.ending else select.EPOLLIN
             self.poll.modify(client.connection.fileno(), read | (select.EPOLLOUT if client.unheard else 0))
 
-    def dismiss(self, client: Client, answer: bytes = b"") -> None:
+    def dismiss(self, client: RelayClient, answer: bytes = b"") -> None:
         """End the connection to a client, after the answer."""
         self.forget(client.connection.fileno())
         try:
@@ -288,7 +290,7 @@ class Relay:
                                        stderr=subprocess.PIPE, start_new_session=True, cwd="/")
         except OSError as error:
             raise OSError(0, f"{way[0]} cannot be started: {error.strerror}") from None
-        link = Link(process, hosts)
+        link = NodeLink(process, hosts)
         self.links.add(link)
         due = time.monotonic() + self.timeout
         self.nodes.update((each, NodeConnection(link, due)) for each in hosts)
@@ -301,7 +303,7 @@ class Relay:
         self.poll.register(stdin, 0)
         return self.nodes[host]
 
-    def flush(self, link: Link) -> None:
+    def flush(self, link: NodeLink) -> None:
         """Write what the pipe takes."""
         if link not in self.links:
             return
@@ -316,7 +318,7 @@ class Relay:
             return
         self.poll.modify(stdin, select.EPOLLOUT if link.unsent else 0)
 
-    def hear(self, link: Link) -> None:
+    def hear(self, link: NodeLink) -> None:
         """What runners, or before them login scripts, say."""
         try:
             data = os.read(link.stdout.fileno(), 1 << 16)
@@ -341,7 +343,7 @@ class Relay:
             self.note(link, bytes(link.unread[:300]))
             self.lose_link(link, f"something other than an agent answers there: {link.said}")
 
-    def take(self, link: Link, host: bytes, part: bytes) -> None:
+    def take(self, link: NodeLink, host: bytes, part: bytes) -> None:
         """A part of what the runner of a node says."""
         node = self.nodes.get(host)
         if node is None or node.link is not link:  # it was given up
@@ -363,7 +365,7 @@ class Relay:
             if number in node.clients:
                 self.answer(node.clients[number], content)
 
-    def answer(self, client: Client, content: bytes) -> None:
+    def answer(self, client: RelayClient, content: bytes) -> None:
         """How the program of a client ended; or what its agent says, or its end."""
         if client.kind == wire.PROGRAM:
             self.dismiss(client, content)
@@ -375,13 +377,13 @@ class Relay:
         else:
             self.dismiss(client)
 
-    def note(self, link: Link, data: bytes) -> None:
+    def note(self, link: NodeLink, data: bytes) -> None:
         """Keep the last line that is none of a runner."""
         texts = [text.strip() for text in data.decode(errors="replace").splitlines()]
         said = next((text for text in reversed(texts) if text), link.said)
         link.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
 
-    def hear_errors(self, link: Link) -> None:
+    def hear_errors(self, link: NodeLink) -> None:
         """Keep the last line that ssh, srun or a runner complained of; a runner of several may have ended."""
         descriptor = link.stderr.fileno()
         try:
@@ -415,7 +417,7 @@ class Relay:
             self.flush(link)
         self.ended = [process for process in self.ended if process.poll() is None]
 
-    def lose_client(self, client: Client, reason: str, ready: bool = False) -> None:
+    def lose_client(self, client: RelayClient, reason: str, ready: bool = False) -> None:
         """What a client wanted was not started, or is lost with its node if that was `ready`."""
         if client.kind == wire.AGENT:
             self.dismiss(client, b"\n" + reason.encode() + b"\n")
@@ -442,7 +444,7 @@ class Relay:
             else:
                 self.disconnect(link)
 
-    def lose_link(self, link: Link, reason: str) -> None:
+    def lose_link(self, link: NodeLink, reason: str) -> None:
         """All nodes behind a link are out of reach."""
         self.disconnect(link)
         for host in link.hosts:
@@ -450,7 +452,7 @@ class Relay:
             if node is not None and node.link is link:
                 self.lose(host, reason)
 
-    def disconnect(self, link: Link) -> None:
+    def disconnect(self, link: NodeLink) -> None:
         """Close a link and kill its ssh or srun, which leads a group of its own."""
         self.links.discard(link)
         for pipe in (link.stdin, link.stdout, link.stderr):

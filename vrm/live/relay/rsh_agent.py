@@ -12,10 +12,10 @@ import os
 import sys
 
 if __name__ == "__main__":
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runner"))
     import wire
 else:
-    from vrm.live.relay import wire
+    from vrm.live.runner import wire
 
 ADDRESS, ERRORS = b"VRM_RELAY", b"VRM_ERRORS"
 """The variables of a job with the name of the relay, and the file of its standard error."""

@@ -7,7 +7,7 @@ from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.live.batch.allocation import Allocation
-from vrm.live.nodes import devices
+from vrm.live.runner import devices
 from vrm.live.nodes.topology import Gpu, TopologyError, gpus_of
 from vrm.model import Node
 from vrm.model.amounts import GPU

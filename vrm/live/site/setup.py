@@ -19,7 +19,7 @@ from vrm.live.batch.base import AllocationError, around
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.launch.script import Scripts
 from vrm.live.launch.visible import Visible
-from vrm.live.nodes import agent
+from vrm.live.runner import agent
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.connecting import is_local
 from vrm.live.nodes.geometry import Geometry, cluster_geometry

@@ -6,6 +6,6 @@ import sys
 
 if __name__ == "__main__":
     _HERE = os.path.dirname(os.path.abspath(__file__))
-    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "relay")]
+    sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "runner")]
     from supervisor import main
     sys.exit(main(sys.argv[1:]))

@@ -57,7 +57,7 @@ if not __package__:  # for `run_supervisors.py`
     import starting
     import wire
 else:
-    from vrm.live.relay import serving, starting, wire
+    from vrm.live.runner import serving, starting, wire
     from vrm.live.spawn import home
 
 TYPE_CHECKING = False

@@ -17,13 +17,13 @@ if __name__ == "masks":  # as `agent.py` imports it on a node
     import proc
 else:
     from vrm.ext.lending.nodes import dlb, lending
-    from vrm.live.nodes import proc
+    from vrm.live.runner import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
     from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
 
-    from vrm.live.nodes.proc import Process
+    from vrm.live.runner.proc import Process
 
     Tasks = Dict[int, FrozenSet[int]]
 

@@ -6,13 +6,13 @@ import os
 if __name__ == "usage":  # as `agent.py` imports it on a node
     import proc
 else:
-    from vrm.live.nodes import proc
+    from vrm.live.runner import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from vrm.live.nodes.proc import Process
+    from vrm.live.runner.proc import Process
 
 BATCH = "batch"
 """The step that is the script itself."""

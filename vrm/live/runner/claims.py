@@ -10,7 +10,7 @@ import os
 if not __package__:
     import proc
 else:
-    from vrm.live.nodes import proc
+    from vrm.live.runner import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

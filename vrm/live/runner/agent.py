@@ -36,13 +36,13 @@ if not __package__:  # for `runner.py`, too
     import devices
     import proc
 else:
-    from vrm.live.nodes import claims, devices, proc
+    from vrm.live.runner import claims, devices, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
     from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-    from vrm.live.nodes.proc import Process
+    from vrm.live.runner.proc import Process
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0

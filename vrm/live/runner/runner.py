@@ -1,5 +1,5 @@
 """What vrm runs on each other node, at the far end of an ssh or srun: starts programs there for the relay (`relay.py`)
-and says how they end, and is vrm's agent (`vrm.live.nodes.agent`) for the manager. The relay sends it there as text (`boot.py`), so that no
+and says how they end, and is vrm's agent (`vrm.live.runner.agent`) for the manager. The relay sends it there as text (`boot.py`), so that no
 file of vrm is read on the node. The standard library only, Python 3.6 or newer.
 
 A program's order are the arguments of `starting.start_job`; the answer to it is why the program could not
@@ -23,8 +23,7 @@ if not __package__:
     import starting
     import wire
 else:
-    from vrm.live.nodes import agent
-    from vrm.live.relay import serving, starting, wire
+    from vrm.live.runner import agent, serving, starting, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
