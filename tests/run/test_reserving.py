@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vrm.commands import reserve as command
 from vrm.commands.shared import CannotRun
+from vrm.ext.reserve.commands import reserve as command
 from vrm.model import Cluster, Job
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation, ReservationError, ReservationRequest

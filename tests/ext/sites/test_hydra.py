@@ -97,6 +97,21 @@ def test_an_emulated_job_is_not_bound(topologies: dict[str, Topology]) -> None:
         assert launcher.check_bindings("/e", "/o", SAME, nodes) == BindingCheck("unbound")
 
 
+@pytest.mark.parametrize("family, placed, env, expected", [
+    (MPICH, BACKWARDS, {"SLURM_JOB_ID": "5"}, "-bootstrap ssh -bootstrap-exec /r/bin/vrm-rsh -hosts n2:1,n0:1"),
+    (INTEL, BACKWARDS, {}, "-bootstrap ssh -bootstrap-exec /r/bin/vrm-rsh -host n2"),
+    (MPICH, slots((HERE, 0, (0,))), {}, "-bootstrap fork"),
+    (MPICH, SAME, {"HYDRA_BOOTSTRAP": "slurm"}, "-hosts n0:2,n2:1"),  # the user's way
+    (INTEL, SAME, {"I_MPI_HYDRA_BOOTSTRAP": "slurm"}, "-host n0")])
+def test_proxies_are_started_through_the_relay(topologies: dict[str, Topology], family: str, placed: Sequence[RankSlot],
+                                               env: dict[str, str], expected: str) -> None:
+    launcher = Hydra("mpiexec", family, "5.0", env, topologies)
+    launcher.rsh_agent = "/r/bin/vrm-rsh"
+    launch = launcher.command(7, "/apps/a", placed, [topology.node for topology in topologies.values()], "/r")
+    assert launch.argv[1:1 + len(expected.split())] == tuple(expected.split())
+    assert launch.daemons is ("vrm-rsh" in expected)
+
+
 def test_made_up_cores_are_not_bound_to(topologies: dict[str, Topology]) -> None:
     nodes = [topology.node for topology in topologies.values()]
     made_up = {name: replace(topology, synthetic=True) for name, topology in topologies.items()}

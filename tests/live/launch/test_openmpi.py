@@ -69,6 +69,35 @@ def test_command(version: tuple[int, int, int], options: tuple[str, ...],
                           "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.parametrize("version, prefix, plm, own", [((4, 1, 4), "OMPI", "rsh", "orte"), ((5, 0, 1), "PRTE", "ssh", "prte")])
+def test_daemons_are_started_through_the_relay(version: tuple[int, int, int], prefix: str, plm: str, own: str) -> None:
+    """But for jobs of this machine alone, and where the user says how."""
+    nodes = [Node(read_topology().host, (4, 4)), *(Node(f"n{number}", (4, 4)) for number in range(200))]
+    launcher = OpenMPI("mpirun", version, {"PATH": "/bin", "ATTACHED": "1"})
+    launcher.rsh_agent, launcher.attached = "/r/bin/vrm-rsh", ("ATTACHED",)
+    expected = {f"{prefix}_MCA_plm": plm, f"{prefix}_MCA_plm_{plm}_agent": "/r/bin/vrm-rsh",
+                f"{prefix}_MCA_plm_{plm}_no_tree_spawn": "1", f"{prefix}_MCA_{own}_leave_session_attached": "1"}
+    for hosts, concurrent in (((1, 2), "128"), (tuple(range(1, 200)), "199")):
+        launch = launcher.command(7, "/a", slots(*((host, 0, (0,)) for host in hosts)), nodes, "/r.rf")
+        assert launch.daemons and "ATTACHED" not in launch.env
+        assert {**expected, f"{prefix}_MCA_plm_{plm}_num_concurrent": concurrent}.items() <= launch.env.items()
+    here = launcher.command(7, "/a", slots((0, 0, (0,))), nodes, "/r.rf")
+    launcher.reaches = True
+    users = launcher.command(7, "/a", slots((1, 0, (0,))), nodes, "/r.rf")
+    for launch in (here, users):
+        assert not launch.daemons and not any("_plm" in name for name in launch.env) and launch.env["ATTACHED"] == "1"
+
+
+@pytest.mark.parametrize("base, user, reaches", [
+    ({}, {}, False), ({"OMPI_MCA_plm": "rsh"}, {}, True), ({}, {"OMPI_MCA_plm_rsh_agent": "rsh"}, True),
+    ({"PRTE_MCA_plm": "slurm"}, {}, True)])
+def test_a_user_who_says_how_daemons_are_started(base: dict[str, str], user: dict[str, str], reaches: bool, tmp_path: Path,
+                                                 beside: Path) -> None:
+    fake(tmp_path / "system", OPEN_MPI.format("4.1.4"))
+    settings = Settings(AllowRoot=True, Environment=user)
+    assert OpenMPI.detect(settings, False, {}, {**path(tmp_path / "system"), **base}).reaches is reaches
+
+
 @pytest.mark.parametrize("options, user, own, threads", [
     ((), {}, {}, "2"),                                         # a thread for each core of a rank
     ((), {"OMP_NUM_THREADS": "3"}, {}, "3"),                   # the configuration

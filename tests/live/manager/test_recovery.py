@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from conftest import Site, wait_until
 from vrm.live.batch.allocation import batch_job
-from vrm.live.launch.direct import Direct
+from vrm.live.launch.base import disconnected
 from vrm.live.manager import recovery
 from vrm.live.manager.recovery import Place, look
 from vrm.model import Cluster, Job, Node
@@ -319,11 +319,11 @@ def test_a_job_that_failed_on_nodes_that_are_gone_was_interrupted(site: Site) ->
 
 @pytest.mark.parametrize("said, lost", [
     ("vrm: the connection to n1 was lost\n", ("n1",)), ("text\nvrm: the connection to n1 was lost\n", ("n1",)),
-    ("vrm: the connection to n1 was lost\nlater\n", ()), ("so vrm: the connection to n1 was lost\n", ()), ("", ())])
-def test_the_last_words_of_a_supervisor_name_the_node_that_its_job_lost(
+    ("vrm: the connection to n1 was lost\nmpirun noticed it, too\n", ("n1",)), ("so vrm: the connection to n1 was lost\n", ()), ("", ())])
+def test_supervisors_and_agents_of_mpirun_name_the_node_that_a_job_lost(
         tmp_path: Path, said: str, lost: Any) -> None:
     (tmp_path / "e").write_text(said)
-    assert Direct({}, {}, {}).lost_nodes(tmp_path / "e") == lost
+    assert disconnected(tmp_path / "e") == lost
 
 
 def test_a_cancelled_job_out_of_reach_is_not_run_again(site: Site) -> None:

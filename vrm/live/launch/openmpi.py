@@ -82,6 +82,7 @@ class OpenMPI(Launcher):
         self.run_id = run_id
         self.exported: tuple[str, ...] = _EXPORTED
         self.reaches = False  # the user has said how daemons are started
+        self.attached: tuple[str, ...] = ()  # variables by which daemons that ssh starts belong to the batch job
         self._assumed: dict[str, Topology] = {}
         self._plain_folder: Path | None = None
 
@@ -96,6 +97,7 @@ class OpenMPI(Launcher):
         chosen = chosen_variables(base, settings.environment, settings.options)
         check_root(chosen, settings.allow_root)
         several = not emulated and len(topologies) > 1
+        attached: dict[str, str] = {}
         plain = settings.transport == "auto" and not fabric()
         wanted = open_mpi_settings(
             version[0], chosen, emulated=emulated, several=several,
@@ -104,13 +106,15 @@ class OpenMPI(Launcher):
                 plain and any(_is_here(name) for name in topologies))))
         cores = {name: len(topology.all_cores) for name, topology in topologies.items()}
         if several and not any(name.endswith("_launch_agent") for name in chosen):
-            wanted.update(launch_agent(version[0], base))
+            attached = launch_agent(version[0], base)
+            wanted.update(attached)
         wanted.update(batch_settings(version[0], base, {} if emulated else cores))
         env = environment(base, settings.environment, wanted, slots=list(cores.values()),
                           allow_root=settings.allow_root)
         made = cls(mpirun, version, env, topologies, emulated, settings.options,
                    stamp=settings.stamp)
         made.exported = (*_EXPORTED, *settings.environment)
+        made.attached = tuple(attached)
         made.reaches = any(_STARTS.match(name) for name in chosen)
         return made
 
@@ -137,6 +141,7 @@ class OpenMPI(Launcher):
             how = self._bound(hosts, len(slots), read, env, variables or ())
         daemons = bool(self.rsh_agent) and not self.reaches and not self.emulated and not all(map(_is_here, hosts))
         if daemons:
+            env = {name: value for name, value in env.items() if name not in self.attached}
             env.update(through_agent(self.version[0], self.rsh_agent, len(hosts)))
         argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
         return Launch(argv, env, files, reports=() if self.emulated else REPORTS, daemons=daemons)

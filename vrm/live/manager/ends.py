@@ -134,7 +134,7 @@ class Ends(Part):
     def judged(self, running: Running, status: ExitStatus) -> tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node, and may end before it starts a rank."""
         if not running.intent:
-            cut = self._cut(running, status)
+            cut = () if status.ok else self._cut(running)
             lost = () if cut else self.lost_nodes(running)
             if cut:
                 running.intent, running.why = "node", f"the connection to {', '.join(cut)} was lost"
@@ -145,18 +145,17 @@ class Ends(Part):
                 running.intent, running.why = "unstarted", why
         return verdict(running.intent, status, running.why, running.told)
 
-    def _cut(self, running: Running, status: ExitStatus) -> tuple[str, ...]:
-        """The nodes of a job that failed as vrm's own connection to them was lost."""
-        if status.ok or not self.beyond(running):
-            return ()
-        return disconnected(self.live.run_directory.errors(running.job.app, running.job.id))
+    def _cut(self, running: Running) -> tuple[str, ...]:
+        """The nodes to which vrm's own connection was lost while a job ran there."""
+        return disconnected(self.live.run_directory.errors(running.job.app, running.job.id)) if self.beyond(running) else ()
 
     def lost_nodes(self, running: Running) -> tuple[str, ...]:
         """The nodes that a job has lost, by what was written to its files."""
         job, run = running.job, self.live.run_directory
         if not running.former and not self.beyond(running):
             return ()
-        return self.live.launcher_of(job).lost_nodes(run.errors(job.app, job.id), run.output(job.app, job.id))
+        errors = run.errors(job.app, job.id)
+        return disconnected(errors) or self.live.launcher_of(job).lost_nodes(errors, run.output(job.app, job.id))
 
     def _failed_start(self, running: Running, status: ExitStatus) -> str:
         """Why the launcher's program ended before it started a rank; "" where it did not."""

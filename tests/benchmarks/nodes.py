@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What many nodes cost the manager: start, processes, open files, and CPU at rest.
+
+    python tests/benchmarks/nodes.py [--nodes 16 1000 4000] [--seconds 20]
+
+The nodes are stand-ins: a program instead of `srun` that answers for all of them, one line for each as their runners do.
+So all that vrm itself does for so many nodes is real, in the manager and in its relay; the network, Slurm and the nodes'
+own work are not there. Prints a table: seconds from the start until all nodes are in use, processes of the run, open files of
+manager and relay, their CPU while one job runs and nothing happens (percent of a core), and their memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from prettytable import PrettyTable
+
+ROOT = Path(__file__).parents[2]
+
+SRUN = """\
+#!{python}
+import json, marshal, os, sys
+sys.path[:0] = [{root!r}]
+from vrm.live.relay.boot import program
+from vrm.live.runner import agent, wire
+from vrm.model.forms.hosts import expand
+names = [name.encode() for name in expand(sys.argv[sys.argv.index("-w") + 1])]
+facts = agent.facts()
+def say(line):
+    while line:
+        line = line[os.write(1, line):]
+def answer(name, number, what):
+    say(wire.lines(name, number, marshal.dumps(("\\n" + json.dumps(dict(what, vrm=1)) + "\\n").encode(), 2)))
+for name in names:
+    say(wire.LINE + name + b" \\n")
+left = len(program())
+while left:
+    left -= len(os.read(0, left))
+for name in names:
+    say(wire.lines(name, 0))
+unread = bytearray()
+while True:
+    data = os.read(0, 1 << 20)
+    if not data:
+        break
+    unread += data
+    for name, number, content in wire.take_frames(unread):
+        if name == wire.EVERY:
+            for each in names:
+                say(wire.lines(each, 0))
+            continue
+        what = marshal.loads(content)
+        if isinstance(what, tuple):
+            answer(name, number, {{"facts": facts}})
+        elif isinstance(what, bytes) and what:
+            for line in what.splitlines():
+                request = json.loads(line)
+                answer(name, number, {{"number": request["number"], "processes": 0, "left": 0, "ranks": {{}}}})
+        else:
+            say(wire.lines(name, number, marshal.dumps((None, 0, 0.0, 0.0, 0), 2)))
+"""
+
+
+def measure(nodes: int, seconds: float, folder: Path) -> list[str]:
+    """A row of the table."""
+    srun = folder / "srun"
+    srun.write_text(SRUN.format(python=sys.executable, root=str(ROOT)))
+    srun.chmod(0o755)
+    (folder / "hosts").write_text(f"{os.uname().nodename}\nnode[0-{nodes - 2}]\n")
+    (folder / "queue").write_text("sleep 1 1d 0 args=86400\n")
+    (folder / "vrm.yaml").write_text(f"Applications: {{Path: /bin, Queue: {folder}/queue}}\nLauncher: {{Kind: direct}}\n"
+                                     f"Hosts: {{File: {folder}/hosts, Reach: srun, Timeout: 60}}\nLog: {folder}/log\n")
+    env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    begin = time.monotonic()
+    run = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", folder / "vrm.yaml"], env=env, cwd=ROOT,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not (folder / "log" / "state").exists() or b'"running"' not in (folder / "log" / "state").read_bytes():
+            if run.poll() is not None or time.monotonic() > begin + 300:
+                sys.exit("the run did not begin")
+            time.sleep(0.01)
+        started = time.monotonic() - begin
+        time.sleep(5)  # what the start has left to do
+        manager = psutil.Process(run.pid)
+        family = [manager, *manager.children(recursive=True)]
+        relay = next(each for each in family if any(word.endswith("relay.py") for word in each.cmdline()))
+        watched = (manager, relay)
+        used = [[sum(each.cpu_times()[:2]) for each in watched]]
+        for _ in range(3):
+            time.sleep(seconds / 3)
+            used.append([sum(each.cpu_times()[:2]) for each in watched])
+        shares = [statistics.median(300 * (later[at] - earlier[at]) / seconds for earlier, later in zip(used, used[1:]))
+                  for at in range(2)]
+        return [str(nodes), f"{started:.1f}", str(len(family)), *(str(each.num_fds()) for each in watched),
+                *(f"{share:.2f}" for share in shares), *(f"{each.memory_info().rss / 2**20:.0f}" for each in watched)]
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.wait()
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 1000, 4000])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    table = PrettyTable(["nodes", "start, s", "processes", "files: manager", "relay", "CPU %: manager", "relay.", "MiB: manager",
+                         "relay.."], align="r")
+    for nodes in options.nodes:
+        with tempfile.TemporaryDirectory(prefix="vrm-nodes-") as folder:
+            table.add_row(measure(nodes, options.seconds, Path(folder)))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
