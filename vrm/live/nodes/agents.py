@@ -42,10 +42,12 @@ from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, a
 from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
+from vrm.live.relay.relay import SILENT
 from vrm.system.ways import WAYS, choose
 
-PING_EVERY = 5.0
-"""Seconds from an agent's answer to the next ping; less where a node must answer in less."""
+PING_EVERY, RELAYED_EVERY = 5.0, 60.0
+"""Seconds from an agent's answer to the next ping; less where a node must answer in less. The relay asks other nodes every
+few seconds, all with one message, and only their agents are left to be asked."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before an agent is started again: the first time, and at most."""
@@ -70,6 +72,7 @@ MOST_NOISE = 1 << 20
 @dataclass
 class _Timing:
     ping: float
+    relayed: float
     first_pause: float
     longest_pause: float
     fan_out: int
@@ -102,7 +105,8 @@ class Agents:
         self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
         self._devices = {host: dict(wanted) for host, wanted in (wanted or {}).items()}
         self.env = WAYS[self.reach].environment(env)
-        self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
+        self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping,
+                               RELAYED_EVERY if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
         ways = self._ways()
@@ -153,7 +157,7 @@ class Agents:
                 self._fail(node, now, f"no answer within {self.timeout:g} s" + (
                     f"; it said: {node.said}" if node.said else ""))
             elif node.pinged:
-                reason = f"no answer to a ping within {self.timeout:g} s"
+                reason = f"{SILENT} {self.timeout:g} s"
                 if node.up and not node.local:
                     self._down(node, reason)
                 self._fail(node, now, reason)
@@ -458,6 +462,8 @@ class Agents:
             data = b""
         if not data:
             self._note(node, bytes(node.unread))
+            if node.up and node.said.startswith(SILENT):
+                self._down(node, node.said)
             self._fail(node, now, node.said or "its agent ended and printed nothing")
             return
         node.unread += data
@@ -487,7 +493,7 @@ class Agents:
             if "facts" in answer:
                 self._take_first(node, answer["facts"], now)
                 return
-            node.pinged, node.failures, node.due = False, 0, now + self._timing.ping
+            node.pinged, node.failures, node.due = False, 0, now + (self._timing.ping if node.local else self._timing.relayed)
             request = node.asked.get(answer["number"])
             if request is None:
                 return
@@ -514,7 +520,7 @@ class Agents:
             wanted.setdefault("again", [devices.name_of(device) for device in facts["devices"]])
 
     def _take_facts(self, node: AgentNode, facts: NodeFacts, now: float) -> None:
-        node.state, node.pinged, node.due = ANSWERS, False, now + self._timing.ping
+        node.state, node.pinged, node.due = ANSWERS, False, now + (self._timing.ping if node.local else self._timing.relayed)
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
         if node.up and node.lost_at is not None and not node.local:

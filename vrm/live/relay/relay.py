@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 UNREACHED = "cannot be reached"
 """Begins the reason of what was not started since its node did not answer."""
 
+SILENT = "no answer to a ping within"
+"""Begins the reason of a node that was there."""
+
 MOST_NOISE = 1 << 20
 """Bytes in a row that may be no line of a runner, as login scripts print them."""
 
@@ -407,8 +410,8 @@ class Relay:
             if now < node.due or self.nodes.get(host) is not node:
                 continue
             if node.asked:
-                self.lose(host, f"no answer{' to a ping' * node.ready} within {self.timeout:g} s"
-                          + (f"; it said: {node.link.said}" if node.link.said and not node.ready else ""))
+                said = f"; it said: {node.link.said}" if node.link.said and not node.ready else ""
+                self.lose(host, f"{SILENT if node.ready else 'no answer within'} {self.timeout:g} s{said}")
             else:
                 node.asked, node.due = True, now + self.timeout
                 links.add(node.link)
