@@ -214,7 +214,7 @@ def test_without_extensions_scripts_are_run_and_commands_obeyed(core: Path, tmp_
         with open(tmp_path / "queue", "a") as queue:
             queue.write("end\n")
     assert (tmp_path / "logs" / "job.sh.0.o").read_text().split() == [
-        "0", "2", "job.sh.0.steps", "cores", "nodes", "bash_env", "vrm-agent", "vrm-rank", "vrm-rsh"]
+        "0", "2", "job.sh.0.steps", "cores", "nodes", "bash_env", "vrm-agent", "vrm-daemon", "vrm-rank", "vrm-rsh"]
     assert {row.id: row.status for row in read_jobs(tmp_path / "logs" / "jobs.csv")} == {
         0: "completed", 1: "cancelled", 2: "completed"}
     assert not [*(tmp_path / "logs" / "rankfiles").glob("*.steps")] and not (tmp_path / "logs" / "steps.csv").exists()

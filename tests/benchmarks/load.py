@@ -4,7 +4,7 @@
     python tests/benchmarks/load.py [--jobs 100] [--nodes 4]      # as root, on the test cluster
 
 The same jobs (mpirun of a program that ends at once, on 2 nodes of 8 cores) are run in one batch job each: by vrm; by
-vrm with a step for each job (`Hosts: {Steps: each}`); and by a shell loop that has as many mpiruns under way as fit.
+vrm with a step for each job (`Hosts: {Steps: each}`); and by shell loops that have as many mpiruns, or sruns, under way as fit.
 Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left, seconds.
 """
 
@@ -28,8 +28,9 @@ ROOT = Path(__file__).parents[2]
 LOOP = """\
 export SLURM_OVERLAP=1 SLURM_TASKS_PER_NODE='8(x{nodes})' OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 seq {jobs} | xargs -P {pairs} -I N sh -c 'k=$((N % {pairs} * 2)); set -- {hosts}; shift $k
-mpirun -H $1:8,$2:8 -np 16 --bind-to none /bin/true >{folder}/N.out 2>{folder}/N.err'
+{command} /bin/true >{folder}/N.out 2>{folder}/N.err'
 """
+COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none", "srun": "srun -N2 -n16 -w $1,$2 --mem=0 --quiet"}
 
 
 def by_vrm(steps: str) -> Callable[[Testbed, Batch, Path, int], int]:
@@ -44,11 +45,13 @@ def by_vrm(steps: str) -> Callable[[Testbed, Batch, Path, int], int]:
     return run
 
 
-def by_loop(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
-    """The shell loop; gives its exit status."""
-    script = LOOP.format(jobs=jobs, folder=folder, hosts=" ".join(batch.nodes), nodes=len(batch.nodes),
-                         pairs=len(batch.nodes) // 2)
-    return testbed.exec(batch.host, ["bash", "-c", script], env=batch.env, timeout=3600).returncode
+def by_loop(program: str) -> Callable[[Testbed, Batch, Path, int], int]:
+    """A shell loop of one of COMMANDS; gives its exit status."""
+    def run(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
+        script = LOOP.format(jobs=jobs, folder=folder, hosts=" ".join(batch.nodes), nodes=len(batch.nodes),
+                             pairs=len(batch.nodes) // 2, command=COMMANDS[program])
+        return testbed.exec(batch.host, ["bash", "-c", script], env=batch.env, timeout=3600).returncode
+    return run
 
 
 def steps_of(testbed: Testbed, batch: Batch) -> int:
@@ -74,7 +77,7 @@ def main() -> None:
     try:
         with Testbed(options.nodes, directory=folder / "cluster") as testbed:
             for name, run in (("vrm", by_vrm("shared")), ("vrm, a step for each job", by_vrm("each")),
-                              ("a loop of mpirun", by_loop)):
+                              ("a loop of mpirun", by_loop("mpirun")), ("a loop of srun", by_loop("srun"))):
                 place = folder / name.replace(" ", "-").replace(",", "")
                 place.mkdir()
                 with testbed.allocation(options.nodes, "--exclusive") as batch:

@@ -20,6 +20,7 @@ from vrm.live.launch.base import Launch, Launcher, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.ext.sites.hydra import MPICH, Hydra, find_mpiexec
 from vrm.live.nodes.topology import Topology, parse_cpu_list, read_topology
+from vrm.live.relay.boot import MARK
 from vrm.model import RankSlot
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.places import parse_cores
@@ -197,7 +198,7 @@ def test_an_ensemble_on_several_nodes_outlives_its_manager(real: Testbed, batch:
             second.kill()
             second.wait()
         wait_until(lambda: not [line for node in ("n0", "n1") for line in real.pids(node).values()
-                                if str(program) in line or "runner.py" in line
+                                if str(program) in line or MARK[:-1] in line
                                 or "relay.py" in line], "nothing is left on the nodes")
     rows = {row.id: row for row in read_jobs(tmp_path / "log" / "jobs.csv")}
     assert {i: (row.status, row.exit_code) for i, row in rows.items()} == {

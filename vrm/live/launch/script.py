@@ -38,7 +38,7 @@ class Scripts(Direct):
     `launcher` is that of the run; `ways` lead to the other nodes; `site` is what the batch system around says.
     `directory` is that of the run, `commands` the folder with the programs that scripts find first, `outside` that with
     those for programs outside of jobs. `measure` is the path of a program that starts others and notes what they use,
-    where an extension has one.
+    where an extension has one. `rsh_agent`: see `vrm.live.launch.base.Launcher`.
 
     | variable | what it says |
     |---|---|
@@ -94,9 +94,10 @@ class Scripts(Direct):
                              for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
                 for name, here in on.items()} if bound else {}
         affinity = launch.affinity and tuple(cpus.get(names[0], launch.affinity))
+        daemons = bool(self.rsh_agent) and len(on) > 1 and not launch.host
         folder, name = self.folder(rankfile), os.path.basename(os.fspath(app))
         files = {folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
-                                                   folder, self.measure),
+                                                   folder, self.measure, self.rsh_agent if daemons else ""),
                  folder / CORES: cores_script(cpus)}
         own.update({marks.FOLDER: str(folder), marks.NODE: names[0],
                     "VRM_DIRECTORY": str(self.directory), **self.finding(env)})
@@ -108,7 +109,7 @@ class Scripts(Direct):
                  **slurm_variables(job_id, on, idle)}
         if unsaid:
             del given["SLURM_CPUS_PER_TASK"], given["SRUN_CPUS_PER_TASK"]
-        return Launch(launch.argv, {**given, **env, **own}, files, affinity, launch.host)
+        return Launch(launch.argv, {**given, **env, **own}, files, affinity, launch.host, daemons=daemons)
 
     @staticmethod
     def places(slots: Sequence[RankSlot], nodes: Sequence[Node], alone: bool

@@ -5,7 +5,7 @@ stays on the job's nodes and cores.
 |---|---|
 | those of `vrm.system.marks` | programs in it find its files by them |
 | `SLURM_JOB_ID` and the others of `slurm_variables` | what a batch script for Slurm expects. mpirun takes the job's nodes and tasks from them |
-| `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_plm=ssh` (5), and their agent; `HYDRA_BOOTSTRAP=ssh`, `HYDRA_BOOTSTRAP_EXEC`, and the same of Intel MPI | daemons on other nodes are started by `AGENT`, on the job's cores there, and nowhere else: else mpirun would take the srun on PATH, which is vrm's, or ranks would be on all cores of the node |
+| `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_plm=ssh` (5), and their agent; `HYDRA_BOOTSTRAP=ssh`, `HYDRA_BOOTSTRAP_EXEC`, and the same of Intel MPI | daemons on other nodes are started by `DAEMON`, on the job's cores there, and nowhere else: else mpirun would take the srun on PATH, which is vrm's, or ranks would be on all cores of the node |
 | `OMPI_MCA_orte_fork_agent` (4.1), `PRTE_MCA_odls_base_exec_agent` (5) | ranks start through `RANK`: those that `--bind-to core` and the like have bound to cores of other jobs may use all cores of their own job on the node. (Hydra knows no such agent) |
 | `OMPI_MCA_ras=^slurm` and the like, more ranks than cores allowed | on emulated nodes, which are this one machine |
 """
@@ -31,8 +31,10 @@ from vrm.system.ways import WAYS
 OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
 """Variables that batch systems and their launchers set for a job of their own."""
 
-AGENT = "vrm-agent"
-"""The program that takes the place of ssh for mpiruns in scripts, among the commands."""
+AGENT, DAEMON = "vrm-agent", "vrm-daemon"
+"""The programs that take the place of ssh in scripts, among the commands: for tasks of steps, and for daemons of mpiruns. What
+these start needs no standard input or output, and goes through vrm's connection to the node where the script is on
+the machine of the manager."""
 
 RANK = "vrm-rank"
 """The program through which mpiruns of Open MPI in scripts start their ranks."""
@@ -143,9 +145,9 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> d
 
 
 def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,
-                 site: Mapping[str, str], run: str, job_id: int, folder: Path, measure: str) -> str:
+                 site: Mapping[str, str], run: str, job_id: int, folder: Path, measure: str, rsh_agent: str = "") -> str:
     """The file NODES of a job, which has this folder. What starts on other nodes is started through the
-    program `measure`, where that is there."""
+    program `measure`, where that is there, and daemons by `rsh_agent`, where that is named."""
     steps, program = shlex.quote(str(folder)), shlex.quote(measure)
     through = f"{program} {steps}/"
     lines = [_NODES, f"through=\n[ ! -x {program} ] || through={shlex.quote(through)}\"$used \"\n", "case $host in\n"]
@@ -155,14 +157,16 @@ def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequen
         own = (f"env {marks.NODE}={shlex.quote(name)} {marks.FOLDER}={steps} VRM_RUN={run} "
                f"VRM_JOB_ID={job_id} {marks.STEP}=")
         noted = f"[ -z \"$through\" ] || : >{steps}/\"$used\"\n"
+        remote = f"{shlex.quote(own)}\"${marks.STEP} \"{shlex.quote(bind)}\"$through$shell -c $command\""
         if not before:
             start = f"echo \"vrm: there is no way to {name}\" >&2; exit 1"
         elif shell:
-            start = (f"{noted}exec {shlex.join(before)} {shlex.quote(own)}\"${marks.STEP} \"{shlex.quote(bind)}"
-                     "\"$through$shell -c $command\"")
+            start = f"{noted}exec {shlex.join(before)} {remote}"
         else:
             start = (f"{noted}set -- \"$shell\" -c \"$*\"\n[ -z \"$through\" ] || set -- {through}\"$used\" \"$@\"\n"
                      + _without_ours(site) + f"exec {shlex.join(before)} {own}\"${marks.STEP}\" {bind}\"$@\"")
+        if rsh_agent:
+            start = f"if [ \"${{0##*/}}\" = {DAEMON} ]; then\n{noted}exec {shlex.join((rsh_agent, name))} {remote}\nfi\n{start}"
         short = name.partition(".")[0]
         lines.append(f"{'|'.join(dict.fromkeys((name, short, short + '.*')))})\n"
                      f"[ \"${marks.NODE}\" != {shlex.quote(name)} ] || exec {own}\"${marks.STEP}\" {bind}\"$shell\" -c \"$*\"\n"
@@ -188,7 +192,7 @@ def _without_ours(site: Mapping[str, str]) -> str:
 
 def confined(commands: Path, emulated: bool) -> dict[str, str]:
     """The variables by which mpiruns in a script stay on the job's nodes and cores."""
-    agent = commands / AGENT
+    agent = commands / DAEMON
     found = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(agent), "PRTE_MCA_plm": "ssh",
              "PRTE_MCA_plm_ssh_agent": str(agent), "HYDRA_BOOTSTRAP": "ssh",
              "HYDRA_BOOTSTRAP_EXEC": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
@@ -203,7 +207,7 @@ def confined(commands: Path, emulated: bool) -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """The programs for mpiruns in scripts, by their names."""
-    return {AGENT: _AGENT, RANK: _RANK}
+    return {AGENT: _AGENT, DAEMON: _AGENT, RANK: _RANK}
 
 
 def is_bound(topologies: Mapping[str, Topology], slots: Sequence[RankSlot], nodes: Sequence[Node],

@@ -113,7 +113,7 @@ class LiveRun:
         self.scripts.outside = run.launchers
         self.relay_address = site.relay.address if site.relay and settings.hosts.steps == "shared" else ""
         if self.relay_address:
-            self.launcher.rsh_agent = str(run.programs / RSH_AGENT)
+            self.launcher.rsh_agent = self.scripts.rsh_agent = str(run.programs / RSH_AGENT)
         self.spawner = site.spawner or Spawner(relay=site.relay)
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.room = site.room

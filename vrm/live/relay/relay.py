@@ -71,13 +71,14 @@ def refused(reason: str) -> bytes:
 
 class RelayClient:
     """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
-    whole), what waits for the node to answer, and what waits for the client to read it. `ending`: nothing more comes
-    from it."""
+    whole), what waits for the node to answer, and what waits for the client to read it. `node`: the connection behind which
+    it is done. `ending`: nothing more comes from it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.kind = self.host = b""
         self.number = 0
+        self.node: NodeConnection | None = None
         self.unread = bytearray()
         self.unsent = bytearray()
         self.unheard = bytearray()
@@ -90,7 +91,8 @@ class NodeLink:
     def __init__(self, process: subprocess.Popen[bytes], hosts: list[bytes]) -> None:
         assert process.stdin and process.stdout and process.stderr
         self.process = process
-        self.hosts = hosts
+        self.several = len(hosts) > 1
+        self.nodes: dict[bytes, NodeConnection] = {}
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self.unread = bytearray()
         self.unsent = bytearray()
@@ -102,7 +104,8 @@ class NodeLink:
 class NodeConnection:
     """One node behind a link. `due`: when it counts as lost, or is to be asked whether it is not; `asked` tells which."""
 
-    def __init__(self, link: NodeLink, due: float) -> None:
+    def __init__(self, host: bytes, link: NodeLink, due: float) -> None:
+        self.host = host
         self.link = link
         self.ready = False
         self.due = due
@@ -127,7 +130,7 @@ class Relay:
         self.poll = select.epoll()
         self.readers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
         self.writers: dict[int, Any] = {}
-        self.nodes: dict[bytes, NodeConnection] = {}
+        self.nodes: dict[bytes, NodeConnection] = {}  # behind which things start from now on
         self.links: set[NodeLink] = set()
         self.clients: set[RelayClient] = set()
         self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
@@ -152,20 +155,24 @@ class Relay:
         """Run until all is done."""
         look = time.monotonic() + self.look_every
         while self.open or self.clients:
-            ready = self.poll.poll(max(0.0, look - time.monotonic()) if self.nodes else None)
+            ready = self.poll.poll(max(0.0, look - time.monotonic()) if self.links else None)
             late = time.monotonic() - look
             if late > SUSPENDED:  # this process was stopped, and perhaps the runners with it
-                for node in self.nodes.values():
+                for node in self.connections():
                     node.due += late
             for descriptor, mask in ready:
                 for handlers, wanted in ((self.writers, select.EPOLLOUT), (self.readers, ~select.EPOLLOUT)):
                     if mask & wanted and descriptor in handlers:
                         handler, arguments = handlers[descriptor]
                         handler(*arguments)
-            if time.monotonic() >= look or not self.nodes:
+            if time.monotonic() >= look or not self.links:
                 self.look_at_nodes()
                 look = time.monotonic() + self.look_every
         self.close()
+
+    def connections(self) -> list[NodeConnection]:
+        """All of them, also those behind which nothing new starts."""
+        return [node for link in self.links for node in link.nodes.values()]
 
     # Clients.
 
@@ -235,12 +242,13 @@ class Relay:
         except OSError as error:
             self.lose_client(client, str(error.strerror))
             return
+        client.node = node
         node.clients[client.number] = client
         self.send(client, node, order)
 
     def pass_on(self, client: RelayClient, what: int | bytes) -> None:
         """Pass on a signal to the program of a client, where that still runs, or input to its agent."""
-        node = self.nodes.get(client.host)
+        node = client.node
         if node is not None and client.number in node.clients:
             self.send(client, node, marshal.dumps(what, wire.PORTABLE))
 
@@ -274,9 +282,8 @@ class Relay:
             pass  # it has been killed
         client.connection.close()
         self.clients.discard(client)
-        node = self.nodes.get(client.host)
-        if node is not None:
-            node.clients.pop(client.number, None)
+        if client.node is not None:
+            client.node.clients.pop(client.number, None)
 
     # Nodes.
 
@@ -296,7 +303,8 @@ class Relay:
         link = NodeLink(process, hosts)
         self.links.add(link)
         due = time.monotonic() + self.timeout
-        self.nodes.update((each, NodeConnection(link, due)) for each in hosts)
+        link.nodes = {each: NodeConnection(each, link, due) for each in hosts}
+        self.nodes.update(link.nodes)
         for pipe, reader in ((link.stdout, self.hear), (link.stderr, self.hear_errors)):
             os.set_blocking(pipe.fileno(), False)
             self.listen(pipe.fileno(), reader, link)
@@ -348,8 +356,8 @@ class Relay:
 
     def take(self, link: NodeLink, host: bytes, part: bytes) -> None:
         """A part of what the runner of a node says."""
-        node = self.nodes.get(host)
-        if node is None or node.link is not link:  # it was given up
+        node = link.nodes.get(host)
+        if node is None:  # it was given up
             return
         if not part:
             if not link.sent:
@@ -396,22 +404,22 @@ class Relay:
         if not data:
             self.forget(descriptor)
         self.note(link, data)
-        if len(link.hosts) > 1:
+        if link.several:
             for host in KILLED.findall(data.decode(errors="replace")):
-                node = self.nodes.get(host.encode())
-                if node is not None and node.link is link:
-                    self.lose(host.encode(), "its agent was killed")
+                node = link.nodes.get(host.encode())
+                if node is not None:
+                    self.lose(node, "its agent was killed")
 
     def look_at_nodes(self) -> None:
         """Ask those of which nothing was heard, and give up those that do not answer."""
         now = time.monotonic()
         links = set()
-        for host, node in list(self.nodes.items()):
-            if now < node.due or self.nodes.get(host) is not node:
+        for node in self.connections():
+            if now < node.due or node.link.nodes.get(node.host) is not node:
                 continue
             if node.asked:
                 said = f"; it said: {node.link.said}" if node.link.said and not node.ready else ""
-                self.lose(host, f"{SILENT if node.ready else 'no answer within'} {self.timeout:g} s{said}")
+                self.lose(node, f"{SILENT if node.ready else 'no answer within'} {self.timeout:g} s{said}")
             else:
                 node.asked, node.due = True, now + self.timeout
                 links.add(node.link)
@@ -427,33 +435,48 @@ class Relay:
         else:
             self.dismiss(client, b"" if ready else refused(reason))
 
-    def lose(self, host: bytes, reason: str) -> None:
+    def lose(self, node: NodeConnection, reason: str) -> None:
         """A node is out of reach: what was to start there has not, what ran there is lost. One that was to be reached
         with others is tried alone: the start of all may have failed for one of them."""
-        node = self.nodes.pop(host)
-        link = node.link
-        if node.clients and not node.ready and len(link.hosts) > 1:
+        host, link = node.host, node.link
+        del link.nodes[host]
+        if self.nodes.get(host) is node:
+            del self.nodes[host]
+        if node.clients and not node.ready and link.several:
             try:
-                self.connect(host).clients = node.clients
+                again = self.nodes.get(host) or self.connect(host)
+                for client in node.clients.values():
+                    client.node = again
+                    if again.ready:
+                        again.link.unsent += client.unsent
+                again.clients.update(node.clients)
                 node.clients = {}
+                self.flush(again.link)
             except OSError as error:
                 reason = str(error.strerror)
         for client in list(node.clients.values()):
             self.lose_client(client, reason, node.ready)
         if link in self.links:
-            if any(other.link is link for other in self.nodes.values()):
-                link.unsent += wire.frame(host, 0, b"end")  # should it hear that still
-                self.flush(link)
-            else:
-                self.disconnect(link)
+            self.leave(node)
+
+    def leave(self, lost: NodeConnection) -> None:
+        """A node behind a link is lost. srun ends the tasks on all nodes when that is restarted before Slurm takes it for down: what
+        starts from now on gets a connection to each node alone."""
+        link = lost.link
+        if not link.nodes:
+            self.disconnect(link)
+            return
+        for node in link.nodes.values():
+            if lost.ready and self.nodes.get(node.host) is node:
+                del self.nodes[node.host]
+        link.unsent += wire.frame(lost.host, 0, b"end")  # should it hear that still
+        self.flush(link)
 
     def lose_link(self, link: NodeLink, reason: str) -> None:
         """All nodes behind a link are out of reach."""
         self.disconnect(link)
-        for host in link.hosts:
-            node = self.nodes.get(host)
-            if node is not None and node.link is link:
-                self.lose(host, reason)
+        for node in list(link.nodes.values()):
+            self.lose(node, reason)
 
     def disconnect(self, link: NodeLink) -> None:
         """Close a link and kill its ssh or srun, which leads a group of its own."""
