@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a queue of MPI jobs on two nodes each costs the centre, on real Slurm:
 
-    python tests/benchmarks/load.py [--jobs 100] [--nodes 4]      # as root, on the test cluster
+    python tests/benchmarks/load.py [--jobs 100] [--nodes 4] [--quick]      # as root, on the test cluster
 
 The same jobs (mpirun of a program that ends at once, on 2 nodes of 8 cores) are run in one batch job each: by vrm; by
 vrm with a step for each job (`Hosts: {Steps: each}`); and by shell loops that have as many mpiruns, or sruns, under way as fit.
@@ -27,10 +27,11 @@ from testbed import LOGIN, Batch, Testbed  # noqa: E402
 ROOT = Path(__file__).parents[2]
 LOOP = """\
 export SLURM_OVERLAP=1 SLURM_TASKS_PER_NODE='8(x{nodes})' OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-seq {jobs} | xargs -P {pairs} -I N sh -c 'k=$((N % {pairs} * 2)); set -- {hosts}; shift $k
-{command} /bin/true >{folder}/N.out 2>{folder}/N.err'
+seq {jobs} | xargs -P {pairs} -I JOB sh -c 'k=$((JOB % {pairs} * 2)); set -- {hosts}; shift $k
+{command} /bin/true >{folder}/JOB.out 2>{folder}/JOB.err'
 """
-COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none", "srun": "srun -N2 -n16 -w $1,$2 --mem=0 --quiet"}
+COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none",
+            "srun": "env -u SLURM_TASKS_PER_NODE srun -N2 -n16 -c1 -w $1,$2 --quiet"}
 
 
 def by_vrm(steps: str) -> Callable[[Testbed, Batch, Path, int], int]:
@@ -71,7 +72,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--quick", action="store_true", help="four jobs, for a look")
     options = parser.parse_args()
+    if options.quick:
+        options.jobs = 4
     folder = Path(tempfile.mkdtemp(prefix="vrm-load-"))
     print("| | steps | requests to slurmctld | files left | s |\n|---|---|---|---|---|")
     try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What many nodes cost the manager: start, processes, open files, and CPU at rest.
 
-    python tests/benchmarks/nodes.py [--nodes 16 1000 4000] [--seconds 20]
+    python tests/benchmarks/nodes.py [--nodes 16 1000 4000] [--seconds 20] [--quick]
 
 The nodes are stand-ins: a program instead of `srun` that answers for all of them, one line for each as their runners do.
 So all that vrm itself does for so many nodes is real, in the manager and in its relay; the network, Slurm and the nodes'
@@ -112,7 +112,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 1000, 4000])
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--quick", action="store_true", help="eight nodes for a moment, for a look")
     options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.seconds = [8], 0.3
     table = PrettyTable(["nodes", "start, s", "processes", "files: manager", "relay", "CPU %: manager", "relay.", "MiB: manager",
                          "relay.."], align="r")
     for nodes in options.nodes:

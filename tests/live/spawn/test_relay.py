@@ -10,6 +10,7 @@ import os
 import select
 import shlex
 import signal
+import subprocess
 from pathlib import Path
 from collections.abc import Iterator, Sequence
 
@@ -256,6 +257,49 @@ def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
     status = wait_until(lambda: read_status(nodes.status("job")), "its end is recorded")
     assert status.code == 3
     wait_until(lambda: gone(relay.pid), "the relay has ended")
+
+
+# ------------------------------------------------------------------------------ another user
+
+STRANGER = """
+import marshal, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+if sys.argv[1] == "listen":
+    connection.bind("\\0" + sys.argv[2])
+    connection.listen()
+    print("listens", flush=True)
+    print(connection.accept()[0].recv(9))
+else:
+    connection.connect("\\0" + sys.argv[2])
+    order = marshal.dumps((b"p", ([b"/usr/bin/touch", sys.argv[3].encode()], {}, b"/", b"/dev/null", b"/dev/null", None, ())), 2)
+    data = b"pn5\\0" + order
+    connection.sendall(len(data).to_bytes(4, "little") + data)
+    print(connection.recv(9))
+"""
+
+
+def stranger(*words: object) -> subprocess.Popen[str]:
+    """A program of another user's; skips where there can be none."""
+    if os.geteuid() or not os.access("/usr/bin/python3", os.X_OK):
+        pytest.skip("needs root, and a Python for other accounts")
+    return subprocess.Popen(["/usr/bin/python3", "-I", "-c", STRANGER, *map(str, words)], user=65534, cwd="/", text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_another_user_has_nothing_started(nodes: Nodes) -> None:
+    nodes.place.chmod(0o777)
+    said = stranger("connect", nodes.relay.address, nodes.place / "hit").communicate(timeout=60)
+    assert said[0] == "b''\n" or "Broken pipe" in said[1] or "reset" in said[1], said
+    assert nodes.run("job", ["true"]).ok and not (nodes.place / "hit").exists()
+
+
+def test_a_relay_of_another_user_gets_no_order() -> None:
+    name = f"vrm-test-{os.getpid()}"
+    with stranger("listen", name) as process:
+        assert process.stdout is not None and process.stdout.readline() == "listens\n"
+        with pytest.raises(PermissionError, match="another user"):
+            wire.connect(name.encode(), wire.PROGRAM, b"n5", ([b"true"], {}))
+        assert process.communicate(timeout=60)[0] == "b''\n"
 
 
 # ------------------------------------------------------------------------------ ways to a node

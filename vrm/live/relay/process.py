@@ -1,4 +1,4 @@
-"""The manager's side of the relay (`relay.py`), through which all starts that a run starts on other nodes.
+"""The manager's side of the relay (`relay.py`), through which a run starts all that it has on other nodes.
 
 Programs of jobs connect to a socket that this process has made and the relay listens on. This process keeps it open,
 so that they wait for the next relay when one is killed.
@@ -27,7 +27,6 @@ WAITING = 4096
 
 GONE_WITHIN = 3.0
 """Seconds in which a relay without programs must have ended."""
-
 
 RSH_AGENT = "vrm-rsh"
 """The program of a run that takes the place of ssh for mpiruns, among its commands."""
