@@ -42,7 +42,7 @@ from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, a
 from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
-from vrm.live.relay.relay import SILENT
+from vrm.live.relay.relay import EACH, SILENT
 from vrm.system.ways import WAYS, choose
 
 PING_EVERY, RELAYED_EVERY = 5.0, 60.0
@@ -363,7 +363,8 @@ class Agents:
         self._by_fd[node.connection.fileno()] = node
         self._poll.register(node.connection, select.EPOLLIN)
         # The relay gives a node up after the same time, and knows what was said there; it may try it a second time.
-        node.state, node.due = CONNECTING, now + (self.timeout if node.local else 2 * self.timeout + RELAY_SECONDS)
+        relayed = 2 * self.timeout + EACH * len(self._nodes) + RELAY_SECONDS
+        node.state, node.due = CONNECTING, now + (self.timeout if node.local else relayed)
         node.unread.clear()
         node.unsent.clear()
         node.noise, node.said, node.pinged = 0, "", False

@@ -51,6 +51,9 @@ MOST_NOISE = 1 << 20
 PING_EVERY = 5.0
 """Seconds from a runner's answer to the next question whether it is there."""
 
+EACH = 0.02
+"""Seconds more for each node that is reached with others: Slurm starts a step on many nodes in some time."""
+
 SUSPENDED = 2.0
 """Seconds by which a process that wakes too late counts as having been stopped."""
 
@@ -302,7 +305,7 @@ class Relay:
             raise OSError(0, f"{way[0]} cannot be started: {error.strerror}") from None
         link = NodeLink(process, hosts)
         self.links.add(link)
-        due = time.monotonic() + self.timeout
+        due = time.monotonic() + self.timeout + EACH * (len(hosts) - 1)
         link.nodes = {each: NodeConnection(each, link, due) for each in hosts}
         self.nodes.update(link.nodes)
         for pipe, reader in ((link.stdout, self.hear), (link.stderr, self.hear_errors)):
