@@ -9,7 +9,7 @@
 | `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
 | map of a synthetic machine | `--display-map` | `--display map` |
 | a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
-| daemons on other nodes | `orted`, which leaves the session of the ssh that starts it unless it is told not to | `prted`, likewise |
+| daemons on other nodes | `orted`, which leaves the session of the ssh that starts it (`leave_session_attached` keeps it there) | `prted`, likewise |
 
 Both number sockets and cores logically in rankfiles (`vrm.live.nodes.topology` has the numberings).
 """

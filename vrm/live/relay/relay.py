@@ -149,7 +149,7 @@ class Relay:
         self.poll.register(descriptor, select.EPOLLIN)
 
     def forget(self, descriptor: int) -> None:
-        """Listen to a file no more; it is about to be closed."""
+        """Stop listening to a file, which is about to be closed."""
         self.writers.pop(descriptor, None)
         if self.readers.pop(descriptor, None) is not None:
             self.poll.unregister(descriptor)

@@ -258,7 +258,7 @@ class Runner:
                 os.close(descriptor)
 
     def unregister(self, descriptor: int) -> None:
-        """Listen to a file no more, if that was so."""
+        """Stop listening to a file, if that was so."""
         try:
             self.poll.unregister(descriptor)
         except KeyError:
