@@ -14,7 +14,7 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import POLL, JobEnded, JobLeft, Part
 from vrm.live.manager.records import EndedJob
 from vrm.live.manager.running import HeldFailure, Running
-from vrm.live.manager.verdict import HOLD, shell_code, verdict
+from vrm.live.manager.verdict import HOLD, LOST, shell_code, verdict
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
 from vrm.model.amounts import MEMORY
@@ -136,10 +136,10 @@ class Ends(Part):
         if not running.intent:
             cut = () if status.ok else self._cut(running)
             lost = () if cut else self.lost_nodes(running)
-            if cut:
-                running.intent, running.why = "node", f"the connection to {', '.join(cut)} was lost"
+            if cut or (lost and not all(map(self.live.watch.answers, running.booking.placement.nodes))):
+                running.intent, running.why = "node", f"{LOST} {', '.join(cut or lost)} was lost"
             elif lost:
-                return JobState.FAILED, f"the connection to {', '.join(lost)} was lost"
+                return JobState.FAILED, f"{LOST} {', '.join(lost)} was lost"
             why = self._failed_start(running, status)
             if why:
                 running.intent, running.why = "unstarted", why

@@ -6,6 +6,7 @@ import math
 import selectors
 
 from vrm.live.manager.ends import Ends
+from vrm.live.manager.verdict import LOST
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Closed, Part
 from vrm.live.nodes.nodewatch import Down, Left, Unsure, Up
@@ -45,9 +46,13 @@ class Nodes(Part):
         if isinstance(event, Down):
             self._down(event)
         elif isinstance(event, Unsure):
+            name = live.cluster.nodes[event.node].name
             self.close(event.node)
-            live.tell("note", f"node {live.cluster.nodes[event.node].name}: {event.reason}; "
-                              "nothing starts there until it answers")
+            live.tell("note", f"node {name}: {event.reason}; nothing starts there until it answers")
+            for held in list(self.ends.held.values()):  # its mpirun was quicker to see what ended vrm's own connection
+                if held.outcome.reason.startswith(LOST) and held.running.booking.placement.node_set >> event.node & 1:
+                    held.running.why = f"{LOST} {name} was lost"
+                    self.ends.release_verdict(held, "node")
         elif isinstance(event, Up):
             live.state.cluster.set_up(event.node, True)
             live.changes()

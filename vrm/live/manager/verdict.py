@@ -23,6 +23,9 @@ import math
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 
+LOST = "the connection to"
+"""Begins the reason of a job whose launcher's program, or vrm, has lost a node."""
+
 HOLD = 1.0
 """Seconds for which a failure is held: what ends an allocation or a node ends the job's processes
 and tells vrm in the same moment, in any order."""
