@@ -29,7 +29,7 @@ class LendingPlan(ReservationPlan):
     lending = False
 
     def revised(self, booking: Booking, before: float) -> None:
-        """A job is expected to end at another time: since it lends now, or since it lends no more."""
+        """A job is expected to end at another time: since it lends now, or no longer does."""
         if self.lending and isinstance(self.profile, CountProfile):
             assert self._cluster is not None
             self.profile.change(before, booking.gives, -self._cluster.returns(booking.placement))
