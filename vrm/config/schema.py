@@ -30,7 +30,7 @@ from vrm.model.rules import Rules, section
 from vrm.model.quantities import seconds_of
 from vrm.scheduling import added_keys
 from vrm.system import plugins
-from vrm.system.ways import WAYS
+from vrm.system.transports.base import transports
 
 # ----------------------------------------------------------------------- the kinds of settings
 # Validators run from the last one in Annotated[...] to the first.
@@ -114,9 +114,9 @@ def _program(value: Any, info: ValidationInfo) -> str:
 def _reach(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return tuple(value)
-    if isinstance(value, str) and _lower(value) in ("auto", *WAYS):
+    if isinstance(value, str) and _lower(value) in ("auto", *transports()):
         return str(_lower(value))
-    wanted = f"auto, {', '.join(WAYS)}, or a list: the words of a program instead of ssh"
+    wanted = f"auto, {', '.join(transports())}, or a list: the words of a program instead of ssh"
     raise _refuse(value, wanted, '[ssh, -p, "2222"]')
 
 

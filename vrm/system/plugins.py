@@ -13,8 +13,10 @@ takes the place of one. A package that lies where others may write is refused, u
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +30,7 @@ GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
+    "vrm.transports": "transport to nodes",
     "vrm.engines": "engine of simulations", "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
     "vrm.commands": "command", "vrm.options": "option",
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
@@ -82,9 +85,29 @@ def find_own(group: str, name: str) -> Plugin | None:
 
 
 @functools.cache
+def _some_installed() -> bool:
+    """Whether a package may add something to vrm. To import what reads all metadata takes longer than most commands."""
+    for place in sys.path:
+        if os.path.isfile(place):
+            return True  # an archive of packages
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue  # nobody imports from there
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                with contextlib.suppress(OSError), open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                    if b"[vrm." in file.read():
+                        return True
+    return False
+
+
+@functools.cache
 def installed(group: str) -> tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
-    from importlib.metadata import entry_points  # takes longer than most commands
+    if not _some_installed():
+        return ()
+    from importlib.metadata import entry_points
 
     return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)
                         for point in entry_points(group=group) if point.dist is not None))

@@ -64,7 +64,7 @@ def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) ->
     shares: dict[str, NodeShare] = {}
     if batch is not None:
         def run(argv: Sequence[str]) -> str:
-            return _output(argv, env, ANSWER_SECONDS)
+            return answer_of(argv, env, ANSWER_SECONDS)
 
         if hostfile is None:
             cores.update(batch.granted(said, hosts, run))
@@ -131,13 +131,13 @@ def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> BatchJob:
     # The id becomes a word of a command line: it must look like one.
     if re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
         for argv, parse in system.questions(job):
-            answer = parse(_output(argv, env, seconds))
+            answer = parse(answer_of(argv, env, seconds))
             if answer.end is not None or answer.cores:
                 return answer
     return BatchJob(system.own_end(env))
 
 
-def _output(argv: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
+def answer_of(argv: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
     """What a program prints, "" when it fails, hangs or is not there."""
     try:
         program = subprocess.Popen(
