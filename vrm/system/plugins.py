@@ -13,8 +13,10 @@ takes the place of one. A package that lies where others may write is refused, u
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -82,8 +84,27 @@ def find_own(group: str, name: str) -> Plugin | None:
 
 
 @functools.cache
+def _any_installed() -> bool:
+    """Whether a package may add something: most machines have none, and to ask for all takes longer."""
+    for place in sys.path:
+        try:
+            for name in os.listdir(place or "."):
+                if name.endswith((".dist-info", ".egg-info")):
+                    with contextlib.suppress(OSError), open(f"{place or '.'}/{name}/entry_points.txt", "rb") as file:
+                        if b"[vrm." in file.read().replace(b" ", b""):
+                            return True
+        except NotADirectoryError:
+            return True  # an archive, perhaps
+        except OSError:
+            continue
+    return False
+
+
+@functools.cache
 def installed(group: str) -> tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
+    if not _any_installed():
+        return ()
     from importlib.metadata import entry_points  # takes longer than most commands
 
     return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)
