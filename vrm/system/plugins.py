@@ -85,29 +85,28 @@ def find_own(group: str, name: str) -> Plugin | None:
 
 
 @functools.cache
-def _some_installed() -> bool:
-    """Whether a package may add something to vrm. To import what reads all metadata takes longer than most commands."""
+def _any_installed() -> bool:
+    """Whether a package may add something: most machines have none, and to ask for all takes longer."""
     for place in sys.path:
-        if os.path.isfile(place):
-            return True  # an archive of packages
         try:
-            names = os.listdir(place or ".")
+            for name in os.listdir(place or "."):
+                if name.endswith((".dist-info", ".egg-info")):
+                    with contextlib.suppress(OSError), open(f"{place or '.'}/{name}/entry_points.txt", "rb") as file:
+                        if b"[vrm." in file.read().replace(b" ", b""):
+                            return True
+        except NotADirectoryError:
+            return True  # an archive, perhaps
         except OSError:
-            continue  # nobody imports from there
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                with contextlib.suppress(OSError), open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
-                    if b"[vrm." in file.read():
-                        return True
+            continue
     return False
 
 
 @functools.cache
 def installed(group: str) -> tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
-    if not _some_installed():
+    if not _any_installed():
         return ()
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # takes longer than most commands
 
     return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)
                         for point in entry_points(group=group) if point.dist is not None))

@@ -31,7 +31,7 @@ class RecordWriting(Part):
 
     def _likely(self) -> float:
         """Until when somebody is likely to ask something of some part."""
-        return max(part.likely() for part in self.live.parts)
+        return max([part.likely() for part in self.live.parts.having("likely")], default=-math.inf)
 
     def _knocked(self) -> bool:
         """Whether somebody has asked something at a time when people ask all the time, and should not wait."""
@@ -63,7 +63,7 @@ class RecordWriting(Part):
             return
         until, written = live.clock() + RECORDING, False
         while (records.pending and live.clock() >= live.blocked_until
-               and not any(part.keeps(records.pending[0].job.id) for part in live.parts)):
+               and not any(part.keeps(records.pending[0].job.id) for part in live.parts.having("keeps"))):
             if live.clock() >= until or (written and self._knocked()):
                 self._more = True
                 return
