@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import yaml
 
 from vrm.config.schema import load
-from vrm.live.manager import takeup
+from vrm.live.manager.takeover import takeup
 from vrm.live.manager.liverun import Clock, LiveRun
 from vrm.live.manager.manager import Manager
 from vrm.live.manager.part import Part

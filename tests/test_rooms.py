@@ -110,6 +110,12 @@ def test_every_module_lives_in_a_room() -> None:
         "live/__init__.py"}
 
 
+def test_a_folder_has_at_most_15_files() -> None:
+    folders = [HOUSE, *(path for path in HOUSE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    assert len(folders) > 50
+    assert {folder: count for folder in folders if (count := sum(map(Path.is_file, folder.iterdir()))) > 15} == {}
+
+
 @pytest.mark.parametrize("room", ["model", "scheduling", *POLICIES])
 def test_who_decides_has_no_clock_and_no_files(room: str) -> None:
     names = set().union(*(names for path, names in imported(room).items() if path not in BESIDE))

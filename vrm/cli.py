@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
-from vrm.system.colour import coloured
+from vrm.system.printing.colour import coloured
 
 MODULES = {
     "job": "submit cancel hold release requeue stop", "status": "queue status", "log": "log", "simulate": "simulate",
@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     from vrm.config.problems import ConfigError
     from vrm.system.errors import RunError
-    from vrm.system.text import printable_lines
+    from vrm.system.printing.text import printable_lines
 
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here

@@ -35,7 +35,7 @@ from vrm.ext.advice.advice import advise, combinations  # noqa: E402
 from vrm.ext.advice.planned import plan  # noqa: E402
 from vrm.model.rules import Rules  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
-from vrm.ext.study.report.statistics import interval  # noqa: E402
+from vrm.ext.study.statistics import interval  # noqa: E402
 from vrm.api import Machine, Measurements  # noqa: E402
 
 NODES, CORES = 4, 2

@@ -41,7 +41,7 @@ from bench import Bench, Failure, LiveRun, Table, put_into
 
 from vrm.ext.lending.nodes import lending
 from vrm.ext.study.report.compare import COLOURS
-from vrm.ext.study.report.statistics import Interval, interval
+from vrm.ext.study.statistics import Interval, interval
 
 WAYS = ("serial", "together", "lend")
 CHANGES = 20

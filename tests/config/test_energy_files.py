@@ -15,7 +15,7 @@ from vrm.config.problems import ConfigError
 from vrm.config.schema import dump, load
 from vrm.live.site.classes import declared
 from vrm.model import Cluster, Node
-from vrm.model.energy import Coefficients, Measured
+from vrm.model.measured.energy import Coefficients, Measured
 
 HEAD = "from_ghz,to_ghz,A,B,C,D,E,F\n"
 Write = Callable[..., None]

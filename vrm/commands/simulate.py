@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
-from vrm.system.output import aligned, show
+from vrm.system.printing.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.model.reservation import ReservationRequest

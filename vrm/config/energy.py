@@ -24,9 +24,9 @@ from pydantic_core import PydanticCustomError
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.yaml_reader import Document, reason
-from vrm.model.energy import Coefficients, Measured, PowerClass, Programs
+from vrm.model.measured.energy import Coefficients, Measured, PowerClass, Programs
 from vrm.model.node import Node
-from vrm.model.power import Cap
+from vrm.model.measured.power import Cap
 
 COLUMNS = "from_ghz,to_ghz,A,B,C,D,E,F"
 """The first line of a table of coefficients."""

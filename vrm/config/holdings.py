@@ -14,7 +14,7 @@ from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.amounts import MEMORY, base, people
 from vrm.model.quantities import memory_bytes, memory_text
 from vrm.model.node import Node
-from vrm.model.power import MARK
+from vrm.model.measured.power import MARK
 from vrm.model.forms.hosts import expand
 
 def _memory(value: Any) -> Any:

@@ -13,7 +13,7 @@ from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap, Job
-from vrm.model.energy import NO_PROGRAMS, Programs
+from vrm.model.measured.energy import NO_PROGRAMS, Programs
 from vrm.model.forms.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import KEYS, Rules

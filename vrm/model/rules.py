@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
-from vrm.model.power import Cap
+from vrm.model.measured.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.forms.shapes import count, flag, line, number
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.booking import Watcher
-from vrm.model.energy import NO_PROGRAMS, Programs
+from vrm.model.measured.energy import NO_PROGRAMS, Programs
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.reservation import ReservationRequest
@@ -41,7 +41,7 @@ class Measurements:
     are, `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`:
     directories of earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`:
     what programs draw on classes of nodes, a file as `vrm energy measure` writes it, or a
-    `vrm.model.energy.Programs`. Files are read when the simulation begins.
+    `vrm.model.measured.energy.Programs`. Files are read when the simulation begins.
     """
 
     heatmap: File | Heatmap | None = None

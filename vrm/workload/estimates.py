@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from collections.abc import Iterable
 
-from vrm.system.output import comma_separated
+from vrm.system.printing.output import comma_separated
 from vrm.workload.heatmap_files import spread
 
 COLUMNS = ("app", "procs", "seconds", "spread", "runs", "app_seconds", "times")

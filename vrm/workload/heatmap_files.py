@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import application_kind
 from vrm.model.measured.speedups import SpeedError, Speedups, load_name
-from vrm.system.output import comma_separated
+from vrm.system.printing.output import comma_separated
 
 COMPACT, SPARE, STRIP = "compact", "spare", "strip"
 

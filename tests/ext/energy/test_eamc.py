@@ -8,7 +8,7 @@ import pytest
 from energy_facts import CLASSES, programs
 
 from vrm.model import Job, Node
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.ext.energy.eamc import GOALS

@@ -14,7 +14,7 @@ from vrm.config.energy import Energy, read_programs
 from vrm.ext.measure.bench import MeasureError
 from vrm.ext.measure.learning import calibration, feature, learn
 from vrm.model import Cluster, Node
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.results.jobs import JobRow
 
 COUNTER = "sys/class/powercap/intel-rapl:0/energy_uj"

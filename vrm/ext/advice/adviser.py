@@ -19,7 +19,7 @@ from typing import Any
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, of_line
 from vrm.ext.advice.advice import Advice, Choice, advise, combinations, reason
-from vrm.ext.forecast.beside import yield_to_others
+from vrm.ext.forecast.live.beside import yield_to_others
 from vrm.ext.forecast.files import RunFiles
 from vrm.model.rules import Rules
 from vrm.run import control

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from vrm.ext.energy.nodes import power
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import JobLeft, Launched, Part, RecordPrepared
-from vrm.live.manager.records import EndedJob
+from vrm.live.manager.records.records import EndedJob
 from vrm.live.nodes.outcomes import AgentOrder
 from vrm.model import Booking
 

@@ -14,7 +14,7 @@ from vrm.model.cluster import Cluster
 from vrm.model.constraint import Constraint
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.power import Cap, added, idle_power
+from vrm.model.measured.power import Cap, added, idle_power
 from vrm.scheduling.registry import PolicyError
 
 

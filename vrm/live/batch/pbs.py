@@ -18,7 +18,7 @@ from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, E
                                  slots_of_lines, whole)
 from vrm.model.forms.hosts import HOST
 from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, of_parts
-from vrm.system.moments import moment_of
+from vrm.system.printing.moments import moment_of
 
 
 @register

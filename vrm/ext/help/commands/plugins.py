@@ -79,7 +79,7 @@ def found() -> list[dict[str, Any]]:
 
 def plugins(arguments: argparse.Namespace) -> int:
     """Print what there is; 1 where some of it cannot be used."""
-    from vrm.system.output import show
+    from vrm.system.printing.output import show
 
     records = found()
     show(arguments.json, lambda: records, lambda: shown(records))

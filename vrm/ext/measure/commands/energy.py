@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, factor, seconds, settings_of, words
-from vrm.system.output import aligned
+from vrm.system.printing.output import aligned
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -185,7 +185,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from vrm.live.site.setup import prepare
     from vrm.ext.measure import learning
     from vrm.ext.measure.bench import INTERRUPTED, find_apps
-    from vrm.model.energy import NO_PROGRAMS
+    from vrm.model.measured.energy import NO_PROGRAMS
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments)
     database = Path(arguments.db or settings.energy.database or "energy.yaml")
@@ -242,7 +242,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 def add(arguments: argparse.Namespace) -> int:
     """Add; 0 done, 2 could not."""
     from vrm.ext.measure import energy
-    from vrm.model.energy import Measured
+    from vrm.model.measured.energy import Measured
     database, name = _place(arguments)
     if arguments.slurm:
         found = energy.of_slurm(arguments.slurm)
@@ -269,7 +269,7 @@ def _write(database: Path, app: str, name: str, found: Any) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Print predictions; 0 done, 1 the program is not known, 2 could not."""
     from vrm.config.energy import read_programs
-    from vrm.model.energy import PowerClass, chosen
+    from vrm.model.measured.energy import PowerClass, chosen
     if arguments.machine:
         from vrm.config.machine import read_machine
         found = [node.power for node in read_machine(arguments.machine).nodes]
