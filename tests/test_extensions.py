@@ -31,7 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
+USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "follow": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
         "lending": "", "measure": "energy generate study", "pbs": "slurm",
         "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
 """The extensions, and which others each uses."""
@@ -248,4 +248,6 @@ def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_p
         core, "--on somewhere queue", tmp_path, 2)
     for words, said in (("run --here -- ./give-jobs.sh", "`-- PROGRAM`"), ("shell", "`vrm shell`")):
         assert f"vrm: {said} is an option of vrm's extensions, which are not in" in typed(core, words, tmp_path, 2)
-    assert ".SS vrm queue\n" in typed(core, "help --man", tmp_path)
+    assert "vrm: --man is an option of vrm's extensions, which are not in" in typed(core, "help --man", tmp_path, 2)
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\n")
+    assert "vrm: --wait is an option of" in typed(core, "submit a 1 --wait", tmp_path, 2)

@@ -20,8 +20,7 @@ from vrm.commands.shared import ON, CannotRun, default_config, of_extension, sec
 from vrm.system.printing.colour import coloured
 
 MODULES = {
-    "job": "submit cancel hold release requeue stop", "status": "queue status", "log": "log", "simulate": "simulate",
-    "wait": "wait", "guide": "help"}
+    "job": "submit cancel hold release requeue stop", "status": "queue status", "simulate": "simulate", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell")

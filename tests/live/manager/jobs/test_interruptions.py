@@ -15,7 +15,7 @@ import pytest
 from conftest import Site, mpiruns, wait_until
 from executor import Managed
 from vrm.live.batch.allocation import batch_job, kill_delay
-from vrm.live.batch.pbs import parse_qstat
+from vrm.ext.sites.pbs import parse_qstat
 from vrm.live.manager.jobs.verdict import HOLD, verdict
 from vrm.live.nodes.nodewatch import Down, Up
 from vrm.run.again import LOSSES

@@ -14,7 +14,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption, launch_agent
 from vrm.live.batch.allocation import attach_command, find_allocation
-from vrm.live.batch.pbs import parse_pbsnodes
+from vrm.ext.sites.pbs import parse_pbsnodes
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.manager.stopping import Idle
 from vrm.live.nodes.agents import Agents

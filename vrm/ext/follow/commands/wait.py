@@ -53,6 +53,12 @@ def wait(arguments: argparse.Namespace) -> int:
     return until_ended(run, ends, {*named, *swept})
 
 
+def submitted(run: RunDirectory, name: str) -> int:
+    """Wait until the jobs have ended that the command of that name has submitted."""
+    from vrm.run.journal.files import made_by
+    return until_ended(run, EndWatch(run), made_by(run.journal, name))
+
+
 def until_ended(run: RunDirectory, ends: EndWatch, wanted: Iterable[int]) -> int:
     """Wait until these jobs have ended, say how, and give the exit status: 0 when all completed."""
     from vrm.model.quantities import fold

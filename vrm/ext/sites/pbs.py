@@ -13,15 +13,13 @@ from collections import Counter
 from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, Wrapper,
-                                 NodeShare, WrapperError, counted, read_text, register,
-                                 slots_of_lines, whole)
+from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, Question,
+                                 Wrapper, WrapperError, counted, read_text, slots_of_lines, whole)
 from vrm.model.forms.hosts import HOST
 from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, of_parts
 from vrm.system.printing.moments import moment_of
 
 
-@register
 class PBS(BatchSystem):
     """All that have qsub and PBS_NODEFILE."""
 
