@@ -31,9 +31,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "follow": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
-        "lending": "", "measure": "energy generate study", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
+USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "",
+        "lending": "", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate measured", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -233,6 +233,9 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: hydra}\n")
     assert "unknown launcher `hydra`; known: openmpi, direct " in typed(core, "run --here", tmp_path, 2)
     (tmp_path / "vrm.yaml").unlink()
+    (tmp_path / "ranks").write_text("a a b\nb a b\n")
+    assert "the reader of measurements `heatmap` is one of vrm's extensions, which are not in this installation" in typed(
+        core, f"{machine} --heatmap ranks", tmp_path, 2)
     assert "PowerCap is a constraint of vrm's extensions, which are not in this installation (vrm/ext)" in typed(
         core, f"{machine} --power-cap 900", tmp_path, 2)
 

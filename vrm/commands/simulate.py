@@ -369,8 +369,7 @@ def _every(report: dict[str, Any]) -> str:
 
 def _table(report: dict[str, Any]) -> str:
     from vrm.model.rules import Rules
-    from vrm.results.names import policy_name, time_text, unit_of
-    from vrm.simulation.corun import unmatched_said
+    from vrm.results.names import policy_name, time_text, unit_of, unmatched_said
     machine = report["machine"]
     rules = Rules.read(report)
     further = rules.words(name for name in rules.changed()

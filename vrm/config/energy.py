@@ -1,13 +1,5 @@
-"""What files say of power: the key `Energy` of node classes, tables of coefficients (CSV), the database
-of programs (YAML), and power caps over time. What is wrong is reported with file, line, key and the fix.
-
-A database of programs, which `vrm energy measure` fills:
-
-    Programs:
-      lu.C:
-        p1: {Seconds: 52.5, Watts: 386, CPI: 0.669, TPI: 19.6, Frequency: 2.7}
-        p2: {Seconds: 57.4, Watts: 367}
-"""
+"""What files say of power: the key `Energy` of node classes, tables of coefficients (CSV), and power caps over time.
+What is wrong is reported with file, line, key and the fix."""
 
 from __future__ import annotations
 
@@ -23,8 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.yaml_reader import Document, reason
-from vrm.model.measured.energy import Coefficients, Measured, PowerClass, Programs
+from vrm.config.yaml_reader import reason
+from vrm.model.measured.energy import Coefficients, PowerClass
 from vrm.model.node import Node
 from vrm.model.measured.power import Cap
 
@@ -123,46 +115,6 @@ def _coefficients(line: str) -> tuple[float, float, Coefficients]:
     if not all(-1e9 <= each <= 1e9 for each in six):
         raise ValueError
     return begin, end, Coefficients(*six)
-
-
-# ---------------------------------------------------------------------------------- the database
-
-
-class MeasurementEntry(BaseModel):
-    """A measurement."""
-
-    model_config = STRICT
-    seconds: Above0
-    watts: Above0
-    CPI: FROM0 = Field(0.0, alias="CPI")
-    TPI: FROM0 = Field(0.0, alias="TPI")
-    frequency: FROM0 = 0.0
-
-
-_ONE = "{Seconds: 52.5, Watts: 386}"
-_NAME = Annotated[str, Field(pattern=r"^[^/\s]{1,200}$"), kind("the name of a program", "lu.C")]
-_CLASS = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"),
-                   kind("the name of a node class", "p1")]
-
-
-class Database(BaseModel):
-    """The keys of a database of programs."""
-
-    model_config = STRICT
-    programs: Annotated[
-        dict[_NAME, Annotated[dict[_CLASS, Annotated[MeasurementEntry, kind("a group of keys", _ONE)]],
-                              Field(min_length=1), kind("classes with measurements",
-                                                        "{p1: " + _ONE + "}")]],
-        kind("programs with measurements", "{lu.C: {p1: " + _ONE + "}}", empty={})] = Field(
-            default_factory=dict)
-
-
-def read_programs(path: str | os.PathLike[str]) -> Programs:
-    """The database of a file. Raises ConfigError with everything that is wrong."""
-    found = Document.read(path, 4, "Programs: {lu.C: {p1: " + _ONE + "}}").checked(Database)
-    return Programs({app: {name: Measured(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
-                           for name, each in classes.items()}
-                     for app, classes in found.programs.items()})
 
 
 # ------------------------------------------------------------------------------------------ caps

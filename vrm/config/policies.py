@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 from collections.abc import Callable, Iterator, Mapping
 
-from vrm.config.energy import read_programs
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
@@ -21,8 +20,7 @@ from vrm.scheduling.compose import RulesError, compose
 from vrm.scheduling.estimators import make_correction, make_estimator
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
-from vrm.workload import heatmap_files
-from vrm.workload.estimates import seconds_of_runs
+from vrm.system import plugins
 
 
 def read_heatmap(settings: Settings) -> Heatmap | None:
@@ -30,7 +28,8 @@ def read_heatmap(settings: Settings) -> Heatmap | None:
     path = settings.applications.heatmap
     if path is None:
         return None
-    return heatmap_files.read(path, least=settings.rules.min_throughput).heatmap
+    found: Heatmap | None = plugins.need("vrm.readers", "heatmap")(path, least=settings.rules.min_throughput).heatmap
+    return found
 
 
 def load_all(settings: Settings, rules: Rules) -> None:
@@ -114,10 +113,11 @@ def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -
 def programs_of(settings: Settings) -> Programs:
     """What was measured of programs. Raises ConfigError."""
     path = settings.energy.database
-    return NO_PROGRAMS if path is None else read_programs(path)
+    found: Programs = NO_PROGRAMS if path is None else plugins.need("vrm.readers", "energy")(path)
+    return found
 
 
 def table_of(settings: Settings) -> dict[tuple[str, int], float] | None:
     """The table of Estimates: calibrated; None where there is none. EstimateError."""
     path = settings.scheduling.calibrated
-    return None if path is None else seconds_of_runs(path)
+    return None if path is None else dict(plugins.need("vrm.readers", "calibrated")(path))

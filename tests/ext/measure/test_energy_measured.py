@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 import warm
 
-from vrm.config.energy import read_programs
+from vrm.ext.energy.database import read_programs
 from vrm.ext.energy.nodes import power
 from vrm.ext.measure import energy
 from vrm.ext.measure.bench import MeasureError

@@ -155,7 +155,7 @@ def learn(arguments: argparse.Namespace) -> int:
 
 def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
     """Put what jobs say into the database, and say what."""
-    from vrm.config.energy import read_programs
+    from vrm.ext.energy.database import read_programs
     from vrm.ext.measure.energy_files import write_program
     from vrm.ext.measure import learning
     found = learning.learn(rows, class_of, watts)
@@ -179,7 +179,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     import yaml
 
-    from vrm.config.energy import read_programs
+    from vrm.ext.energy.database import read_programs
     from vrm.config.schema import dump
     from vrm.ext.energy.nodes import power
     from vrm.live.site.setup import prepare
@@ -268,7 +268,7 @@ def _write(database: Path, app: str, name: str, found: Any) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Print predictions; 0 done, 1 the program is not known, 2 could not."""
-    from vrm.config.energy import read_programs
+    from vrm.ext.energy.database import read_programs
     from vrm.model.measured.energy import PowerClass, chosen
     if arguments.machine:
         from vrm.config.machine import read_machine

@@ -26,7 +26,7 @@ from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster
 from vrm.simulation.inputs import is_drawn
-from vrm.workload.estimates import EstimateError, read_estimates
+from vrm.ext.measured.estimates import EstimateError, read_estimates
 from vrm.workload.following import QueueFollower
 from vrm.ext.generate.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError

@@ -173,17 +173,3 @@ class CoRunning:
         another job, and alone on half of a node; how many of each load."""
         return {where: dict(sorted(Counter(jobs.values()).items()))
                 for where, jobs in self._unmatched.items()}
-
-
-def unmatched_said(found: dict[str, dict[str, int]]) -> list[str]:
-    """What `CoRunning.unmatched` found, in words: how many jobs, and of which loads most."""
-    lines = []
-    for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),
-                        ("alone", "were alone on half a node at speed 1: the heatmap has no spare time")):
-        loads = found.get(where, {})
-        if loads:
-            most = sorted(loads, key=lambda load: (-loads[load], load))[:3]
-            named = ", ".join(f"{load} ({loads[load]})" for load in most)
-            more = f" and {len(loads) - 3} more" if len(loads) > 3 else ""
-            lines.append(f"{sum(loads.values())} jobs {text}: {named}{more}")
-    return lines

@@ -15,10 +15,10 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 from vrm.api import Machine, Measurements, Rules, Submission, simulate
 from vrm.simulation.arguments import by_name
 from vrm.model.measured.speedups import SpeedError, Speedups
-from vrm.simulation.corun import CoRunning
+from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results
-from vrm.workload.heatmap_files import read
+from vrm.ext.measured.heatmap_files import read
 
 PAIRS = Speedups({"bt": {"bt": 0.8, "cg": 1.25}, "cg": {"bt": 1.6, "cg": 1.0}},
                  spare={"bt": 1.25})

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from collections.abc import Iterable
 
 from vrm.system.printing.output import comma_separated
-from vrm.workload.heatmap_files import spread
+from vrm.ext.measured.heatmap_files import spread
 
 COLUMNS = ("app", "procs", "seconds", "spread", "runs", "app_seconds", "times")
 
