@@ -31,7 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "",
+USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "advice",
         "lending": "", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
         "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate measured", "top": ""}
 """The extensions, and which others each uses."""
@@ -232,6 +232,10 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
     assert "unknown ordering `PRB`; " in typed(core, f"{machine} --algorithm PRB", tmp_path, 2)
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: hydra}\n")
     assert "unknown launcher `hydra`; known: openmpi, direct " in typed(core, "run --here", tmp_path, 2)
+    (tmp_path / "vrm.yaml").unlink()
+    (tmp_path / "vrm.yaml").write_text("Forecast: no\n")
+    assert "vrm.yaml:1: Forecast: the extension forecast of vrm, which adds it, is not in this installation" in typed(
+        core, "run --here", tmp_path, 2)
     (tmp_path / "vrm.yaml").unlink()
     (tmp_path / "ranks").write_text("a a b\nb a b\n")
     assert "the reader of measurements `heatmap` is one of vrm's extensions, which are not in this installation" in typed(

@@ -22,10 +22,11 @@ POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/part.py",
           "ext/lending/job.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
           "ext/lending/nodes/masks.py", "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
-          "ext/energy/nodes/power.py", "ext/energy/database.py"}
+          "ext/energy/nodes/power.py", "ext/energy/database.py",
+          "ext/energy/keys.py"}
 """Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the part that
 moves cores, and what programs follow by; the check of programs, and its command; the part that measures energy, and
-the file of what was measured; what agents do on nodes."""
+the files and keys of what was measured; what agents do on nodes."""
 
 DIRECT = {
     "model": "", "system": "",

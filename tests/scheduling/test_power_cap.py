@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job, Node
 from vrm.model.measured.energy import Measured, PowerClass, Programs
-from vrm.model.measured.power import Cap
+from vrm.ext.energy.cap import Cap
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, Selection, simulate
 from vrm.workload.submission import Submission

@@ -217,8 +217,9 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
         elif settings is not None:
             own(str(getattr(settings.rules, name)), settings.base, settings.trust)
     if "power_cap" in options:
-        from vrm.config.energy import cap_text
-        options["power_cap"] = cap_text(args.power_cap, "")
+        from vrm.system import plugins
+        reader = plugins.find("vrm.readers", "cap")  # without it the constraint is missing, too
+        options["power_cap"] = plugins.load(reader)(args.power_cap, "") if reader is not None else args.power_cap
     if "machine" in options and options.keys() & {"nodes", "sockets", "cores"}:
         raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
     sizes = {name for name in ("nodes", "sockets", "cores")

@@ -47,7 +47,7 @@ def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.results import state
     from vrm.report import tables
-    from vrm.system.printing.colour import marked
+    from vrm.system.printing.text import marked
 
     run = run_of(arguments)
     path = run.state

@@ -63,7 +63,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         cluster.programs = programs_of(settings)
     try:
         scheduler = compose(rules, cluster, heatmap, [
-            each.energy.name for each in settings.node_classes if each.energy is not None])
+            power.name for each in settings.node_classes if (power := each.power()) is not None])
     except RulesError as error:
         keys = {name: KEYS[name].config if name in KEYS else "Energy.Database" for name in error.wrong}
         problems += [settings.problem(keys[name], text.removeprefix(f"{keys[name]}: "))
@@ -112,7 +112,7 @@ def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -
 
 def programs_of(settings: Settings) -> Programs:
     """What was measured of programs. Raises ConfigError."""
-    path = settings.energy.database
+    path = settings.extended("Energy.Database")
     found: Programs = NO_PROGRAMS if path is None else plugins.need("vrm.readers", "energy")(path)
     return found
 

@@ -284,7 +284,7 @@ def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
     if settings is not None:
         chosen = {**vars(settings.rules), "heatmap": settings.applications.heatmap,
                   "calibrated": settings.scheduling.calibrated, "history": settings.scheduling.history,
-                  "licences": settings.licences, "energy": settings.energy.database}
+                  "licences": settings.licences, "energy": settings.extended("Energy.Database")}
     if "machine" not in options:
         chosen |= {name: getattr(settings, name) for name in ("nodes", "sockets", "cores")
                    if isinstance(getattr(settings, name, None), int)}

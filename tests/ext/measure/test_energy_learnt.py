@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import Site
 
-from vrm.config.energy import Energy
+from vrm.ext.energy.keys import Energy
 from vrm.ext.energy.database import read_programs
 from vrm.ext.measure.bench import MeasureError
 from vrm.ext.measure.learning import calibration, feature, learn

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vrm.system.printing.colour import coloured, marked, wanted
+from vrm.system.printing.text import coloured, marked, wanted
 
 TABLE = """+----+--------+-----------+
 | Id | App    | Status    |

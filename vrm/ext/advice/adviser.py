@@ -90,7 +90,7 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
 def follow(settings: Settings) -> None:
     """Look after each change of the run, until standard input ends. What is wrong with the files now
     may be right the next time: a manager writes them."""
-    files, adviser = RunFiles(settings), Adviser(settings.scheduling.objective)
+    files, adviser = RunFiles(settings), Adviser(settings.extended("Scheduling.Objective"))
     rest = PAUSE
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from vrm.config.energy import FROM0, Above0
+from vrm.ext.energy.keys import FROM0, Above0
 from vrm.config.kinds import STRICT, kind
 from vrm.config.yaml_reader import Document
 from vrm.model.measured.energy import Measured, Programs

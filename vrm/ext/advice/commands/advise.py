@@ -271,7 +271,7 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
     from vrm.commands.job import ask
     from vrm.ext.advice.advice import reason
 
-    wish = arguments.apply or settings_of(arguments).scheduling.objective
+    wish = arguments.apply or settings_of(arguments).extended("Scheduling.Objective")
     if wish.isdigit():
         number = int(wish)
         if number >= len(found.combinations):

@@ -25,7 +25,7 @@ class Forecasts(Part):
 
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Forecasts are made from now on, unless the settings say otherwise."""
-        if self.live.settings.forecast:
+        if self.live.settings.extended("Forecast"):
             self._first = self.forecaster.begin(self.live.now)
 
     def look(self, now: float, files: bool) -> None:

@@ -118,7 +118,7 @@ def _place(arguments: argparse.Namespace, need_class: bool = True) -> tuple[Path
     settings: Any | None = None
     if arguments.db is None or (need_class and arguments.name is None):
         settings = settings_of(arguments)
-    database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
+    database = Path(arguments.db or (settings and settings.extended("Energy.Database")) or "energy.yaml")
     if not need_class or arguments.name:
         return database, getattr(arguments, "name", None) or ""
     assert settings is not None
@@ -143,7 +143,7 @@ def learn(arguments: argparse.Namespace) -> int:
     """Learn; 0 done, 2 could not."""
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments) if arguments.db is None or arguments.name is None else None
-    database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
+    database = Path(arguments.db or (settings and settings.extended("Energy.Database")) or "energy.yaml")
     paths = [Path(run) / "jobs.csv" if Path(run).is_dir() else Path(run) for run in arguments.runs]
     rows = [row for path in paths for row in read_jobs(path)]
     known = {} if settings is None else {name: each.energy.name for each in settings.node_classes
@@ -188,7 +188,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from vrm.model.measured.energy import NO_PROGRAMS
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments)
-    database = Path(arguments.db or settings.energy.database or "energy.yaml")
+    database = Path(arguments.db or settings.extended("Energy.Database") or "energy.yaml")
     apps = find_apps(settings.applications.path, arguments.apps)
     cluster = prepare(settings.model_copy(update={"power_cap": ""}), watch=False).cluster
 

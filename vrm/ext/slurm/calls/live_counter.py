@@ -68,7 +68,7 @@ class LiveCounter:
         queues = self.live.rules.queues.all
         self._site_at, self._site = self.live.now, front.RunFacts(
             user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.live.run_directory.directory),
-            [each.name for each in queues], settings.slurm.default_time, self.live.end.end,
+            [each.name for each in queues], settings.extended("Slurm.DefaultTime"), self.live.end.end,
             self.live.end.closing, self.live.start_time,
             next((each.name for each in queues if each.default), ""), group_name(os.getegid()), os.getegid())
         return self._site

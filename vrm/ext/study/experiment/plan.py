@@ -21,7 +21,8 @@ from vrm.config.kinds import kind
 from vrm.config.machine import read_machine
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
+from vrm.config.schema import Settings, dump, load
+from vrm.config.values import Amount, Factor, FilePath, Seconds, Text
 from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster

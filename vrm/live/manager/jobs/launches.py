@@ -158,7 +158,7 @@ class Launches(Part):
         own = {**self.visible.variables(booking, live.cluster.nodes), **said, **payload.variables}
         kept = unpacked(live.run_directory.scripts / payload.environment) if payload.environment else {}
         variables = {**kept, **own}
-        if booking.placement.frequency and live.settings.energy.frequency:  # as srun --cpu-freq
+        if booking.placement.frequency and live.settings.extended("Energy.Frequency"):  # as srun --cpu-freq
             variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
         if not payload.script:
             prepared = ProgramPrepared(booking, file, {**getattr(launcher, "env", {}), **variables})

@@ -1,24 +1,22 @@
-"""What files say of power: the key `Energy` of node classes, tables of coefficients (CSV), and power caps over time.
+"""The keys of energy: `Energy` of the configuration and of node classes, tables of coefficients (CSV), and `PowerCap`.
 What is wrong is reported with file, line, key and the fix."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
-from collections.abc import Sequence
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from vrm.config.kinds import OURS, STRICT, kind
+from vrm.config.kinds import OURS, STRICT, defaults, group, kind
 from vrm.config.problems import ConfigError, Problem
+from vrm.config.values import FilePath, Switch
 from vrm.config.yaml_reader import reason
 from vrm.model.measured.energy import Coefficients, PowerClass
-from vrm.model.node import Node
-from vrm.model.measured.power import Cap
+from vrm.ext.energy.cap import Cap
 
 COLUMNS = "from_ghz,to_ghz,A,B,C,D,E,F"
 """The first line of a table of coefficients."""
@@ -194,9 +192,24 @@ def _power_cap(value: Any, info: ValidationInfo) -> str:
 PowerCap = Annotated[str, BeforeValidator(_power_cap)]
 
 
-def on_nodes(classes: Sequence[Any], nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes with the power of their `NodeClasses`, by their names."""
-    known = {host: each.energy.power() for each in classes if each.energy is not None
-             for host in each.names}
-    return tuple(replace(node, power=power) if (power := known.get(node.name) or known.get(
-        node.name.partition(".")[0])) is not None else node for node in nodes)
+class EnergySection(BaseModel):
+    """What is known of the energy of programs, and what may be done with it."""
+
+    model_config = STRICT
+    database: FilePath | None = None  # the database of programs; None = nothing is known
+    frequency: Switch = True  # set the cores' frequency where a policy chooses one and the user may
+
+
+def energy() -> tuple[Any, Any]:
+    """The key `Energy`."""
+    return Annotated[EnergySection, group("{Database: energy.yaml}")], Field(default_factory=defaults)
+
+
+def power_cap() -> tuple[Any, Any]:
+    """The key `PowerCap`: the most watts that the machine may draw, over time; "" for any."""
+    return PowerCap, ""
+
+
+def of_nodes() -> tuple[Any, Any]:
+    """The key `Energy` of a class of nodes."""
+    return Annotated[Energy | None, kind("a group of keys", "{Name: p1, Idle: 90}")], None

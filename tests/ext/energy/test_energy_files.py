@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vrm.config.energy import read_cap, read_coefficients
+from vrm.ext.energy.keys import read_cap, read_coefficients
 from vrm.ext.energy.database import read_programs
 from vrm.ext.measure.energy_files import write_program
 from vrm.config.machine import read_machine
