@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import vrm
+from support.rooms import DIRECT, HOUSE, below
 
-HOUSE = Path(vrm.__file__).parent
 OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil", "tempfile",
            "threading", "psutil", "yaml", "pathlib"}
 """What gives a clock, a file, an environment variable or a process."""
@@ -27,32 +26,6 @@ BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.
 """Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the part that
 moves cores, and what programs follow by; the check of programs, and its command; the part that measures energy, and
 the files and keys of what was measured; what agents do on nodes."""
-
-DIRECT = {
-    "model": "", "system": "",
-    "scheduling": "model system",
-    "workload": "model system",
-    "results": "model system",
-    "run": "scheduling workload system",
-    "config": "scheduling workload system",
-    "live.runner": "",
-    "live.relay": "live.runner",
-    "live.nodes": "model system live.relay",
-    "live.batch": "model system",
-    "live.launch": "live.nodes live.batch scheduling",
-    "live.spawn": "system live.relay",
-    "live.site": "run results config live.launch live.spawn",
-    "live.manager": "run results live.site",
-    "simulation": "run results config",
-    "report": "results",
-}
-"""A room, and the rooms below it. Each may import also what those may."""
-
-
-def below(room: str) -> frozenset[str]:
-    """All rooms that a room may import."""
-    direct = DIRECT[room].split()
-    return frozenset(direct).union(*map(below, direct))
 
 
 def imported(room: str) -> dict[str, set[str]]:
@@ -131,3 +104,14 @@ def test_each_public_class_has_a_name_of_its_own() -> None:
                 where.setdefault(node.name, []).append(str(path.relative_to(HOUSE)))
     assert len(where) > 500
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_no_test_imports_another_test() -> None:
+    """What tests share is in tests/support."""
+    tests = {path.stem for path in Path(__file__).parent.rglob("test_*.py")}
+    assert len(tests) > 200
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = ([name.name for name in node.names] if isinstance(node, ast.Import) else
+                     [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            assert not {part for name in names for part in name.split(".")} & tests, path

@@ -1,7 +1,7 @@
 """The commands that users type every day: what they say, and that each explains itself."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import ast
 import json

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import plain_metrics
+from support import plain_metrics
 from vrm.commands import simulate as command
 from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plain_metrics
+from support import plain_metrics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

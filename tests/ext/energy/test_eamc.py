@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from energy_facts import CLASSES, programs
+from support.energy_facts import CLASSES, programs
 
 from vrm.model import Job, Node
 from vrm.model.measured.energy import Measured, PowerClass, Programs

@@ -1,7 +1,7 @@
 """`vrm generate`: mixes are the same for a seed, as asked for, recorded, and go on after a kill."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import signal
 import subprocess

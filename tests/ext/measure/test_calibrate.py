@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from failing_mpirun import failing, tries
+from support.failing_mpirun import failing, tries
 from vrm.ext.measure.calibrate import most_ranks
 from vrm.run.again import LOSSES
 from vrm.ext.measured.estimates import Estimate, read_estimates

@@ -11,7 +11,7 @@ from pathlib import Path
 from collections.abc import Callable
 
 import pytest
-import warm
+from support import warm
 
 from vrm.ext.energy.database import read_programs
 from vrm.ext.energy.nodes import power

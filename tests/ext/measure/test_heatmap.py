@@ -3,7 +3,7 @@ file, the picture, pairs that are refused.
 """
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import json
 import os

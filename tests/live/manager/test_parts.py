@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 from conftest import wait_until
-from executor import Managed
+from support.executor import Managed
 
 from vrm.config.schema import load
 from vrm.ext.slurm.calls.answers import Refused

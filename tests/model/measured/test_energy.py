@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energy_facts import CLASSES, programs
+from support.energy_facts import CLASSES, programs
 from vrm.model.measured.energy import (BALANCED, ENERGY, HIGHEST, RUNTIME, Coefficients, Measured, PowerClass,
                               Prediction, Programs, chosen, distance, predicted)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import LIMIT, Site, mpiruns
-from failing_mpirun import SAID, failing, tries
-from lending_site import KILLED, events
+from support.failing_mpirun import SAID, failing, tries
+from support.lending_site import KILLED, events
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.model import Job, JobState
 from vrm.model.job import Details

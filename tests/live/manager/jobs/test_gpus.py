@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pytest
 import yaml
 from conftest import Site, mpiexecs, mpiruns, wait_until
-from testbed import Testbed, missing
+from support.testbed import Testbed, missing
 
 from vrm.live.launch.openmpi import strip_prefix
 from vrm.live.nodes.topology import read_topology

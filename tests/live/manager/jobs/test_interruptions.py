@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from executor import Managed
+from support.executor import Managed
 from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.ext.sites.pbs import parse_qstat
 from vrm.live.manager.jobs.verdict import HOLD, verdict

@@ -1,7 +1,7 @@
 """Jobs that are scripts: kept when they come, run once, on the cores of their first node."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import json
 import os

@@ -11,10 +11,10 @@ its real cores; HWLOC_SYNTHETIC shows S sockets of C cores on each to Open MPI's
 
 By hand, as root (`--name` keeps several apart, as does VRM_TESTBED in the environment):
 
-    python tests/testbed.py up 8 [--sockets 2] [--cores 4] [--no-slurm] [--real] [--name NAME]
-    python tests/testbed.py exec NODE COMMAND ...    # on n0, n1, ... or login
-    python tests/testbed.py kill|cut|join|restart NODE
-    python tests/testbed.py down
+    python tests/support/testbed.py up 8 [--sockets 2] [--cores 4] [--no-slurm] [--real] [--name NAME]
+    python tests/support/testbed.py exec NODE COMMAND ...    # on n0, n1, ... or login
+    python tests/support/testbed.py kill|cut|join|restart NODE
+    python tests/support/testbed.py down
 
 Nothing is left when it ends, also by SIGKILL: the kernel ends a node with its first process,
 which goes with the process that started it. No interface or address of the machine is used.
