@@ -180,7 +180,7 @@ def lint() -> int:
 def cluster(words: list[str]) -> int:
     """Install, start a cluster of two nodes, open a shell on its login node or run the words there, and end it."""
     install()
-    testbed = [PYTHON, "tests/testbed.py"]
+    testbed = [PYTHON, "tests/support/testbed.py"]
     must(*testbed, "up", "2")
     if not words:
         say("a shell on the login node: `sinfo` shows the nodes n0 and n1; `exit` ends the cluster and its jobs")

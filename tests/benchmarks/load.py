@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from testbed import LOGIN, Batch, Testbed  # noqa: E402
+from support.testbed import LOGIN, Batch, Testbed  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 LOOP = """\

@@ -45,8 +45,6 @@ DEFAULTS = {
     "Emulate": False,
     "NodeClasses": [],
     "Licences": {},
-    "Energy": {"Database": None, "Frequency": True},
-    "PowerCap": "",
     "Queues": {},
     "Allocation": {"Policy": "pack", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
@@ -56,7 +54,6 @@ DEFAULTS = {
     "Interrupted": "requeue",
     "Retries": 0,
     "OnStop": "kill",
-    "Forecast": True,
     "Log": "logs",
     "State": "logs/state",
     "Directory": "logs",
@@ -71,9 +68,12 @@ DEFAULTS = {
         "Environment": {},
     },
     "Trust": "own",
-    "Slurm": {"DefaultTime": 3600.0},
     "Replay": {"Speed": 1.0},
     "Extensions": {},
+    "Energy": {"Database": None, "Frequency": True},
+    "PowerCap": "",
+    "Forecast": True,
+    "Slurm": {"DefaultTime": 3600.0},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]
 

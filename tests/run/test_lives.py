@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from reference import HEATMAP, jobs
+from support.reference import HEATMAP, jobs
 from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, Node
 from vrm.model.amounts import unit
 from vrm.model.sharing.core_share import NOBODY, Loan

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plain_metrics
+from support import plain_metrics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from vrm.scheduling.placement.offers import borrowed, offers
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.scheduling.placement.wrapping import Wrapped
-from vrm.simulation.corun import CoRunning
+from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Outage, Recorder, Simulator
 from vrm.simulation.results import Results
 from vrm.simulation.outcome import ResultRow

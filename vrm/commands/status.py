@@ -47,7 +47,7 @@ def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.results import state
     from vrm.report import tables
-    from vrm.system.colour import marked
+    from vrm.system.printing.text import marked
 
     run = run_of(arguments)
     path = run.state
@@ -84,7 +84,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
-    from vrm.system.output import json_parts
+    from vrm.system.printing.output import json_parts
 
     everything = getattr(arguments, "all", False)
     over = snapshot["manager"]["phase"] == "ended"

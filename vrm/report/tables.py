@@ -29,10 +29,9 @@ from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
-from vrm.system.colour import marked
-from vrm.system.moments import moment_text
-from vrm.system.output import boxed
-from vrm.system.text import printable
+from vrm.system.printing.moments import moment_text
+from vrm.system.printing.output import boxed
+from vrm.system.printing.text import marked, printable
 
 FORMAT = 2
 """Of what `queue_json` and `state_json` give."""

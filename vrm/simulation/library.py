@@ -32,8 +32,8 @@ from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
-from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
+from vrm.simulation.executor import Rate
 from vrm.simulation.inputs import WorkloadError, open_workload, processors_of
 from vrm.simulation.old_keywords import with_old_keywords
 from vrm.simulation.outcome import Bookings, Outcome
@@ -156,7 +156,7 @@ class ComposedSimulation:
     record: Recording
     heatmap: Heatmap | None
     speedups: Speedups | None
-    speeds: CoRunning | None = None
+    speeds: Rate | None = None
     sharing: Sharing | None = None
     bookings: Bookings = field(default_factory=Bookings)
     more: bool = False  # whether the lines of jobs have more columns
@@ -173,7 +173,8 @@ class ComposedSimulation:
         if self.timetable.lends:
             scheduler.dispatcher = WithLends(scheduler.dispatcher, tuple(self.timetable.lends))
         if self.speedups is not None or scheduler.dispatcher.lends:
-            self.speeds = CoRunning(cluster, self.speedups, self.rules.shared_speed == "ideal")
+            self.speeds = plugins.need("vrm.speeds", "beside")(
+                cluster, self.speedups, self.rules.shared_speed == "ideal")
         self.powered = bool(cluster.programs) or bool(self.rules.power_cap) or any(
             one.node.power is not None for one in cluster.classes)
         asked = getattr(getattr(self.source, "rules", None), "memory", False)
@@ -283,7 +284,7 @@ def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
     if settings is not None:
         chosen = {**vars(settings.rules), "heatmap": settings.applications.heatmap,
                   "calibrated": settings.scheduling.calibrated, "history": settings.scheduling.history,
-                  "licences": settings.licences, "energy": settings.energy.database}
+                  "licences": settings.licences, "energy": settings.extended("Energy.Database")}
     if "machine" not in options:
         chosen |= {name: getattr(settings, name) for name in ("nodes", "sockets", "cores")
                    if isinstance(getattr(settings, name, None), int)}

@@ -13,11 +13,11 @@ from typing import (Any, NamedTuple, TextIO)
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking
-from vrm.model.energy import Programs
+from vrm.model.measured.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
 from vrm.model.forms.placement_forms import to_values
-from vrm.model.power import draw
+from vrm.model.measured.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results import sharing
 from vrm.results.job_columns import added_names, more_cells

@@ -2,7 +2,7 @@
 queue from a written script, are warned before the end, and follow one another in a chain."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import os
 import re
@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from conftest import Site, wait_until
-from testbed import Testbed
+from support.testbed import Testbed
 from vrm import cli
 from vrm.ext.begin.wrapper import Wrapper, WrapperError, script, submit_commands
 from vrm.results.jobs import read_jobs

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Site, wait_until
-from lending_site import KILLED, allowed, cores, done, events, lends, prepared, records, runs
+from support.lending_site import KILLED, allowed, cores, done, events, lends, prepared, records, runs
 
 from vrm.results import shares
 from vrm.api import Machine, Timetable, simulate

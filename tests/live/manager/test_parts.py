@@ -11,19 +11,19 @@ from collections.abc import Mapping
 
 import pytest
 from conftest import wait_until
-from executor import Managed
+from support.executor import Managed
 
 from vrm.config.schema import load
 from vrm.ext.slurm.calls.answers import Refused
 from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.live.batch.adoption import ATTACH_AFTER, Adoption
 from vrm.ext.slurm.calls.door import Door
-from vrm.live.manager.launches import CLOSED_FOR
+from vrm.live.manager.jobs.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
 from vrm.live.manager.manager import Manager
 from vrm.live.manager.part import Closed, Launched, Obey, Part, ProgramPrepared, Shown, Stopped
 from vrm.live.manager.part_packages import guarded
-from vrm.live.manager.recording import RecordWriting
+from vrm.live.manager.records.recording import RecordWriting
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.nodewatch import Bound, Unsure, Up
 from vrm.live.nodes.outcomes import MemoryUse

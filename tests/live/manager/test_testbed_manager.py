@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 import yaml
 from conftest import LIMIT, mpiexecs, mpiruns, wait_until
-from testbed import LOGIN, Batch, Testbed
+from support.testbed import LOGIN, Batch, Testbed
 
 from vrm.ext.sites.hydra import find_mpiexec
 from vrm.live.launch.openmpi import find_mpirun, strip_prefix
@@ -71,7 +71,7 @@ class Cluster:
             shutil.which(name) if kind == "openmpi" else None)
         if not mpicc:
             pytest.skip(f"no {name} beside {found}")
-        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "ranks.c"], check=True)
+        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "support" / "ranks.c"], check=True)
         for name in PROGRAMS[1:]:
             shutil.copy(program, root / "bin" / name)
         (root / "heatmap").write_text(HEATMAP)

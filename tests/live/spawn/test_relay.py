@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import psutil
 import pytest
 from conftest import wait_until
-from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
+from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
 from vrm.live.nodes.connecting import command_line
 from vrm.live.runner import wire

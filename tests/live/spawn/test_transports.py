@@ -25,8 +25,8 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import wait_until
-from test_spawner import ENV, PYTHON, Desk, end_sessions
-from testbed import Testbed
+from support.spawning import ENV, PYTHON, Desk, end_sessions, place  # noqa: F401
+from support.testbed import Testbed
 
 from vrm.live.nodes.connecting import command_line, group_line
 from vrm.live.relay.boot import MARK
@@ -174,14 +174,6 @@ def site_of(name: str, place: Path, request: pytest.FixtureRequest) -> Iterator[
 
 REAL = [pytest.param(name, marks=[pytest.mark.testbed, pytest.mark.xdist_group("testbed")]) for name in ("ssh", "srun", "srun-group")]
 RELAYED = ["command", "group", *REAL, *["flux"] * bool(os.environ.get("VRM_TEST_FLUX"))]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with room for markers and statuses."""
-    (tmp_path / "pids").mkdir()
-    (tmp_path / "ended").mkdir()
-    return tmp_path
 
 
 @contextlib.contextmanager

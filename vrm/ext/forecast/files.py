@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from collections.abc import Callable, Collection, Mapping
 
-from vrm.config.energy import on_nodes
+from vrm.config.holdings import powered
 from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
 from vrm.ext.forecast.ahead import Ahead, still_open
@@ -261,7 +261,7 @@ class RunFiles:
             if self._nodes is None:
                 raise RunError(f"{self.run_directory.journal} does not say on which nodes the run is: "
                                "its manager has only begun, or was vrm 0.1.0")
-            self._cluster = Cluster(on_nodes(self.settings.node_classes, codec.nodes_of(self._nodes)),
+            self._cluster = Cluster(powered(self.settings.node_classes, codec.nodes_of(self._nodes)),
                                     self.settings.licences)
             self._cluster.programs = programs_of(self.settings)
             self._scheduler = make_scheduler(self.settings, self._cluster)

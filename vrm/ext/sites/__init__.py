@@ -1,1 +1,1 @@
-"""Launchers besides Open MPI, batch systems besides Slurm and PBS, and the transport of Flux."""
+"""Launchers besides Open MPI, batch systems besides Slurm, and the transport of Flux."""

@@ -15,7 +15,7 @@ from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, E
                                  Wrapper, WrapperError, indices_of, register, whole)
 from vrm.model.forms.hosts import MOST_HOSTS, expand
 from vrm.model.quantities import SLURM_MEMORY, clock, memory_bytes, repeated
-from vrm.system.moments import STANDARD, moment_of
+from vrm.system.printing.moments import STANDARD, moment_of
 
 WARNING = 120
 """Seconds before the end at which Slurm sends its warning, unless told otherwise."""

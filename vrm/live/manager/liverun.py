@@ -12,9 +12,9 @@ from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
 from vrm.live.manager.copies import Copies
 from vrm.live.manager.part import Part, Parts, event_fault
-from vrm.live.manager.recovery import Place
-from vrm.live.manager.records import Records, Tell
-from vrm.live.manager.running import Running
+from vrm.live.manager.takeover.recovery import Place
+from vrm.live.manager.records.records import Records, Tell
+from vrm.live.manager.jobs.running import Running
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.config.policies import table_of
 from vrm.live.site.setup import Site

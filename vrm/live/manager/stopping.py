@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vrm.live.batch import allocation
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.ends import Ends
+from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.part import Obey, Part, Stopped
 from vrm.run.control import Command
 
