@@ -170,7 +170,7 @@ def test_a_run_by_both(site: Any) -> None:
 
 
 @pytest.mark.parametrize("words, wanted", [
-    (("script", "--help"), ("(--slurm | --pbs | --moon)", "for moonsub", "crater (Moon)")),
+    (("script", "--help"), ("--slurm", " | --pbs", "--moon", "for moonsub", "crater (Moon)")),
     (("script", "--moon", "-N", "2", "-t", "1h", "--cores", "2"), ("#MOON --nodes 2",)),
     (("init", "--help"), ("also write vrm.moon, for moonsub",))])
 def test_the_commands_know_it(site: Any, words: tuple[str, ...], wanted: tuple[str, ...]) -> None:
@@ -199,7 +199,7 @@ def test_a_file_is_all_that_it_takes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "vrm.cli", "script", "--help"], cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
                           capture_output=True, check=False)
-    assert "(--slurm | --pbs | --moon)" in done.stdout, done.stdout + done.stderr
+    assert "--slurm", " | --pbs", "--moon" in done.stdout, done.stdout + done.stderr
 
 
 if __name__ == "__main__":
