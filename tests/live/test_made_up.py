@@ -199,7 +199,7 @@ def test_a_file_is_all_that_it_takes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "vrm.cli", "script", "--help"], cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
                           capture_output=True, check=False)
-    assert "--slurm", " | --pbs", "--moon" in done.stdout, done.stdout + done.stderr
+    assert "--moon" in done.stdout, done.stdout + done.stderr
 
 
 if __name__ == "__main__":
