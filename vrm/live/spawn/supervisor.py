@@ -212,22 +212,18 @@ def start_stand_in(link: Link, files: list[int], relay: bytes, host: bytes, orde
     its last words. `order` are the arguments of `start_job` there, `relay` the name of the relay. Raises StartError."""
     last_words, pen = os.pipe()
     try:
-        pid = os.fork()
+        pid = starting.fork_into(stand_in, link, last_words, files, relay, host, order, pen)
     except OSError as error:
         raise starting.StartError(f"no process for it: {starting.reason_of(error)}") from None
-    if not pid:
-        try:
-            os.close(last_words)
-            link.connection.close()
-            stand_in(files, relay, host, order, pen)
-        finally:
-            os._exit(255)
     os.close(pen)
     return pid, last_words
 
 
-def stand_in(files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int) -> None:
-    """Have the order carried out on the node, and end as the program does there."""
+def stand_in(link: Link, last_words: int, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int
+             ) -> None:
+    """Have the order carried out on the node, and end as the program does there; `last_words` and `link` are its parent's."""
+    os.close(last_words)
+    link.connection.close()
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
     answer: tuple[Any, ...] = ()
@@ -298,8 +294,10 @@ def read_words(last_words: int) -> tuple[Any, ...] | None:
 
 # A supervisor's life.
 
-def run_supervisor(link: Link, facts: Facts) -> None:
-    """The body of a forked child; never returns."""
+def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] = ()) -> None:
+    """The body of a forked child, which never returns; `others` are sockets of its parent."""
+    for each in others:
+        each.close()
     result = 1
     try:
         started = leave_spawner()
@@ -472,14 +470,10 @@ def serve(control: socket.socket, facts: Facts) -> None:
         for _ in wanted:
             try:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-                pid = os.fork()
+                pid = starting.fork_into(run_supervisor, Link(theirs), facts, (ours, control))
             except OSError as error:
                 control.send(marshal.dumps(starting.reason_of(error)))
                 continue
-            if not pid:
-                ours.close()
-                control.close()
-                run_supervisor(Link(theirs), facts)
             theirs.close()
             control.sendmsg([marshal.dumps(pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
                                                     ours.fileno().to_bytes(4, sys.byteorder))])
