@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from world.machine.files import CLOSED, About, Inode, fail
-from world.machine.kernel import K, UID
+from world.machine.kernel import K, LOCK_WAITERS, UID
 from world.machine.processes import IGNORE, PIPE, Process, Waiters
 
 IN, OUT, ERR, HUP = 0x1, 0x4, 0x8, 0x10
@@ -107,9 +107,6 @@ class FileOpen(Open):
 
     def about(self) -> About:
         return About(self.inode, UID, len(self.inode.data))
-
-
-LOCK_WAITERS: dict[int, Waiters] = {}
 
 
 def inode_waiters(inode: Inode) -> Waiters:

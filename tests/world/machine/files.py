@@ -91,7 +91,7 @@ Change = tuple[Inode, str, "Inode | None"]
 
 class Files:
     """A file system. `trouble` is the error of a disk that takes nothing more (`left` bytes are free until then), or
-    that is read-only; `broken`: how many of the next writes and syncs fail with EIO."""
+    that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts these."""
 
     def __init__(self, uid: int, strict: bool = False) -> None:
         self.uid = uid
@@ -102,7 +102,7 @@ class Files:
         self.root.links = 1
         self.log: list[tuple[Change, ...]] = []
         self.trouble, self.left, self.broken = 0, 0, 0
-        self.syncs = 0
+        self.syncs = self.failures = 0
 
     # Names.
 
@@ -209,6 +209,7 @@ class Files:
 
     def _breaks(self) -> bool:
         self.broken -= 1
+        self.failures += not self.broken
         return self.broken == 0
 
     def write(self, inode: Inode, at: int, data: bytes) -> int:

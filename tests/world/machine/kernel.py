@@ -34,6 +34,9 @@ UID = 1000
 HOST = "node0"
 FILES = 1024
 
+LOCK_WAITERS: dict[int, Waiters] = {}
+"""Those that wait for the lock of a file, by its inode's number."""
+
 NEVER = 1 << 62
 """Steps after which something happens that does not happen."""
 
@@ -62,8 +65,11 @@ class Kernel:
         self.wrong: list[str] = []
         self.digest, self.trace = 0, None if not getattr(self, "tracing", False) else list[str]()
         self.on_end: Callable[[Process], None] = lambda process: None
+        self.on_signal: Callable[[Process, int], None] = lambda process, number: None
+        self.on_start: Callable[[Process], None] = lambda process: None
         self.names: dict[str, Any] = {}                # abstract names of sockets
         self.over = False
+        LOCK_WAITERS.clear()
         self._start()
 
     def _start(self) -> None:
@@ -104,6 +110,8 @@ class Kernel:
             self.faults()
             if process.dead:
                 raise Killed
+            if process.stopped:
+                self._pause(process)
         if self.steps >= self.switch_at:
             self._pause(process)
         if process.pending:
@@ -115,8 +123,7 @@ class Kernel:
         self.switch_at = self.steps + 1 + int(self.chance.expovariate(1.0) * self.quantum)
         if process is self.init:
             return
-        process.ready = True
-        self.ready.append(process)
+        self._run(process)
         self.main.switch()
         if process.dead:
             raise Killed
@@ -240,7 +247,8 @@ class Kernel:
         parent = self.enter()
         if self.faulty_fork():
             raise fail(errno.EAGAIN)
-        child = self.born(parent, f"{parent.role}'", parent.argv, parent.env, lambda: function(*arguments))
+        role = function.__name__.replace("run_", "")
+        child = self.born(parent, role, parent.argv, parent.env, lambda: function(*arguments))
         for number, opened in parent.files.items():
             opened.count += 1
             child.files[number] = opened
@@ -332,6 +340,7 @@ class Kernel:
         """A signal comes to a process."""
         if process.dead or process is self.init:
             return
+        self.on_signal(process, number)
         if number == KILL:
             self.end(process, KILL)
         elif number == STOP:
@@ -392,6 +401,7 @@ class Kernel:
         if dying in self.corpses:
             self.corpses.remove(dying)
         corpses = self.corpses
+        LOCK_WAITERS.clear()
         self.disk.crash(self.chance)
         self.booted = self.now - 5.0
         self._start()

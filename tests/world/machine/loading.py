@@ -256,4 +256,19 @@ def load() -> None:
     starting.PREPARED = PerProcess(starting.Prepared)  # type: ignore[assignment]
 
 
+def forget() -> None:
+    """A new world begins: what functions of vrm have cached of the machine is not known. What they have cached of
+    packages is none of the machine's."""
+    for name, module in sys.modules.items():
+        if name.startswith("vrm.") and name != "vrm.system.plugins" and name not in _SEEN:
+            _SEEN.add(name)
+            _CACHES.extend(value for value in vars(module).values() if hasattr(value, "cache_clear")
+                           and getattr(value, "__module__", "") == name)
+    for cached in _CACHES:
+        cached.cache_clear()
+
+
+_SEEN: set[str] = set()
+_CACHES: list[Any] = []
+
 __all__ = ["MODULES", "PATCHES", "PerProcess", "copy", "load", "suppress"]

@@ -205,6 +205,7 @@ def start(program: str, argv: Sequence[str], env: Mapping[str, str], files: Mapp
     if cwd:
         child.cwd = cwd
     K.note(f"start {child!r} {' '.join(argv)[-60:]}")
+    K.on_start(child)
     return child
 
 
