@@ -128,6 +128,7 @@ class History:
         self.trouble_until = 0.0
         self.clock_set = self.forks_refused = False
         self.machines = self.failures = 0
+        self.torn = False       # a user has written half a line into the queue file
         self.unguarded = False  # a supervisor was killed
         self.compared = 0
         self.stopping = False   # somebody has told the manager to stop
@@ -185,9 +186,18 @@ class History:
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
         self.stopping = True
-        for runs in self.runs.values():
-            for run in runs:
-                run.signalled |= run.alive
+        last = self._last(self.journal())
+        for job, runs in self.runs.items():
+            runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
+
+    def intents(self) -> None:
+        """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
+        due: dict[int, bytes] = {}
+        for found in re.finditer(rb'"event":"(start|intent)","id":(\d+)', self.journal()):
+            due[int(found[2])] = found[1]
+        for job, word in due.items():
+            if word == b"intent" and job in self.runs:
+                self.runs[job][-1].signalled |= self.runs[job][-1].alive
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run")
@@ -213,13 +223,15 @@ class History:
 
     def after_crash(self, world: World) -> None:
         """What the disk has now says which ends nobody knows."""
-        last: dict[int, bytes] = {}
-        for found in _LIFE.finditer(self.journal()):
-            if found[1] != b"job":
-                last[int(found[2])] = found[1]
+        last = self._last(self.journal())
         for job, runs in self.runs.items():
             if last.get(job) == b"start" and runs:
                 runs[-1].crashed = True
+
+    @staticmethod
+    def _last(journal: bytes) -> dict[int, bytes]:
+        """The last word of a journal about each job."""
+        return {int(found[2]): found[1] for found in _LIFE.finditer(journal) if found[1] != b"job"}
 
     def refused(self, world: World, text: str) -> None:
         """A manager could not begin, or go on."""
@@ -328,6 +340,8 @@ def judge(world: World) -> None:
             _judge_job(world, entries[job], rows[job], history.runs.get(job, []))
     _judge_told(world, past)
     waiting = [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
+    asked = {told.name for told in world.told if told.over}
+    waiting = [name for name in waiting if name in asked]
     if waiting:
         history.say(f"nobody has answered the commands {waiting}")
 
@@ -340,6 +354,9 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} ended well, and ran again: {runs}")
         if run.clean and run.code and not entry.details.retries and "requeue" not in asked:
             history.say(f"job {job} has no retries, and ran again: {runs}")
+    failures = [run for run in runs if run.clean and run.code]
+    if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
+        history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
     last = runs[-1] if runs and "could not start" not in row.reason else None
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
@@ -353,9 +370,10 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if last is None:
         allowed = state == "cancelled" or (
-            state == "refused" and ("depend" in row.reason or entry.job.procs > world.plan.cores)) or (
+            state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
             state == "failed" and ("could not start" in row.reason or (
-                history.unguarded and "its supervisor was killed" in row.reason)))
+                history.unguarded and "its supervisor was killed" in row.reason) or (
+                history.machines and "was restarted" in row.reason))) or (state == "timeout" and history.unguarded)
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":

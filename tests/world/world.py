@@ -57,7 +57,8 @@ class World:
         self.object: Any = None      # the Manager of the life that runs
         self.finished = False
         self.acting = len(plan.acts)
-        self.calm = False            # nothing goes wrong any more
+        self.began = 0.0
+        self.lasting = sum(act.value == "all" for act in plan.acts)
         self._refuse_forks = 0
         self._slow_until = 0.0
 
@@ -76,6 +77,7 @@ class World:
         K.on_start, K.on_signal = self._started, self.history.signalled
         self._prepare()
         self._next_fault()
+        self.began = K.now
         for at, act in enumerate(plan.acts):
             K.at(K.now + act.time, lambda at=at, act=act: self._act(at, act))  # type: ignore[misc]
         self._start_manager()
@@ -124,9 +126,13 @@ End: {{At: never}}
     def write(path: str, text: str, mode: int = 0o644) -> None:
         """Write a file as its user, who syncs it."""
         number = file_calls.open_(path, 0o1101, mode)
-        file_calls.write(number, text.encode())
-        file_calls.fsync(number)
-        file_calls.close(number)
+        data = text.encode()
+        try:
+            while data:
+                data = data[file_calls.write(number, data):]
+            file_calls.fsync(number)
+        finally:
+            file_calls.close(number)
 
     def _end(self) -> None:
         """Unwind what is left."""
@@ -163,15 +169,24 @@ End: {{At: never}}
         if run is not None:
             run.ended, run.status = K.now, process.status
         if process is self.manager:
-            self.manager, self.history.stopping = None, False
+            self.manager, self.history.stopping = None, self._stop_waits()
+            self.history.intents()
             self._manager_ended(process)
+
+    def _stop_waits(self) -> bool:
+        """Whether there is a command that tells the next manager to stop."""
+        names = {told.name for told in self.told if told.sent and told.sent["do"] == "stop"}
+        try:
+            return bool(names & set(K.disk.find(f"{HOME}/log/commands", "/").names))
+        except OSError:
+            return False
 
     def _manager_ended(self, process: Process) -> None:
         normal = process.status == 0
         if not normal and process.status == KILL and self.object is not None:
             self.history.killed(self, self.object)
         manager, self.object = self.object, None
-        if normal and manager is not None and not self.acting and truths.all_ended(manager):
+        if normal and manager is not None and self.acting <= self.lasting and truths.all_ended(manager):
             self.finished = True
             K.over = True
             return
@@ -180,7 +195,11 @@ End: {{At: never}}
                 self.history.wrong.append(f"it has not ended in {K.steps} system calls and {self.lives} lives")
             K.over = True
             return
-        K.at(K.now + (0.02 if process.status == KILL else 0.4), self._start_manager)
+        due = [each.time + self.began - K.now for each in self.plan.acts[len(self.plan.acts) - self.acting:]]
+        rest = 0.02 if process.status == KILL else 0.4 if normal else 1.5
+        if normal and manager is not None and truths.all_ended(manager) and due:
+            rest = max(rest, min(due))  # nobody has anything to do for it before
+        K.at(K.now + rest, self._start_manager)
 
     # Programs of jobs.
 
@@ -207,6 +226,9 @@ End: {{At: never}}
             self.told.append(told)
             process.facts["over"] = False
         self.acting -= 1
+        if act.kind == "release" and act.value == "all":  # who has held something looks after it
+            self.acting += 1
+            K.at(K.now + 20.0, lambda: self._act(at, act))
 
     def _edit(self, body: Any, act: Act) -> int:
         with contextlib.suppress(OSError):
@@ -218,6 +240,7 @@ End: {{At: never}}
         line = f"{act.value}\n".encode()
         size = file_calls.fstat(number).st_size
         if file_calls.write(number, line) < len(line):
+            self.history.torn = True  # vrm may read the half line
             file_calls.ftruncate(number, size)
         file_calls.fsync(number)
         file_calls.close(number)
@@ -249,7 +272,6 @@ End: {{At: never}}
 
     def _next_fault(self) -> None:
         K.fault_at = K.steps + self.faults[0].gap if self.faults else NEVER
-        self.calm = not self.faults
 
     def _fault(self) -> None:
         """The next fault comes."""
@@ -357,6 +379,6 @@ End: {{At: never}}
 def run(plan: Plan) -> Outcome:
     """Run a world."""
     found = World(plan).run()
-    if plan.seed % 8 == 0:
+    if plan.seed % 32 == 0:
         gc.collect()
     return found

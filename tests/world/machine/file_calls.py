@@ -57,6 +57,7 @@ def _wanted(inode: Inode | None, path: Any, flags: int) -> None:
     if not inode.mode & 0o400 or (writes and not inode.mode & 0o200):
         raise fail(errno.EACCES, path)
     if writes and K.disk.trouble == errno.EROFS and not stat.S_ISCHR(inode.mode):
+        K.disk.failures += 1
         raise fail(errno.EROFS, path)
 
 

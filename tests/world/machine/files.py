@@ -15,6 +15,7 @@ disk, and any part of the rest:
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -85,13 +86,23 @@ class About:
     st_ctime = st_atime = st_mtime
 
 
+_DIRECTORY = stat.S_IFDIR
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain(path: str) -> tuple[str, ...]:
+    """The names of an absolute path without anything special in it; () for others."""
+    parts = path.split("/")[1:]
+    return tuple(parts) if path.startswith("/") and all(part and part.strip(".") and len(part) < 256 for part in parts) else ()
+
+
 Change = tuple[Inode, str, "Inode | None"]
 """A name in a directory gets another inode, or none."""
 
 
 class Files:
     """A file system. `trouble` is the error of a disk that takes nothing more (`left` bytes are free until then), or
-    that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts these."""
+    that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts what failed for these."""
 
     def __init__(self, uid: int, strict: bool = False) -> None:
         self.uid = uid
@@ -106,8 +117,23 @@ class Files:
 
     # Names.
 
-    def walk(self, path: str, cwd: str, follow: bool = True, links: int = 0) -> tuple[Inode, str, Inode | None]:
+    def walk(self, path: str, cwd: str, follow: bool = True) -> tuple[Inode, str, Inode | None]:
         """The directory in which the last name of a path is, that name, and what has it now."""
+        parts = _plain(path)
+        if parts:
+            here: Inode | None = self.root
+            for name in parts[:-1]:
+                here = here.names.get(name)  # type: ignore[union-attr]
+                if here is None:
+                    break
+            if here is not None and here.mode & _DIRECTORY == _DIRECTORY:
+                found = here.names.get(parts[-1])
+                if found is None or not (follow and found.is_link):
+                    return here, parts[-1], found
+        return self._walk(path, cwd, follow, 0)
+
+    def _walk(self, path: str, cwd: str, follow: bool, links: int) -> tuple[Inode, str, Inode | None]:
+        """The same for any path: through links, and with the errors that it has."""
         if not path:
             raise fail(errno.ENOENT, path)
         if "\0" in path:
@@ -131,7 +157,7 @@ class Files:
                 base = "/" + "/".join(parts[:at])
                 rest = "/".join(parts[at + 1:])
                 target = found.text if found.text[0] == "/" else f"{base}/{found.text}"
-                return self.walk(f"{target}/{rest}" if rest else target, cwd, follow, links + 1)
+                return self._walk(f"{target}/{rest}" if rest else target, cwd, follow, links + 1)
             if last:
                 if len(name) > 255:
                     raise fail(errno.ENAMETOOLONG, path)
@@ -172,11 +198,9 @@ class Files:
 
     def change(self, path: Any, *changes: Change) -> None:
         """Change names, all in one step."""
-        if self.trouble == errno.EROFS:
-            raise fail(errno.EROFS, path)
-        if self.trouble and self.left <= 0 and any(to is not None and name not in there.names
-                                                   for there, name, to in changes):
-            raise fail(self.trouble, path)
+        if self.trouble == errno.EROFS or (self.trouble and self.left <= 0 and any(
+                to is not None and name not in there.names for there, name, to in changes)):
+            raise self._refused(path)
         if self.broken and self._breaks():
             raise fail(errno.EIO, path)
         for there, name, to in changes:
@@ -207,6 +231,10 @@ class Files:
 
     # Content.
 
+    def _refused(self, path: Any = None) -> OSError:
+        self.failures += 1
+        return fail(self.trouble, path)
+
     def _breaks(self) -> bool:
         self.broken -= 1
         self.failures += not self.broken
@@ -233,13 +261,13 @@ class Files:
         if self.broken and self._breaks():
             raise fail(errno.EIO)
         if self.trouble == errno.EROFS:
-            raise fail(errno.EROFS)
+            raise self._refused()
         more = at + len(data) - len(inode.data)
         if self.trouble and more > 0:
             if more > self.left:
                 data = data[:len(data) - (more - self.left)] if self.left > 0 else data[:max(0, len(inode.data) - at)]
                 if not data:
-                    raise fail(self.trouble)
+                    raise self._refused()
                 more = max(0, at + len(data) - len(inode.data))
             self.left -= more
         return data
@@ -247,7 +275,7 @@ class Files:
     def resize(self, inode: Inode, size: int, path: Any = None) -> None:
         """Cut a file, or extend it with zeros."""
         if self.trouble == errno.EROFS:
-            raise fail(errno.EROFS, path)
+            raise self._refused(path)
         before = len(inode.data)
         if size < before:
             del inode.data[size:]

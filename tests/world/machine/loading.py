@@ -256,17 +256,47 @@ def load() -> None:
     starting.PREPARED = PerProcess(starting.Prepared)  # type: ignore[assignment]
 
 
+def log_calls() -> None:
+    """Have each system call of vrm in the trace."""
+    def logged(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*words: Any, **more: Any) -> Any:
+            if K.trace is None or K.current is K.init:
+                return call(*words, **more)
+            try:
+                found = call(*words, **more)
+            except OSError as error:
+                K.trace.append(f"{K.steps:7d} {K.current!r:18}     {name}{_short(words)}: {error.strerror}")
+                raise
+            K.trace.append(f"{K.steps:7d} {K.current!r:18}     {name}{_short(words)} = {_short(found)}")
+            return found
+        return wrapper
+
+    for name in ("open", "write", "read", "pread", "pwrite", "rename", "replace", "unlink", "link", "fsync", "fdatasync",
+                 "ftruncate", "truncate", "close", "kill", "killpg", "wait4", "waitpid", "posix_spawn", "mkdir", "listdir"):
+        vars(MODULES["os"])[name] = logged(name, getattr(MODULES["os"], name))
+    for name in ("recvmsg", "send", "sendmsg", "close"):
+        setattr(sockets.Socket, name, logged(f"socket.{name}", getattr(sockets.Socket, name)))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 150 else f"{text[:110]} ... {text[-30:]}"
+
+
 def forget() -> None:
     """A new world begins: what functions of vrm have cached of the machine is not known. What they have cached of
     packages is none of the machine's."""
     for name, module in sys.modules.items():
-        if name.startswith("vrm.") and name != "vrm.system.plugins" and name not in _SEEN:
+        if name.startswith(_REACH) and name != "vrm.system.plugins" and name not in _SEEN:
             _SEEN.add(name)
             _CACHES.extend(value for value in vars(module).values() if hasattr(value, "cache_clear")
                            and getattr(value, "__module__", "") == name)
     for cached in _CACHES:
         cached.cache_clear()
 
+
+_REACH = ("vrm.system.", "vrm.live.", "vrm.run.", "vrm.workload.")
+"""Where functions may ask the machine something; the others are pure."""
 
 _SEEN: set[str] = set()
 _CACHES: list[Any] = []

@@ -8,7 +8,8 @@ else, and ends when the manager does.
 
 *A supervisor* leads the session in which its job runs, and outlives manager and spawner. In this
 order it writes the marker, starts the job, waits, writes the status, removes the marker, tells the
-manager. The start is told on its own only of a job that runs for a while; else the end tells of it.
+manager. A status that the disk does not take it keeps until the manager has recorded it, and writes it when the manager
+ends before. The start is told on its own only of a job that runs for a while; else the end tells of it.
 A supervisor ignores every signal that can be ignored: a Ctrl-C or a batch system's warning that
 reaches it must not lose the status.
 
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
 STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
 
+RECORDED = b"r"
+"""What a manager says when it has recorded a status that could not be written."""
+
 SUBREAPER = 36
 """The option of prctl(2) that makes a process the subreaper of its descendants."""
 
@@ -115,6 +119,13 @@ class Link:
         files = control[0][2] if control else b""
         return (*marshal.loads(data[4:]), [int.from_bytes(files[at:at + 4], sys.byteorder)
                                            for at in range(0, len(files), 4)])
+
+    def recorded(self) -> bool:
+        """Wait until the manager has recorded what it was told; False if it ends before."""
+        try:
+            return bool(self.connection.recv(1))
+        except ConnectionError:
+            return False
 
     def closed(self) -> bool:
         """Whether there is no manager."""
@@ -387,7 +398,8 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
     outcome = (code, number, None, begin, end, user, system, maxrss, duration)
-    if link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean)):
+    told = link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
+    if told and (problem is None or link.recorded()):
         place.close()
         return clean and problem is None
     _keep(place, problem, marker, status, text, sync)
