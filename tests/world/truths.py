@@ -69,19 +69,21 @@ def manager_of(world: World) -> Any:
 
 
 def all_ended(manager: Any) -> bool:
-    """Whether no job is left."""
-    return not manager.live.state.waiting and not manager.live.running
+    """Whether no job is left, nor one that was ended by a stop, which the same command runs again."""
+    state = manager.live.state
+    return not state.waiting and not manager.live.running and not any(
+        entry.cause == "stop" for entry in state.book.entries.values())
 
 
 class Run:
     """One execution of a job's program. `crashed`: the machine died while it ran, or before its end was on disk; `shot`: a
-    fault killed it; `orphaned`: a fault killed its supervisor; `signalled`: the manager has."""
+    fault killed it; `orphaned`: a fault killed its supervisor; `signalled`: the manager was to end it; `sent`: it has."""
 
     def __init__(self, job: int, process: Process) -> None:
         self.job, self.process, self.started, self.words = job, process, K.now, process.argv[1:]
         self.ended: float | None = None
         self.status: int | None = None
-        self.crashed = self.shot = self.orphaned = self.signalled = False
+        self.crashed = self.shot = self.orphaned = self.signalled = self.sent = False
         self.cores: frozenset[tuple[int, int, int]] = frozenset()
 
     @property
@@ -203,6 +205,7 @@ class History:
         run = process.facts.get("run")
         if run is not None and K.current.role == "manager" and number not in (0, 18):
             run.signalled = True
+            run.sent |= run.alive
 
     def lost_supervisor(self, victim: Process) -> None:
         """A fault has killed a process: it may have been that which knew how a program ended."""
@@ -368,6 +371,13 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
         if state == "cancelled" and not asked & {"cancel", "requeue"}:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
+    if state == "cancelled" and row.reason == "the manager was stopped":
+        history.say(f"job {job} was to run again after a stop: {runs}")
+    if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
+        history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
+    if last is not None and last.sent and not (last.shot or last.orphaned or last.crashed):
+        if state == "completed" or (state == "failed" and last.code in (137, 143)):
+            history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
@@ -386,6 +396,8 @@ def _judge_told(world: World, past: Any) -> None:
         if not told.over or not told.name:
             continue
         kind, ok = told.sent["do"], bool(told.reply and told.reply["ok"])
+        if told.reply and told.reply["text"].startswith("not understood"):
+            history.say(f"a user asked {told.sent}, and was told {told.reply}")
         if kind == "submit":
             if [job for job in told.ids if job not in entries]:
                 history.say(f"a user was told of jobs {told.ids}, which there are not")

@@ -19,6 +19,9 @@ from world.truths import History, Told
 MOST_SECONDS = 900.0
 """Virtual seconds in which a world must come to its end."""
 
+MOST_PUT_OFF = 40
+"""How often a fault waits for something to happen to."""
+
 MOST_STEPS = 600_000
 """System calls in which it must."""
 
@@ -61,6 +64,7 @@ class World:
         self.lasting = sum(act.value == "all" for act in plan.acts)
         self._refuse_forks = 0
         self._slow_until = 0.0
+        self.put_off = 0
 
     # Its parts.
 
@@ -278,8 +282,20 @@ End: {{At: never}}
         fault = self.faults.pop(0)
         self._next_fault()
         happened = getattr(self, f"_do_{fault.kind}", self._kill)(fault)
-        if happened is not False:
+        if happened is False:
+            self._put_off(fault)
+        else:
+            self.put_off = 0
             self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
+
+    def _put_off(self, fault: Fault) -> None:
+        """There is nothing for a fault to happen to: it waits, and the others behind it."""
+        self.put_off += 1
+        if self.put_off < MOST_PUT_OFF:
+            self.faults.insert(0, fault._replace(gap=1 + int(K.chance.random() * 30)))
+            self._next_fault()
+        else:
+            self.put_off = 0
 
     def _kill(self, fault: Fault) -> bool:
         """kill -9 of a process of a kind."""

@@ -77,7 +77,8 @@ class Kernel:
         self.boots += 1
         self.boot = f"00000000-0000-4000-8000-{self.boots:012d}"
         self.processes: dict[int, Process] = {}
-        self.next_pid = FIRST + self.chance.randrange(1000)
+        self.last_pid = self.chance.choice((LAST, LAST, 140))
+        self.next_pid = FIRST + self.chance.randrange(self.last_pid - FIRST if self.last_pid < LAST else 1000)
         self.init = Process(1, None, "init", ["init"], {}, 0)
         self.init.subreaper = True
         self.processes[1] = self.init
@@ -224,9 +225,9 @@ class Kernel:
     def _pid(self) -> int:
         while self.next_pid in self.processes or any(
                 self.next_pid in (each.group, each.session) for each in self.processes.values()):
-            self.next_pid = FIRST if self.next_pid >= LAST else self.next_pid + 1
+            self.next_pid = FIRST if self.next_pid >= self.last_pid else self.next_pid + 1
         found = self.next_pid
-        self.next_pid = FIRST if found >= LAST else found + 1
+        self.next_pid = FIRST if found >= self.last_pid else found + 1
         return found
 
     def born(self, parent: Process, role: str, argv: Sequence[str], env: Mapping[str, str],
