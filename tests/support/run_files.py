@@ -53,16 +53,16 @@ def submissions_of(number: int, rng: random.Random) -> list[Submission]:
     return found
 
 
-def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = ()
-             ) -> list[list[Event]]:
-    """The records of a run of these jobs in virtual time, moment by moment."""
-    cluster = Cluster.regular(6, 2, 2)
+def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = (),
+             machine: tuple[int, int, int] = (6, 2, 2), begun: float = 0.0) -> list[list[Event]]:
+    """The records of a run of these jobs in virtual time, moment by moment; `machine`: nodes, sockets, cores."""
+    cluster = Cluster.regular(*machine)
     rules = settings.rules
-    simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=1e9,
+    simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=begun + 1e9,
                           expectations=make_expectations(rules))
     records: list[Event] = []
     simulator.state.log = lambda event, **values: records.append({"event": event, **values})
-    found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
+    found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": begun,
                "nodes": codec.nodes_record(cluster.nodes)}]]
     for wanted in reserved:
         simulator.state.reservations.reserve(wanted, 0.0, foreseen=True)
