@@ -56,6 +56,7 @@ def start(words: list[str]) -> None:
     except OSError as error:
         raise ValueError(f"vrm's relay cannot be reached: {error}") from None
     os.dup2(connection.fileno(), 3)
+    os.set_inheritable(3, True)  # it may have been 3 already
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv("/bin/sh", ["sh", "-c", WAIT, host])
 
