@@ -15,7 +15,7 @@ from vrm.config.yaml_reader import Document, shown
 KEYS = (
     "Version", "Applications", "Scheduling", "Starvation", "Sharing", "Hosts", "Nodes", "Sockets", "Cores",
     "Emulate", "NodeClasses", "Licences", "Energy", "PowerCap", "Queues", "Allocation", "Walltime", "Memory",
-    "Grace", "End", "Interrupted", "Retries", "OnStop", "Forecast", "Log", "State", "Directory", "Launcher",
+    "Output", "Grace", "End", "Interrupted", "Retries", "OnStop", "Forecast", "Log", "State", "Directory", "Launcher",
     "Trust", "Slurm", "Replay", "Extensions")
 """The keys at the top level: those of `vrm.config.schema.Settings`."""
 

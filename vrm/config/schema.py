@@ -351,6 +351,13 @@ class Memory(BaseModel):
     over: Over = "warn"  # off = nobody looks
 
 
+class Output(BaseModel):
+    """Where the outputs of jobs are when these have ended."""
+
+    model_config = _STRICT
+    archive: Switch = False  # in one file instead of two for each job, but those that a job names itself
+
+
 class SlurmSettings(BaseModel):
     """Jobs that come by the commands of other batch systems."""
 
@@ -398,6 +405,7 @@ class Settings(BaseModel):
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=_defaults)
+    output: Annotated[Output, _group("{Archive: true}")] = Field(default_factory=_defaults)
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
     end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=_defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
