@@ -75,7 +75,7 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 def test_every_module_lives_in_a_room() -> None:
     rooms = {*DIRECT, "commands", ""}
     files = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py")}
-    files -= {path for path in files if path.startswith(("ext/", "front/", "session/", "steps/"))}  # tests/test_extensions.py
+    files -= {path for path in files if path.startswith("ext/")}  # tests/test_extensions.py
     assert {room_of("vrm." + path[:-3].replace("/", ".")) for path in files if path.count("/") > 1} <= rooms
     assert {path.partition("/")[0] for path in files if path.count("/") == 1} <= rooms | {"live"}
     assert {path for path in files if "/" not in path} == {
