@@ -29,7 +29,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "advice",
         "lending": "", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate measured", "top": ""}
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate lending measured", "top": ""}
 """The extensions, and which others each uses."""
 
 
