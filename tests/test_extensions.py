@@ -24,16 +24,12 @@ from vrm.system import plugins
 HOUSE = Path(vrm.__file__).parent
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first",
-    ("vrm.front", "slurm"): "commands that an older version has put into directories of users",
-    ("vrm.steps", "steps"): "jobs that an older version has started, and its commands",
-    ("vrm.session", "session"): "programs of users import from here",
-    ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
+    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
 USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "advice",
         "lending": "", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate measured", "top": ""}
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate lending measured", "top": ""}
 """The extensions, and which others each uses."""
 
 

@@ -75,7 +75,7 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 def test_every_module_lives_in_a_room() -> None:
     rooms = {*DIRECT, "commands", ""}
     files = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py")}
-    files -= {path for path in files if path.startswith(("ext/", "front/", "session/", "steps/"))}  # tests/test_extensions.py
+    files -= {path for path in files if path.startswith("ext/")}  # tests/test_extensions.py
     assert {room_of("vrm." + path[:-3].replace("/", ".")) for path in files if path.count("/") > 1} <= rooms
     assert {path.partition("/")[0] for path in files if path.count("/") == 1} <= rooms | {"live"}
     assert {path for path in files if "/" not in path} == {
@@ -115,3 +115,19 @@ def test_no_test_imports_another_test() -> None:
             names = ([name.name for name in node.names] if isinstance(node, ast.Import) else
                      [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
             assert not {part for name in names for part in name.split(".")} & tests, path
+
+
+def test_each_part_of_a_manager_and_each_placement_has_a_test_file_of_its_own() -> None:
+    """Named as the module, or after its extension where that is `part`."""
+    tests = {path.name: path.relative_to(Path(__file__).parent).parts for path in Path(__file__).parent.rglob("test_*.py")}
+    found = set()
+    for path in HOUSE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and {base.id for base in node.bases if isinstance(base, ast.Name)} & {"Part"}:
+                parts = path.relative_to(HOUSE).parts
+                found.add((parts[1] if parts[0] == "ext" else "manager", path.stem))
+    assert len(found) > 20
+    for place, module in found:
+        name = f"test_{place}_part.py" if module == "part" else f"test_{module}.py"
+        assert place in tests[name], name
+    assert {f"test_{name}.py" for name in ("compact", "spare", "strip", "pack")} <= tests.keys()

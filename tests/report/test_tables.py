@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables
 from vrm.results.state import JOB
-from vrm.report.tables import queue_table, state_json, state_table, watch
+from vrm.report.tables import queue_table, state_json, state_table
+from vrm.report.watching import watch
 from vrm.scheduling import make_policy
 from support.snapshots import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc  # noqa: F401
 
@@ -453,7 +454,7 @@ def test_watch_redraws_in_place(terminal):
 
 PROGRAM = """
 import sys, threading
-from vrm.report.tables import watch
+from vrm.report.watching import watch
 count = 0
 def render():
     global count

@@ -27,7 +27,7 @@ from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.placement.offers import NoOffer, offer
+from vrm.ext.lending.offers import NoOffer, offer
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 from collections.abc import Iterable, Mapping
 
+import pytest
 import yaml
 
 from vrm.config.schema import load
@@ -22,6 +23,7 @@ from vrm.live.spawn.messages import Ended, Event, LaunchRequest, Started
 from vrm.live.spawn.records import ExitStatus
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, RankSlot
+from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.workload.grammar import parse_line
 
@@ -172,3 +174,21 @@ class Managed:
             part.end()
         self.live.records.close()
         self.live.journal.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def states(managed: Managed) -> list[str]:
+    return [entry.state.value for entry in managed.state.book.entries.values()]
+
+
+def asked(managed: Managed, now: float, **command: Any) -> control.Command:
+    """The answer to a command file."""
+    name = control.send(managed.run, command)
+    managed.turn(now, files=True)
+    reply = control.wait_reply(managed.run, name, 0)
+    assert reply is not None
+    return reply

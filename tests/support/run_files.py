@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 from vrm.config.policies import make_scheduler
+from vrm.ext.forecast.files import RunFiles
+from vrm.ext.forecast.frozen import Frozen
 from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
@@ -82,3 +84,11 @@ def write(settings: Settings, records: Sequence[Event]) -> None:
     for record in records:
         journal.append(**record)
     journal.close()
+
+
+def of_directory(settings: Settings) -> Frozen:
+    """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
+    do, where there is none or its files cannot be read."""
+    files = RunFiles(settings)
+    files.read_new()
+    return files.frozen(files.told())

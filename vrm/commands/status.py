@@ -46,7 +46,6 @@ def show(arguments: argparse.Namespace) -> int:
 def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.results import state
-    from vrm.report import tables
     from vrm.system.printing.text import marked
 
     run = run_of(arguments)
@@ -68,7 +67,8 @@ def info(arguments: argparse.Namespace) -> int:
                              "State or Directory in the configuration") from error
 
     if arguments.watch is not None:
-        tables.watch(lambda: "".join(render()), arguments.watch, stop=ended)
+        from vrm.report.watching import watch
+        watch(lambda: "".join(render()), arguments.watch, stop=ended)
         return 0
     try:
         parts = render()

@@ -23,7 +23,6 @@ from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import Expectations, make_expectations
 from vrm.simulation.engine import Outage
 from vrm.simulation.inputs import WorkloadError
-from vrm.simulation.recorded_lends import AskedLend
 from vrm.system import plugins
 from vrm.workload.swf import Selection
 
@@ -83,14 +82,14 @@ class Timetable:
     `reservations`: advance reservations of nodes (`vrm.model.reservation.ReservationRequest`), known from the start.
     `changes`: pairs of a time and the rules from then on, in order of time; what of them can be changed in a live
     run counts (`vrm.model.rules.CHANGEABLE`). `lends`: running jobs lend cores to waiting ones, as `vrm lend`
-    makes them.
+    makes them (`AskedLend` of vrm's extension lending).
     """
 
     outages: Iterable[Outage] = ()
     end: float = math.inf
     reservations: Iterable[ReservationRequest] = ()
     changes: Iterable[tuple[float, Rules]] = ()
-    lends: Iterable[AskedLend] = ()
+    lends: Iterable[Any] = ()
 
     def __post_init__(self) -> None:
         for name in ("outages", "reservations", "changes", "lends"):
@@ -103,7 +102,7 @@ class Recording:
 
     `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: how much
     of a job's place jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
-    `efficiency`: also how well nodes that differ are used (`vrm.results.efficiency`). `watchers` observe each start
+    `efficiency`: also how well nodes that differ are used (`vrm.ext.study.efficiency`). `watchers` observe each start
     and end (`Watcher`); an ordering that is one of them can know what each user has had. `threshold`: seconds below
     which a run time does not count in the bounded slowdown. `warm_up` and `cool_down`: the jobs submitted in the
     first and in the last seconds are left out of the averages.

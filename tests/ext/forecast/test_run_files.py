@@ -15,7 +15,7 @@ import pytest
 
 from vrm.config.schema import Settings, load
 from vrm.ext.forecast.explain import Explainer
-from vrm.ext.forecast.files import RunFiles, of_directory
+from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.forecast import forecast
 from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Dependency, Job
@@ -27,7 +27,7 @@ from vrm.run.journal.files import Journal, read
 from vrm.system.errors import RunError
 from vrm.workload.following import QueueFollower
 from vrm.workload.submission import Submission
-from support.run_files import Event, recorded, settings_in, submissions_of, write
+from support.run_files import Event, of_directory, recorded, settings_in, submissions_of, write
 
 RUNNING = ManagerReport("running")
 

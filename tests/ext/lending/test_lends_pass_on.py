@@ -14,7 +14,7 @@ from support.lending_site import KILLED, allowed, cores, done, events, lends, pr
 
 from vrm.results import shares
 from vrm.api import Machine, Timetable, simulate
-from vrm.simulation.recorded_lends import AskedLend
+from vrm.ext.lending.simulated.recorded_lends import AskedLend
 from vrm.model import Job
 from vrm.workload.submission import Submission
 

@@ -21,8 +21,8 @@ from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import LAUNCHERS, LaunchError, NpbResult, make_launcher, read_result
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, root_allowed, tagged, with_own_mpi)
-from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
-                                     parse_version, read_version, strip_prefix)
+from vrm.live.launch.openmpi import OpenMPI, find_mpirun, parse_version, read_version
+from vrm.live.launch.openmpi_output import UNNAMED, lost_nodes, parse_bindings, parse_map, strip_prefix
 from vrm.live.launch.script import Scripts
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology, read_topology

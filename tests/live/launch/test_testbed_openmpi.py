@@ -22,7 +22,8 @@ from support.testbed import Testbed
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch
-from vrm.live.launch.openmpi import SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, lost_nodes, strip_prefix
+from vrm.live.launch.openmpi import SLOT_LIMIT, OpenMPI, find_mpirun
+from vrm.live.launch.openmpi_output import UNNAMED, lost_nodes, strip_prefix
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 

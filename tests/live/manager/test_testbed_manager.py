@@ -23,7 +23,8 @@ from conftest import LIMIT, mpiexecs, mpiruns, wait_until
 from support.testbed import LOGIN, Batch, Testbed
 
 from vrm.ext.sites.hydra import find_mpiexec
-from vrm.live.launch.openmpi import find_mpirun, strip_prefix
+from vrm.live.launch.openmpi import find_mpirun
+from vrm.live.launch.openmpi_output import strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK
 from vrm.results.jobs import JobRow, read_jobs

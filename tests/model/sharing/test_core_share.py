@@ -17,7 +17,7 @@ from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
 from vrm.model.forms.placement_forms import moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
-from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, offers
+from vrm.ext.lending.offers import NoOffer, borrowed, offer, offers
 
 POLICIES = ("compact", "spare", "strip", "pack")
 

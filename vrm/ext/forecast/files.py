@@ -308,14 +308,6 @@ class RunFiles:
         return codec.moved(codec.placement_of(start["placement"], before), before, self._cluster)
 
 
-def of_directory(settings: Settings) -> Frozen:
-    """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
-    do, where there is none or its files cannot be read."""
-    files = RunFiles(settings)
-    files.read_new()
-    return files.frozen(files.told())
-
-
 def over(job: Job, end: EndRecord | None) -> str:
     """What there is to say of a job that waits no longer, in a line; `end` is the record of its end, None: it runs."""
     if end is None:

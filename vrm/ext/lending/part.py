@@ -30,7 +30,7 @@ from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
-from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, reserved
+from vrm.ext.lending.offers import NoOffer, borrowed, offer, reserved
 
 YOUNG = 15.0
 """Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until

@@ -23,7 +23,7 @@ import yaml
 from conftest import Site, mpiexecs, mpiruns, wait_until
 from support.testbed import Testbed, missing
 
-from vrm.live.launch.openmpi import strip_prefix
+from vrm.live.launch.openmpi_output import strip_prefix
 from vrm.live.nodes.topology import read_topology
 from vrm.model import Node
 from vrm.model.amounts import GPU, MEMORY

@@ -17,13 +17,15 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model.amounts import people
+from vrm.model.booking import Booking, Watcher
 from vrm.model.job import Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.results.summary import distribution
+from vrm.simulation.results import ResultRow
 
 CORES, ALL = "cores", "all"
 
@@ -134,3 +136,27 @@ class Efficiency:
                 efficiency[name] = math.fsum(seconds * value for seconds, value in busy) / time
         return {"allocation_efficiency": asdict(distribution(self.jobs)),
                 "allocation_efficiency_over_time": efficiency, "load": load}
+
+
+class Bookings(Watcher):
+    """Keeps what was booked on these nodes, in its order."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._made: list[Booking] = []
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+        self._made.append(booking)
+
+    def efficiency(self, rows: Iterable[ResultRow]) -> Efficiency:
+        """How well the nodes were used by the jobs of the rows."""
+        return Efficiency(self._nodes, self.held(rows))
+
+    def held(self, rows: Iterable[ResultRow]) -> Iterator[FinishedJob]:
+        """What the jobs of the rows held while they ran, in the order of their starts."""
+        ended = {(row.id, row.start): row.end for row in rows}
+        for booking in self._made:
+            end = ended.get((booking.job.id, booking.start))
+            if end is not None:
+                yield FinishedJob(booking.job.request, booking.placement, booking.start, end)

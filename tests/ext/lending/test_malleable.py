@@ -9,13 +9,13 @@ import pytest
 
 from vrm.model import Cluster
 from vrm.model.job import Job
-from vrm.results.sharing import slowdowns
+from vrm.ext.lending.simulated.sharing import slowdowns
 from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.arguments import by_name
 from vrm.ext.generate.lublin import Lublin
-from vrm.workload.malleable import Hybrid
+from vrm.ext.lending.simulated.malleable import Hybrid
 from vrm.workload.submission import Submission
 
 JOBS = [Submission(Job(number, "a", 1 + number % 40, 100.0), 50.0) for number in range(1, 201)]

@@ -1,4 +1,4 @@
-"""What jobs shared: the columns of a job that borrowed or lent cores, and the numbers of a run."""
+"""What jobs shared: the numbers of a run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,8 @@ from typing import Any, NamedTuple, Protocol
 from collections.abc import Iterable, Iterator, Mapping
 
 from vrm.model.booking import Booking, Watcher
-from vrm.results import shares
+from vrm.results.shares import mates_of
 from vrm.results.metrics import THRESHOLD, bounded_slowdown
-
-
-def mates_of(booking: Booking) -> tuple[int, ...]:
-    """The jobs on whose cores a job started."""
-    return tuple(sorted(lender for lender, _ in booking.placement.lent))
-
-
-def columns(booking: Booking, end: float) -> dict[str, Any]:
-    """Of a job that has ended: on whose cores it started, and what `shares.columns` says."""
-    if not shares.shared(booking):
-        return {}
-    return {"mates": ",".join(map(str, mates_of(booking))), **shares.columns(booking, end)}
 
 
 class Ran(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.placement.offers import NoOffer, borrowed, offer
+from vrm.ext.lending.offers import NoOffer, borrowed, offer
 from vrm.scheduling.orderings.queue import Waiting
 
 

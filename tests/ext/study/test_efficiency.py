@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job, Node
 from vrm.model.job import Request
-from vrm.results.efficiency import Efficiency, FinishedJob
+from vrm.ext.study.efficiency import Efficiency, FinishedJob
 from vrm.scheduling import make_policy
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
