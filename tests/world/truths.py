@@ -72,7 +72,7 @@ def all_ended(manager: Any) -> bool:
     """Whether no job is left, nor one that was ended by a stop, which the same command runs again."""
     state = manager.live.state
     return not state.waiting and not manager.live.running and not any(
-        entry.cause == "stop" for entry in state.book.entries.values())
+        entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
 
 
 class Run:
