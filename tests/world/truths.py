@@ -195,11 +195,11 @@ class History:
     def intents(self) -> None:
         """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
         due: dict[int, bytes] = {}
-        for found in re.finditer(rb'"event":"(start|intent)","id":(\d+)', self.journal()):
+        for found in re.finditer(rb'"event":"(start|intent|end|again)","id":(\d+)', self.journal()):
             due[int(found[2])] = found[1]
         for job, word in due.items():
             if word == b"intent" and job in self.runs:
-                self.runs[job][-1].signalled |= self.runs[job][-1].alive
+                self.runs[job][-1].signalled = True
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run")
@@ -375,7 +375,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
-    if last is not None and last.sent and not (last.shot or last.orphaned or last.crashed):
+    if last is not None and last.sent and not (history.clock_set or last.shot or last.orphaned or last.crashed):
         if state == "completed" or (state == "failed" and last.code in (137, 143)):
             history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
