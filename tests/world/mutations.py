@@ -105,7 +105,7 @@ ALL = (
         "vrm.live.manager.verdict", "status.ok and status.end < told and", "status.ok and"),)),
     Mutation("retries are not counted", (("vrm.run.book", "        entry.tries += retry\n", ""),)),
     Mutation("the end of a job is told before it is on record", ((
-        "vrm.live.spawn.supervisor", "    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
+        "vrm.live.spawn.supervisor", "    release(kept)\n    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
     Mutation("a hold is not recorded", (("vrm.run.state", '        self.record("hold", id=job_id)\n', ""),)),
     Mutation("a start that was taken back is not forgotten", ((
         "vrm.run.journal.past", '    past.forget(record["id"])\n    past.state.back', "    past.state.back"),)),

@@ -31,11 +31,12 @@ MODIFY, CLOSED, MOVED_TO, DELETED = 0x2, 0x8, 0x80, 0x200
 """Events of inotify."""
 
 
+_TEXTS = {number: os.strerror(number) for number in errno.errorcode}
+
+
 def fail(number: int, path: Any = None) -> OSError:
     """The error of this number."""
-    if path is None:
-        return OSError(number, os.strerror(number))
-    return OSError(number, os.strerror(number), path)
+    return OSError(number, _TEXTS[number]) if path is None else OSError(number, _TEXTS[number], path)
 
 
 class Inode:

@@ -423,5 +423,3 @@ def lowest(process: Process, least: int = 0) -> int:
         number += 1
     return number
 
-
-__all__ = ["EPOCH", "FILES", "HOST", "K", "STOP", "TICK", "UID", "Kernel", "lowest"]
