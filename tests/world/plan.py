@@ -140,6 +140,6 @@ def plan_of(seed: int, strict: bool = False) -> Plan:
     return Plan(
         seed, nodes, cores, chance.choice(("compact", "pack")), chance.choice(("none", "easy", "conservative")),
         chance.choice(("requeue", "requeue", "mark")), chance.choice(("kill", "wait", "requeue")),
-        chance.choice(("warn", "kill")), chance.choice((3.0, 30.0, 30.0, 200.0)), strict,
+        chance.choice(("warn", "kill")), chance.choice((3.0, 30.0, 30.0, 200.0)), strict or chance.random() < 0.3,
         tuple(line_of(chance, number, cores) for number in range(jobs)),
         tuple(acts_of(chance, jobs, cores)), tuple(faults_of(chance)))

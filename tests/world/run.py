@@ -17,9 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from world import mutations  # noqa: E402
-from world.machine import loading  # noqa: E402
-from world.machine.kernel import K  # noqa: E402
+from world import mutations
+from world.machine import loading
+from world.machine.kernel import K
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 """Seeds that have failed once, a line each, with what it was."""
@@ -178,6 +178,13 @@ def again(arguments: argparse.Namespace) -> int:
     return int(bool(failed))
 
 
+def digests(arguments: argparse.Namespace) -> int:
+    """Print the digests of the traces of some seeds."""
+    begin()
+    print(json.dumps(dict(sorted([(seed, one(int(seed)).digest) for seed in arguments.digests.split(",")]))))
+    return 0
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -193,11 +200,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", action="store_true", help="with --seed: the trace has each system call")
     parser.add_argument("--regressions", action="store_true", help="the seeds that have failed once")
     parser.add_argument("--mutations", action="store_true", help="put back defects, each of which must be found")
+    parser.add_argument("--digests", default="", help="only print what the traces of these seeds are known by")
     parser.add_argument("--mutation", default="", help=argparse.SUPPRESS)
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.worker:
         return work(arguments)
+    if arguments.digests:
+        return digests(arguments)
     if arguments.seed is not None:
         return single(arguments)
     if arguments.regressions:

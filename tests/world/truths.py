@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +25,36 @@ SURE = ("start", "end", "again", "back", "revise")
 @functools.cache
 def vrm() -> SimpleNamespace:
     """What the world uses of vrm, loaded into the machine."""
-    from vrm.config.policies import make_scheduler
-    from vrm.config.schema import load
-    from vrm.live.launch.base import make_launcher
-    from vrm.live.launch.script import Scripts
-    from vrm.live.manager.manager import Manager
-    from vrm.live.site.setup import Site, make_room
-    from vrm.live.spawn import supervisor
-    from vrm.model import Cluster, Node
-    from vrm.results.jobs import read_jobs
-    from vrm.run import control
-    from vrm.run.journal import codec, files
-    from vrm.run.journal.past import replay
-    from vrm.run.rundir import RunDirectory
-    from vrm.system.errors import RunError
-    return SimpleNamespace(**{**locals(), "spawner": lambda argv: supervisor.main(argv[4:])})
+    found: dict[str, Any] = {}
+    for name in _USED:
+        module, _, member = f"vrm.{name}".rpartition(".")
+        try:
+            found[member] = import_module(f"{module}.{member}")
+        except ImportError:
+            found[member] = getattr(import_module(module), member)
+    return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
+
+
+_USED = (
+    "config.policies.make_scheduler",
+    "config.schema.load",
+    "live.launch.base.make_launcher",
+    "live.launch.script.Scripts",
+    "live.manager.manager.Manager",
+    "live.site.setup.Site",
+    "live.site.setup.make_room",
+    "live.spawn.supervisor",
+    "model.Cluster",
+    "model.Node",
+    "results.jobs.read_jobs",
+    "run.control",
+    "run.journal.codec",
+    "run.journal.files",
+    "run.journal.past.replay",
+    "run.rundir.RunDirectory",
+    "system.errors.RunError",
+)
+"""Modules of vrm, and what is in them."""
 
 
 _SETTINGS: dict[Any, Any] = {}
@@ -72,7 +88,7 @@ def all_ended(manager: Any) -> bool:
     """Whether no job is left, nor one that was ended by a stop, which the same command runs again."""
     state = manager.live.state
     return not state.waiting and not manager.live.running and not any(
-        entry.cause == "stop" for entry in state.book.entries.values())
+        entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
 
 
 class Run:
@@ -195,11 +211,11 @@ class History:
     def intents(self) -> None:
         """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
         due: dict[int, bytes] = {}
-        for found in re.finditer(rb'"event":"(start|intent)","id":(\d+)', self.journal()):
+        for found in re.finditer(rb'"event":"(start|intent|end|again)","id":(\d+)', self.journal()):
             due[int(found[2])] = found[1]
         for job, word in due.items():
             if word == b"intent" and job in self.runs:
-                self.runs[job][-1].signalled |= self.runs[job][-1].alive
+                self.runs[job][-1].signalled = True
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run")
@@ -360,7 +376,9 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     failures = [run for run in runs if run.clean and run.code]
     if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
         history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
-    last = runs[-1] if runs and "could not start" not in row.reason else None
+    unknown = "could not start" in row.reason or (history.unguarded and "its supervisor was killed" in row.reason) or (
+        history.machines and "was restarted" in row.reason)  # the last start may have come to no run
+    last = None if unknown or not runs else runs[-1]
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
     if last is not None and last.clean:
@@ -375,15 +393,13 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
-    if last is not None and last.sent and not (last.shot or last.orphaned or last.crashed):
-        if state == "completed" or (state == "failed" and last.code in (137, 143)):
-            history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
+    sent = last is not None and last.sent and not (history.clock_set or last.shot or last.orphaned or last.crashed)
+    if sent and (state == "completed" or (state == "failed" and last is not None and last.code in (137, 143))):
+        history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
-            state == "failed" and ("could not start" in row.reason or (
-                history.unguarded and "its supervisor was killed" in row.reason) or (
-                history.machines and "was restarted" in row.reason))) or (state == "timeout" and history.unguarded)
+            state == "failed" and unknown) or (state == "timeout" and history.unguarded)
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":
@@ -403,7 +419,7 @@ def _judge_told(world: World, past: Any) -> None:
                 history.say(f"a user was told of jobs {told.ids}, which there are not")
             if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
-        elif kind == "cancel" and ok and not any(act.kind in ("requeue",) for act in world.plan.acts):
+        elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):
             job = told.act.value
             late = [run for run in history.runs.get(job, []) if run.started > told.at]
             if late:

@@ -22,7 +22,7 @@ MOST_SECONDS = 900.0
 MOST_PUT_OFF = 40
 """How often a fault waits for something to happen to."""
 
-MOST_STEPS = 600_000
+MOST_STEPS = 120_000
 """System calls in which it must."""
 
 HOME = "/home/user/w"
@@ -72,7 +72,7 @@ class World:
         """Let it happen, and judge it."""
         plan = self.plan
         K.reset(plan.seed, plan.strict)
-        K.quantum = plan.quantum
+        K.quantum, K.most = plan.quantum, MOST_STEPS
         K.main = getcurrent()
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
@@ -88,6 +88,8 @@ class World:
         wrong = self.history.wrong
         if not K.run(K.now + MOST_SECONDS) and not wrong:
             wrong.append(f"it has not ended in {MOST_SECONDS:g} s")
+        if K.steps > MOST_STEPS:
+            wrong.append(f"it has not ended in {MOST_STEPS} calls")
         K.over = False
         if self.finished and not wrong and not K.wrong:
             K.on_end, K.fault_at = self._ended, NEVER
@@ -194,7 +196,7 @@ End: {{At: never}}
             self.finished = True
             K.over = True
             return
-        if K.wrong or self.history.wrong or K.steps > MOST_STEPS or self.lives > 3000:
+        if K.wrong or self.history.wrong or K.steps > MOST_STEPS or self.lives > 1000:
             if not (K.wrong or self.history.wrong):
                 self.history.wrong.append(f"it has not ended in {K.steps} system calls and {self.lives} lives")
             K.over = True

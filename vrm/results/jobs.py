@@ -275,7 +275,7 @@ def _first_zero(file: Any) -> int:
     file.seek(0)
     before = 0
     while part := file.read(1 << 20):
-        at = part.find(0)
+        at: int = part.find(0)
         if at >= 0:
             return before + at
         before += len(part)

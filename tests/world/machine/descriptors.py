@@ -181,7 +181,7 @@ class Channel:
         return len(data)
 
     def take(self, size: int, peek: bool = False) -> tuple[bytes, list[Open]]:
-        """A message, or a part of the stream up to the next that has files."""
+        """A message, or a part of the stream up to the end of the next that has files."""
         data, files = self.messages[0]
         if peek:
             return data[:size], []
@@ -191,14 +191,14 @@ class Channel:
             K.wake(self.waiters)
             return data[:size], files
         parts, left = [], size
-        first = True
-        while self.messages and left > 0 and (first or not self.messages[0][1]):
-            part, others = self.messages.popleft()
-            files, first = (others if first else files), False
+        while self.messages and left > 0:
+            part, files = self.messages.popleft()
             parts.append(part[:left])
             if len(part) > left:
                 self.messages.appendleft((part[left:], []))
             left -= len(parts[-1])
+            if files:
+                break
         found = b"".join(parts)
         self.size -= len(found)
         K.wake(self.waiters)

@@ -6,7 +6,6 @@ import errno
 import os as real
 import posixpath
 import stat
-from collections.abc import Iterator
 from typing import Any
 
 from world.machine.descriptors import (BellOpen, Channel, FileOpen, NullOpen, Open, PipeOpen, TextOpen, inode_waiters, opened)
@@ -175,7 +174,8 @@ def fstat(number: int) -> About:
     return opened(K.enter(), number).about()
 
 
-def _about(path: Any, follow: bool) -> About:
+def about(path: Any, follow: bool) -> About:
+    """stat(2), or lstat(2)."""
     if isinstance(path, int):
         return fstat(path)
     process = K.enter()
@@ -196,19 +196,19 @@ def _about(path: Any, follow: bool) -> About:
 
 
 def stat_(path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> About:
-    return _about(path, follow_symlinks)
+    return about(path, follow_symlinks)
 
 
 def lstat(path: Any, *, dir_fd: Any = None) -> About:
-    return _about(path, False)
+    return about(path, False)
 
 
 def access(path: Any, mode: int) -> bool:
     try:
-        about = _about(path, True)
+        found = about(path, True)
     except OSError:
         return False
-    return not mode & real.X_OK or bool(about.st_mode & 0o111)
+    return not mode & real.X_OK or bool(found.st_mode & 0o111)
 
 
 def listdir(path: Any = ".") -> list[Any]:
@@ -234,9 +234,17 @@ def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
     K.disk.change(path, (there, last, K.disk.new(stat.S_IFDIR | (mode & ~0o022))))
 
 
+def _there(path: str) -> bool:
+    try:
+        about(path, False)
+    except OSError:
+        return False
+    return True
+
+
 def makedirs(path: Any, mode: int = 0o777, exist_ok: bool = False) -> None:
     above = posixpath.dirname(text_of(path))
-    if above and above != "/" and not lexists(above):
+    if above and above != "/" and not _there(above):
         makedirs(above, exist_ok=True)
     try:
         mkdir(path, mode)
@@ -438,78 +446,3 @@ def watch(number: int, path: Any, events: int) -> int:
     assert isinstance(bell, BellOpen)
     bell.watch(inode, events)
     return 1
-
-
-# What the module `os.path` asks.
-
-
-def lexists(path: Any) -> bool:
-    try:
-        _about(path, False)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def exists(path: Any) -> bool:
-    try:
-        _about(path, True)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def kind_is(test: Any, follow: bool = True) -> Any:
-    """A function that says whether a path leads to something of this kind."""
-    def ask(path: Any) -> bool:
-        try:
-            return bool(test(_about(path, follow).st_mode))
-        except (OSError, ValueError):
-            return False
-    return ask
-
-
-def abspath(path: Any) -> Any:
-    name = real.fspath(path)
-    if isinstance(name, bytes):
-        return posixpath.normpath(posixpath.join(real.fsencode(getcwd()), name))
-    return posixpath.normpath(posixpath.join(getcwd(), name))
-
-
-def realpath(path: Any, strict: bool = False) -> str:
-    name = abspath(text_of(path))
-    done = "/"
-    for part in [each for each in name.split("/") if each]:
-        done = posixpath.join(done, part)
-        for _ in range(40):
-            try:
-                target = readlink(done)
-            except OSError:
-                break
-            done = posixpath.normpath(posixpath.join(posixpath.dirname(done), target))
-    return done
-
-
-def relpath(path: Any, start: Any = None) -> str:
-    return posixpath.relpath(abspath(text_of(path)), abspath(text_of(start)) if start is not None else getcwd())
-
-
-def rmtree(path: Any, ignore_errors: bool = False) -> None:
-    """shutil.rmtree."""
-    try:
-        for name in sorted(listdir(path)):
-            child = posixpath.join(text_of(path), name)
-            if stat.S_ISDIR(lstat(child).st_mode):
-                rmtree(child, ignore_errors)
-            else:
-                unlink(child)
-        rmdir(path)
-    except OSError:
-        if not ignore_errors:
-            raise
-
-
-def scan(path: Any) -> Iterator[str]:
-    """The paths of what a directory holds, in the order of their names."""
-    for name in sorted(listdir(path)):
-        yield posixpath.join(text_of(path), name)

@@ -31,11 +31,12 @@ MODIFY, CLOSED, MOVED_TO, DELETED = 0x2, 0x8, 0x80, 0x200
 """Events of inotify."""
 
 
+_TEXTS = {number: os.strerror(number) for number in errno.errorcode}
+
+
 def fail(number: int, path: Any = None) -> OSError:
     """The error of this number."""
-    if path is None:
-        return OSError(number, os.strerror(number))
-    return OSError(number, os.strerror(number), path)
+    return OSError(number, _TEXTS[number]) if path is None else OSError(number, _TEXTS[number], path)
 
 
 class Inode:
@@ -75,7 +76,7 @@ class About:
     __slots__ = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns")
 
     def __init__(self, inode: Inode, uid: int, size: int) -> None:
-        self.st_mode, self.st_ino, self.st_dev, self.st_nlink = inode.mode, inode.number, 7, max(1, inode.links)
+        self.st_mode, self.st_ino, self.st_dev, self.st_nlink = inode.mode, inode.number, 7, inode.links
         self.st_uid = self.st_gid = uid
         self.st_size, self.st_mtime_ns = size, inode.mtime
 
@@ -357,7 +358,7 @@ class Files:
                     each.links = 0
                     stack.append(each)
                 each.links += 1
-            if here.dirty or len(here.disk) != len(here.data):
+            if here.dirty or here.disk != here.data:
                 self._torn(here, chance)
         used = {each.number for each in seen.values()} | {1}
         self._free = [number for number in range(self._next - 1, 0, -1) if number not in used]
@@ -377,23 +378,18 @@ class Files:
     @staticmethod
     def _torn(inode: Inode, chance: Random) -> None:
         """What of a file's content is there that was not synced."""
-        how = chance.randrange(4)
+        share = chance.choice((0.0, 1.0, chance.random()))
         old, new = inode.disk, bytes(inode.data)
-        if how == 0:
-            found = old
-        elif how == 1:
-            found = new
-        else:
-            share = chance.random()
-            pages = [page for page in sorted(inode.dirty) if chance.random() < share and page * PAGE < len(new)]
-            mixed = bytearray(old)
-            for page in pages:
-                begin, end = page * PAGE, min((page + 1) * PAGE, len(new))
+        pages = [page for page in sorted(inode.dirty) if chance.random() < share]
+        mixed = bytearray(old)
+        for page in pages:
+            begin, end = page * PAGE, min((page + 1) * PAGE, len(new))
+            if begin < end:
                 mixed.extend(bytes(max(0, end - len(mixed))))
                 mixed[begin:end] = new[begin:end]
-            if len(new) < len(old) and chance.random() < 0.5:
-                del mixed[len(new):]
-            found = bytes(mixed)
+        if len(new) < len(old) and chance.random() < share:
+            del mixed[len(new):]
+        found = bytes(mixed)
         inode.data, inode.disk, inode.dirty = bytearray(found), found, set()
 
     def everything(self) -> Iterator[tuple[str, Inode]]:

@@ -42,7 +42,7 @@ NEVER = 1 << 62
 
 
 class Kernel:
-    """A machine. `steps` counts system calls, `now` are the seconds of the world, `booted` when the machine was
+    """A machine. `steps` counts system calls (with `most` of them it is `over`), `now` are the seconds of the world, `booted` when the machine was
     started, `ahead` what the wall clock has more than `now`.
     `faults` may act at the step `fault_at`, which it sets. `wrong` are errors of the programs themselves."""
 
@@ -68,7 +68,7 @@ class Kernel:
         self.on_signal: Callable[[Process, int], None] = lambda process, number: None
         self.on_start: Callable[[Process], None] = lambda process: None
         self.names: dict[str, Any] = {}                # abstract names of sockets
-        self.over = False
+        self.over, self.most = False, NEVER
         LOCK_WAITERS.clear()
         self._start()
 
@@ -124,6 +124,7 @@ class Kernel:
         self.switch_at = self.steps + 1 + int(self.chance.expovariate(1.0) * self.quantum)
         if process is self.init:
             return
+        self.over |= self.steps > self.most
         self._run(process)
         self.main.switch()
         if process.dead:
@@ -422,5 +423,3 @@ def lowest(process: Process, least: int = 0) -> int:
         number += 1
     return number
 
-
-__all__ = ["EPOCH", "FILES", "HOST", "K", "STOP", "TICK", "UID", "Kernel", "lowest"]

@@ -5,7 +5,6 @@ import stays as it is."""
 from __future__ import annotations
 
 import builtins
-import copy
 import gc as real_gc
 import importlib.abc
 import importlib.machinery
@@ -21,12 +20,12 @@ import sys
 import time as real_time
 import uuid as real_uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from world.machine import file_calls as files
 from world.machine import open_files
+from world.machine import path_calls as paths
 from world.machine import process_calls as processes
 from world.machine import socket_calls as sockets
 from world.machine.kernel import K, UID
@@ -90,8 +89,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/home/user", "USER": "user", "L
 def _os() -> ModuleType:
     path = _module("os.path", **{name: getattr(real_path, name) for name in dir(real_path) if not name.startswith("__")})
     path.__dict__.update(
-        exists=files.exists, lexists=files.lexists, isfile=files.kind_is(stat.S_ISREG), isdir=files.kind_is(stat.S_ISDIR),
-        islink=files.kind_is(stat.S_ISLNK, False), abspath=files.abspath, realpath=files.realpath, relpath=files.relpath,
+        exists=paths.exists, lexists=paths.lexists, isfile=paths.kind_is(stat.S_ISREG), isdir=paths.kind_is(stat.S_ISDIR),
+        islink=paths.kind_is(stat.S_ISLNK, False), abspath=paths.abspath, realpath=paths.realpath, relpath=paths.relpath,
         getsize=lambda path: files.stat_(path).st_size, getmtime=lambda path: files.stat_(path).st_mtime,
         samefile=lambda one, other: files.stat_(one).st_ino == files.stat_(other).st_ino,
         expanduser=lambda path: path.replace("~", "/home/user", 1) if path.startswith("~") else path)
@@ -176,8 +175,8 @@ def _others() -> dict[str, ModuleType]:
         "fcntl": _module("fcntl", flock=files.flock, LOCK_SH=1, LOCK_EX=2, LOCK_NB=4, LOCK_UN=8),
         "pathlib": _module("pathlib", Path=open_files.Path, PurePath=open_files.PurePosixPath,
                            PurePosixPath=open_files.PurePosixPath),
-        "shutil": _of(real_shutil, "shutil", rmtree=files.rmtree, which=lambda name, mode=0, path=None: (
-            f"/usr/bin/{name}" if files.exists(f"/usr/bin/{name}") else None)),
+        "shutil": _of(real_shutil, "shutil", rmtree=paths.rmtree, which=lambda name, mode=0, path=None: (
+            f"/usr/bin/{name}" if paths.exists(f"/usr/bin/{name}") else None)),
         "psutil": _module("psutil", Process=_Asked, Error=OSError),
         "ctypes": _library(),
         "resource": _of(real_resource, "resource", getrlimit=processes.getrlimit, setrlimit=processes.setrlimit),
@@ -240,9 +239,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.origin is None:
             return spec
-        made = importlib.util.spec_from_file_location(name, spec.origin, loader=_Loader(name, spec.origin),
+        return importlib.util.spec_from_file_location(name, spec.origin, loader=_Loader(name, spec.origin),
                                                       submodule_search_locations=spec.submodule_search_locations)
-        return made
 
 
 def load() -> None:
@@ -301,4 +299,3 @@ _REACH = ("vrm.system.", "vrm.live.", "vrm.run.", "vrm.workload.")
 _SEEN: set[str] = set()
 _CACHES: list[Any] = []
 
-__all__ = ["MODULES", "PATCHES", "PerProcess", "copy", "load", "suppress"]

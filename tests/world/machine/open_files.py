@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-import io
 import os as real
-import posixpath
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
 from world.machine import file_calls as calls
+from world.machine import path_calls as paths
 from world.machine.files import About, fail
 from world.machine.kernel import K
 
@@ -211,16 +210,16 @@ class Path(PurePosixPath):
         return calls.lstat(str(self))
 
     def exists(self) -> bool:
-        return calls.exists(str(self))
+        return paths.exists(str(self))
 
     def is_file(self) -> bool:
-        return bool(calls.kind_is(stat.S_ISREG)(str(self)))
+        return bool(paths.kind_is(stat.S_ISREG)(str(self)))
 
     def is_dir(self) -> bool:
-        return bool(calls.kind_is(stat.S_ISDIR)(str(self)))
+        return bool(paths.kind_is(stat.S_ISDIR)(str(self)))
 
     def is_symlink(self) -> bool:
-        return bool(calls.kind_is(stat.S_ISLNK, False)(str(self)))
+        return bool(paths.kind_is(stat.S_ISLNK, False)(str(self)))
 
     def open(self, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None, newline: Any = None
              ) -> File:
@@ -291,10 +290,10 @@ class Path(PurePosixPath):
         calls.utime(str(self))
 
     def absolute(self) -> Path:
-        return Path(calls.abspath(str(self)))
+        return Path(paths.abspath(str(self)))
 
     def resolve(self, strict: bool = False) -> Path:
-        return Path(calls.realpath(str(self)))
+        return Path(paths.realpath(str(self)))
 
     def samefile(self, other: Any) -> bool:
         return self.stat().st_ino == calls.stat_(str(other)).st_ino
@@ -307,5 +306,3 @@ def random_hex(size: int = 32) -> str:
     """secrets.token_hex."""
     return "%0*x" % (2 * size, K.chance.getrandbits(8 * size))
 
-
-__all__ = ["File", "Path", "io", "open_file", "posixpath", "random_hex"]

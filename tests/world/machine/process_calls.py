@@ -5,18 +5,17 @@ from __future__ import annotations
 import errno
 import os as real
 import signal as real_signal
-import stat
 import subprocess as real_subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from world.machine.descriptors import HandleOpen, NullOpen, Open, opened
-from world.machine.file_calls import chdir, fsdecode, give, pipe, text_of
+from world.machine.file_calls import fsdecode, give, pipe, text_of
 from world.machine.file_calls import close as close_number
 from world.machine.file_calls import write as write_number
 from world.machine.files import fail
 from world.machine.kernel import FILES, K
-from world.machine.processes import CHLD, DEFAULT, IGNORE, KILL, STOP, Killed, Process
+from world.machine.processes import DEFAULT, IGNORE, KILL, STOP, Killed, Process
 
 
 class Usage:
@@ -337,7 +336,7 @@ def sigtimedwait(numbers: Any, seconds: float) -> Any:
 
 
 def sigpending() -> set[int]:
-    return {number for number in K.enter().pending}
+    return set(K.enter().pending)
 
 
 def alarm(seconds: int) -> int:
@@ -361,11 +360,3 @@ def setrlimit(kind: int, values: tuple[int, int]) -> None:
 def process_time() -> float:
     """Seconds of CPU of the process."""
     return K.current.steps * 1e-5
-
-
-def run_in(function: Callable[..., Any], *arguments: Any) -> int:
-    """fork, and have the child do this."""
-    return K.fork_into(function, *arguments)
-
-
-__all__ = ["CHLD", "chdir", "stat"]

@@ -198,7 +198,7 @@ class Epoll:
         self._open.members[number] = (found, events)
 
     def unregister(self, file: Any) -> None:
-        K.enter()
+        opened(K.enter(), _number(file))
         if self._open.members.pop(_number(file), None) is None:
             raise fail(errno.ENOENT)
 
