@@ -447,7 +447,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ),
         (
             "Hosts:\n  Reach: [ssh, [a]]",
-            "2: Hosts.Reach: found a list, wanted auto, ssh, srun, or a list: the words of a"
+            "2: Hosts.Reach: found a list, wanted auto, flux, srun, ssh, or a list: the words of a"
             ' program instead of ssh; for example Reach: [ssh, -p, "2222"]',
         ),
         (

@@ -136,7 +136,7 @@ class Memory(BaseModel):
 class Output(BaseModel):
     """Where the outputs of jobs are when these have ended."""
 
-    model_config = _STRICT
+    model_config = STRICT
     archive: Switch = False  # in one file instead of two for each job, but those that a job names itself
 
 

@@ -122,7 +122,7 @@ def refuse(job_id: int, app: str, ended: Any, follow: bool) -> None:
 
 def show_archived(run: Any, row: Any, err: bool) -> bool:
     """Print what the archive has of a job that has ended; whether it has something."""
-    from vrm.run.archive import ERR, OUT, Archive
+    from vrm.run.journal.archive import ERR, OUT, Archive
     archive = Archive(run.outputs)
     frame = archive.find(row.id, ERR if err else OUT)
     if frame is None:
@@ -142,7 +142,7 @@ def show_archived(run: Any, row: Any, err: bool) -> bool:
 def extract(run: Any, ids: list[int]) -> int:
     """Write outputs of these jobs, or of all, into this directory."""
     from vrm.results.jobs import read_jobs
-    from vrm.run.archive import OUT, Archive
+    from vrm.run.journal.archive import OUT, Archive
     archive = Archive(run.outputs)
     frames = [frame for frame in archive.all() if not ids or frame.job_id in ids]
     missing = set(ids) - {frame.job_id for frame in frames}

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part, RecordPrepared
-from vrm.live.manager.records import EndedJob
-from vrm.run.archive import ERR, OUT, ArchiveWriter
+from vrm.live.manager.records.records import EndedJob
+from vrm.run.journal.archive import ERR, OUT, ArchiveWriter
 from vrm.run.journal.past import Past
 
 RECORDING = 0.04
