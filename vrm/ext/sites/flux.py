@@ -13,7 +13,7 @@ import shutil
 from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.live.batch.allocation import ANSWER_SECONDS, answer_of
+from vrm.live.batch.asking import ANSWER_SECONDS, answer_of
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, Question,
                                  indices_of)
 from vrm.live.nodes.topology import fold

@@ -12,20 +12,14 @@ of it, is for the probe to say.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from dataclasses import dataclass, field
 from collections.abc import Mapping, Sequence
 
+from vrm.live.batch.asking import ANSWER_SECONDS, answer_of
 from vrm.live.batch.base import BatchJob, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
-
-ANSWER_SECONDS = 10.0
-"""Seconds that a batch system's program may take to answer."""
-
 
 @dataclass(frozen=True)
 class Allocation:
@@ -135,19 +129,3 @@ def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> BatchJob:
             if answer.end is not None or answer.cores:
                 return answer
     return BatchJob(system.own_end(env))
-
-
-def answer_of(argv: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
-    """What a program prints, "" when it fails, hangs or is not there."""
-    try:
-        program = subprocess.Popen(
-            argv, env={**env, "SLURM_TIME_FORMAT": "standard"}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-    except OSError:
-        return ""
-    try:
-        output, _ = program.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(program.pid, signal.SIGKILL)  # with what it has started
-        output, _ = program.communicate()
-    return output.decode(errors="replace") if program.returncode == 0 else ""
