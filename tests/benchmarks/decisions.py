@@ -5,8 +5,9 @@
 
 A step is what a turn of the manager does between two syncs of the journal: a job ends (`State.vacate`, `State.end`),
 another one comes (`State.submit`), and `Run.turn` decides, under EASY, on nodes of 2 x 64 cores. The jobs ask for 1 to
-16,384 cores and end before their estimates. Each row is a process of its own: its memory is what the run takes, with
-all its jobs. The first step starts all that fits on empty nodes.
+16,384 cores and end before their estimates. Times of steps are CPU times. Each row is a process of its own: its memory is what the run takes, with
+all its jobs. The first step starts all that fits on empty nodes. The last line is what it takes to show such a run:
+the manager's state file, of an array that waits and of as many jobs that differ, and `vrm queue` as a whole.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prettytable import PrettyTable
 
+from vrm.live.manager.liverun import Clock
+from vrm.live.manager.snapshot import snapshot
 from vrm.model import Cluster, Heatmap, Job, JobState
+from vrm.model.rules import Rules
 from vrm.run.entry import Dropped
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -58,7 +65,7 @@ class Driver:
 
 
 def measure(nodes: int, jobs: int, steps: int, order: str, policy: str) -> dict[str, Any]:
-    """The seconds of the steps, and the memory."""
+    """The seconds of the steps by CPU time, as others use this machine, too; and the memory."""
     draw = random.Random(1)
     before = resident()
     heatmap = Heatmap({a: {b: float(draw.randint(1, 8)) for b in APPS} for a in APPS})
@@ -79,25 +86,54 @@ def measure(nodes: int, jobs: int, steps: int, order: str, policy: str) -> dict[
     gc.freeze()
     times: list[float] = []
     now, next_id = 0.0, jobs
-    begin = time.perf_counter()
+    begin = time.process_time()
     run.turn(now, driver)
-    first = time.perf_counter() - begin
+    first = time.process_time() - begin
     for job_id in range(next_id, next_id + jobs - len(run.state.queue)):  # as many wait as before
         come(job_id, now)
         next_id += 1
     run.turn(now, driver)
     for _ in range(steps):
         now, ended = heapq.heappop(driver.ends)
-        begin = time.perf_counter()
+        begin = time.process_time()
         run.state.vacate(ended)
         run.state.end(ended, JobState.COMPLETED, now)
         come(next_id, now)
         next_id += 1
         run.turn(now, driver)
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     times.sort()
     return {"first": first, "times": times, "memory": resident(), "running": len(run.state.running),
             "waiting": run.state.waiting, "job": (queued - empty) / jobs, "node": (empty - before) / nodes}
+
+
+def show(nodes: int, jobs: int, array: bool) -> tuple[float, float, float]:
+    """Seconds and MB of the state file of a run with so many waiting jobs, and the seconds of `vrm queue`."""
+    cluster = Cluster.regular(nodes, 2, 64)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"), make_policy("compact", cluster, None))
+    run = Run(State(scheduler.new_queue(), cluster), scheduler)
+    run.state.submit([Job(0, "all.x", nodes * 128, 3600.0, 0.0)])
+    run.turn(0.0, Driver(random.Random(1)))
+    coming = [Job(number, "x" if array else f"app{number}.x", 16, 60.0 if array else 60.0 + number, 0.0)
+              for number in range(1, jobs + 1)]
+    for each in ([coming] if array else [[job] for job in coming]):
+        run.state.submit(each, indices=range(len(each)) if array else ())
+    live: Any = SimpleNamespace(
+        clock=Clock(), state=run.state, cluster=cluster, scheduler=scheduler, phase="running", start_time=time.time(),
+        end=SimpleNamespace(end=float("inf")), rules=Rules(), running={0: SimpleNamespace(
+            job=coming[0], booking=cluster.bookings[0], former=None, binding="ok")})
+    with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
+        folder = Path(name)
+        (folder / "queue").touch()
+        (folder / "vrm.yaml").write_text(f"Applications: {{Queue: {folder}/queue}}\nLog: {folder}/log\n")
+        (folder / "log").mkdir()
+        begin = time.perf_counter()
+        (folder / "log" / "state").write_text(json.dumps(snapshot(live, 1, False), separators=(",", ":")))
+        took, size = time.perf_counter() - begin, (folder / "log" / "state").stat().st_size / 1e6
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "vrm.cli", "-c", folder / "vrm.yaml", "queue"], check=True,
+                       stdout=subprocess.DEVNULL)
+        return took, size, time.perf_counter() - begin
 
 
 def resident() -> int:
@@ -144,6 +180,9 @@ def main() -> None:
     print(f"{options.nodes} nodes of 2 x 64 cores, {options.jobs} jobs wait, EASY, {options.steps} steps, "
           f"medians of {options.rounds} rounds")
     print(table)
+    for array, what in ((True, "an array"), (False, "jobs that differ")):
+        took, size, queue = show(options.nodes, options.jobs, array)
+        print(f"{options.jobs} jobs wait, {what}: state file {took:.2f} s, {size:.1f} MB; vrm queue {queue:.2f} s")
 
 
 if __name__ == "__main__":
