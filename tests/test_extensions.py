@@ -27,9 +27,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast measured study", "begin": "generate measured", "counting": "", "energy": "", "follow": "", "forecast": "measured study", "formats": "", "generate": "formats measured", "help": "advice",
-        "lending": "", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate lending measured", "top": ""}
+USES = {"advice": "estimates forecast measured study", "begin": "generate measured", "building": "", "counting": "building", "energy": "", "estimates": "", "formulas": "", "follow": "", "forecast": "formulas measured study", "formats": "", "generate": "formats measured", "help": "advice",
+        "lending": "building", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "building steps", "steps": "", "study": "generate lending measured", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -223,8 +223,10 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
         core, f"{machine} --backfill sd", tmp_path, 2)
     assert "unknown node order `weighted`; known: number, first-fit, heatmap " in typed(
         core, f"{machine} --node-order weighted", tmp_path, 2)
-    assert "unknown estimator `accasim`; known: requested, last-two, " in typed(
-        core, f"{machine} --estimates accasim", tmp_path, 2)
+    assert "unknown estimator `accasim`; known: requested (or" in typed(core, f"{machine} --estimates accasim", tmp_path, 2)
+    for words, name in (("--algorithm q/t", "expression"), ("--starvation 25", "starvation")):
+        assert f"the option `{name}` is one of vrm's extensions, which are not in this installation" in typed(
+            core, f"{machine} --backfill easy {words}", tmp_path, 2)
     assert "unknown ordering `PRB`; " in typed(core, f"{machine} --algorithm PRB", tmp_path, 2)
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: hydra}\n")
     assert "unknown launcher `hydra`; known: openmpi, direct " in typed(core, "run --here", tmp_path, 2)

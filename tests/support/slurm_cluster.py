@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Site, wait_until
 from vrm.ext.slurm.calls import build
-from vrm.system import compiling
+from vrm.ext.building import compiling
 
 
 class Cluster:

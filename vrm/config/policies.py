@@ -17,10 +17,11 @@ from vrm.model.forms.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import KEYS, Rules
 from vrm.scheduling.compose import RulesError, compose
-from vrm.scheduling.estimators import make_correction, make_estimator
+from vrm.scheduling.estimators import Lesson, make_correction, make_estimator
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.system import plugins
+from vrm.system.errors import RunError
 
 
 def read_heatmap(settings: Settings) -> Heatmap | None:
@@ -115,6 +116,15 @@ def programs_of(settings: Settings) -> Programs:
     path = settings.extended("Energy.Database")
     found: Programs = NO_PROGRAMS if path is None else plugins.need("vrm.readers", "energy")(path)
     return found
+
+
+def history_of(settings: Settings) -> list[Lesson]:
+    """The jobs of earlier runs, which teach estimators. RunError where they cannot be read."""
+    runs = settings.scheduling.history
+    try:
+        return list(plugins.need("vrm.readers", "history")(runs)) if runs else []
+    except ValueError as error:
+        raise RunError(f"Scheduling.History: {error}") from error
 
 
 def table_of(settings: Settings) -> dict[tuple[str, int], float] | None:

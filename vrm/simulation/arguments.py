@@ -18,7 +18,7 @@ from vrm.model.machine import Machine
 from vrm.model.reservation import ReservationRequest
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
-from vrm.results.history import Lesson, lessons
+from vrm.scheduling.estimators import Lesson
 from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import Expectations, make_expectations
 from vrm.simulation.engine import Outage
@@ -70,7 +70,9 @@ class Measurements:
         """Return what is expected of jobs under these rules, None where that is what users say. `known` are the
         jobs of the history, where they have been read. Raises PolicyError and HistoryError."""
         table = None if self.calibrated is None else plugins.need("vrm.readers", "calibrated")(self.calibrated)
-        return make_expectations(rules, table, lessons(self.history) if known is None else known)
+        if known is None and self.history:
+            known = plugins.need("vrm.readers", "history")(self.history)
+        return make_expectations(rules, table, known or ())
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from vrm.run import control
 from vrm.run.journal import files as journals
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.system import profile
-from vrm.system import compiling
+from vrm.ext.building import compiling
 from support.slurm_cluster import Cluster, commands  # noqa: F401
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 from collections.abc import Callable, Collection, Mapping
 
 from vrm.config.holdings import powered
-from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
+from vrm.config.policies import history_of, job_of, load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
 from vrm.ext.forecast.ahead import Ahead, still_open
 from vrm.ext.forecast.draws import History
@@ -25,7 +25,6 @@ from vrm.model.placement import Placement
 from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import ManagerReport
-from vrm.results.history import HistoryError, lessons
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
 from vrm.run.journal.files import JournalFollower
@@ -78,11 +77,8 @@ class RunFiles:
         self._clusters: dict[int, Cluster] = {}  # of the managers that started jobs
 
     def _expected(self) -> Expectations | None:
-        rules, scheduling = self.settings.rules, self.settings.scheduling
-        try:
-            known = lessons(scheduling.history)
-        except HistoryError as error:
-            raise RunError(f"Scheduling.History: {error}") from error
+        rules = self.settings.rules
+        known = history_of(self.settings)
         for job, run, how in known:
             self._remember(job, run, how)
         return make_expectations(rules, table_of(self.settings), known, live=True)

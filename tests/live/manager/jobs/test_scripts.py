@@ -21,7 +21,7 @@ from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
 from vrm.model.quantities import numbers
 from vrm.ext.steps.records import read_steps
-from vrm.system.compiling import COMPILERS
+from vrm.ext.building.compiling import COMPILERS
 
 
 def command(site: Site, *words: str, cwd: Any = None) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from vrm.model.job import Job
 from vrm.scheduling.backfilling.compressing import Compress, ReservationTable
 from vrm.scheduling.backfilling.profile import CountProfile
 from vrm.scheduling.orderings.queue import Key
-from vrm.system.compiling import CompileError, Recipe
+from vrm.ext.building.compiling import CompileError, Recipe
 
 # Without contraction: a product and a sum are rounded each, as Python does.
 COMPRESS = Recipe("compress", "the compression of plans", Path(__file__).with_name("compress.c"),

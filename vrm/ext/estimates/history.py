@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.model.job import Job, JobState
+from vrm.model.job import JobState
 from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
+from vrm.scheduling.estimators import Lesson
 
 
 class HistoryError(ValueError):
     """An earlier run that cannot be read; the text names the place and the fix."""
-
-
-Lesson = tuple[Job, float, JobState]
-"""A job that ended, how long it ran in seconds, and how it ended."""
 
 
 Works = Callable[[Path, Sequence[JobRow]], Mapping[int, float]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.scheduling.orderings.expression import LONGEST, ExpressionError, compile_expression, compile_vector
+from vrm.ext.formulas.expression import LONGEST, ExpressionError, compile_expression, compile_vector
 
 NAMES = ("q", "t", "n", "procs", "s", "id")
 BINARY = {ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
@@ -167,7 +167,7 @@ NASTY = {
 
 CHILD = """
 import sys
-from vrm.scheduling.orderings.expression import ExpressionError, compile_expression
+from vrm.ext.formulas.expression import ExpressionError, compile_expression
 for text in sys.stdin.read().split("\\x01"):
     try:
         formula, used = compile_expression(text, ("q", "t", "n", "procs", "s", "id"))

@@ -14,7 +14,7 @@ from vrm.model import Job
 from vrm.scheduling.backfilling import compressing
 from vrm.scheduling.backfilling.compressing import Compress
 from vrm.api import Machine, Rules, Submission, simulate
-from vrm.simulation.compiled import compiled
+from vrm.ext.counting.compiled import compiled
 
 
 @pytest.fixture(autouse=True)

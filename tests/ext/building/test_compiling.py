@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vrm.system.compiling import KEPT, Recipe, find_compiler
+from vrm.ext.building.compiling import KEPT, Recipe, find_compiler
 
 
 def test_the_builds_that_were_used_last_are_kept(tmp_path: Path) -> None:
