@@ -6,6 +6,8 @@ import argparse
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,10 +149,11 @@ def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> t
 def all_found(arguments: argparse.Namespace) -> int:
     """Try each; the exit status."""
     missed = 0
-    for mutation in ALL:
-        seeds, wrong = seeds_until_found(mutation, 1)
-        missed += not seeds
-        print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
-              + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = pool.map(partial(seeds_until_found, first=1, minutes=arguments.minutes), ALL)
+        for mutation, (seeds, wrong) in zip(ALL, results):
+            missed += not seeds
+            print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
+                  + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
     print(f"{len(ALL) - missed} of {len(ALL)} found")
     return int(bool(missed))

@@ -106,6 +106,8 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
         elif kind == "stop":
             value = chance.random() < 0.4
         found.append(Act(time, kind, value))
+        if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # somebody else wants something at the same time
+            found.append(Act(time + chance.choice((0.001, 0.01, 0.3)) * chance.random(), "cancel", chance.randrange(jobs)))
     if any(act.kind == "hold" for act in found):
         found.append(Act(6.0, "release", "all"))
     return sorted(found, key=lambda act: act.time)
