@@ -93,7 +93,7 @@ def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
         elif what == "end":
             job_id = one("running")
             if draw(st.booleans()):
-                state.intend(job_id, "cancel", now)
+                state.intend(job_id, "cancel", now, now)
             state.vacate(job_id)
             close(state.end(job_id, draw(one_of(*ENDS)), now, "why", exit_code=0))
         elif what == "again":

@@ -75,9 +75,9 @@ class Plan:
 
 def line_of(chance: Random, number: int, cores: int) -> str:
     """A line of a queue."""
-    seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.1, 0.4, 1.5))
+    seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.4, 1.5, 1.5))
     code = chance.choice((0, 0, 0, 0, 0, 3, 42))
-    flags = "".join(flag for flag, share in (("i", 0.15), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
+    flags = "".join(flag for flag, share in (("i", 0.3), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
                     if chance.random() < share)
     line = f"job.x {chance.randint(1, cores) if chance.random() < 0.95 else cores + 1} {chance.choice((1, 9, 60))} 0 args='{seconds} {code} {flags or '-'}'"
     if chance.random() < 0.3:
@@ -107,7 +107,7 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
             value = chance.random() < 0.4
         found.append(Act(time, kind, value))
         if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # somebody else wants something at the same time
-            found.append(Act(time + chance.choice((0.001, 0.01, 0.3)) * chance.random(), "cancel", chance.randrange(jobs)))
+            found.append(Act(time + chance.choice((0.01, 0.3)) * chance.random(), "cancel", chance.randrange(min(3, jobs))))
     if any(act.kind == "hold" for act in found):
         found.append(Act(6.0, "release", "all"))
     return sorted(found, key=lambda act: act.time)

@@ -371,7 +371,6 @@ End: {{At: never}}
     def _do_clock(self, fault: Fault) -> None:
         K.note(f"fault: the clock is set by {fault.value:g} s")
         K.ahead += fault.value
-        self.history.clock_set = True
 
     def _do_pause(self, fault: Fault) -> bool:
         manager = self.manager
