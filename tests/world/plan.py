@@ -116,12 +116,12 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
 def faults_of(chance: Random) -> list[Fault]:
     """What goes wrong."""
     tempo = chance.choice((15, 40, 40, 80, 150, 400))
-    weights = {kind: chance.choice((0.0, 1.0, 3.0)) for kind in (*KILLS, *DISK, *OTHERS)}
-    weights["manager"] += 2.0
+    weights = {kind: chance.choice((0.0, 1.0, 3.0)) * (3.0 if kind in CRASHES else 1.0) for kind in (*KILLS, *DISK, *OTHERS)}
+    weights["manager"] += 4.0
     kinds = [kind for kind, weight in weights.items() if weight > 0]
     found = list[Fault]()
-    for _ in range(chance.choice((3, 10, 25, 60))):
-        gap = chance.randint(1, 12) if chance.random() < 0.15 else 1 + int(chance.expovariate(1.0 / tempo))
+    for _ in range(chance.choice((3, 10, 40, 80))):
+        gap = chance.randint(1, 12) if chance.random() < 0.25 else 1 + int(chance.expovariate(1.0 / tempo))
         kind = chance.choices(kinds, [weights[kind] for kind in kinds])[0]
         value = round(chance.choice((0.02, 0.5, 2.0)) * (0.2 + chance.random()), 4)
         if kind == "clock":
