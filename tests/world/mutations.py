@@ -6,6 +6,8 @@ import argparse
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,10 @@ ALL = (
         "vrm.live.manager.records", "        if self._stale:\n", "        if False:\n"),), "seed 2311"),
     Mutation("the name of the journal is not synced", ((
         "vrm.run.journal.files", "        if not self._end:  # it is new", "        if False:  # it is new"),), "seed 10256"),
+    Mutation("signals and ends are compared by a clock that is set", ((
+        "vrm.live.manager.verdict", "status.before(told)", "status.end < told"), (
+        "vrm.live.manager.ends", "time.time(), time.monotonic(), **origin", "time.time(), time.time(), **origin"), (
+        "vrm.system.processes", "            self.told_at = time.monotonic()", "            self.told_at = time.time()")), "seed 100900"),
     Mutation("a status is let go before the journal has it", ((
         "vrm.live.manager.ends", "if self.live.spawner.unwritten(status) and self.live.synced():", "if True:"),), "seed 2411"),
     Mutation("files of a start go before the journal says so", ((
@@ -70,7 +76,7 @@ ALL = (
         "vrm.run.journal.files", "        self._reserved = self._end\n        os.ftruncate(self._fd, self._end)\n        if",
         "        self._reserved = self._end = os.fstat(self._fd).st_size\n        if"),)),
     Mutation("the intent to end a job is not synced", ((
-        "vrm.live.manager.ends", "time.time(), **origin)\n            self.live.synced()\n", "time.time(), **origin)\n"),)),
+        "vrm.live.manager.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
     Mutation("commands are answered before they are on disk", ((
         "vrm.live.manager.orders", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
     Mutation("a status in the marker is not looked for", ((
@@ -102,7 +108,7 @@ ALL = (
     Mutation("a supervisor forgets a status that could not be written", ((
         "vrm.live.spawn.supervisor", "    while problem is not None and time.monotonic() < last", "    while False and time.monotonic() < last"),)),
     Mutation("exit status 0 after a signal is success", ((
-        "vrm.live.manager.verdict", "status.ok and status.end < told and", "status.ok and"),)),
+        "vrm.live.manager.verdict", "status.ok and status.before(told) and", "status.ok and"),)),
     Mutation("retries are not counted", (("vrm.run.book", "        entry.tries += retry\n", ""),)),
     Mutation("the end of a job is told before it is on record", ((
         "vrm.live.spawn.supervisor", "    release(kept)\n    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
@@ -147,10 +153,11 @@ def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> t
 def all_found(arguments: argparse.Namespace) -> int:
     """Try each; the exit status."""
     missed = 0
-    for mutation in ALL:
-        seeds, wrong = seeds_until_found(mutation, 1)
-        missed += not seeds
-        print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
-              + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = pool.map(partial(seeds_until_found, first=1, minutes=arguments.minutes), ALL)
+        for mutation, (seeds, wrong) in zip(ALL, results):
+            missed += not seeds
+            print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
+                  + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
     print(f"{len(ALL) - missed} of {len(ALL)} found")
     return int(bool(missed))

@@ -75,9 +75,9 @@ class Plan:
 
 def line_of(chance: Random, number: int, cores: int) -> str:
     """A line of a queue."""
-    seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.1, 0.4, 1.5))
+    seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.4, 1.5, 1.5))
     code = chance.choice((0, 0, 0, 0, 0, 3, 42))
-    flags = "".join(flag for flag, share in (("i", 0.15), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
+    flags = "".join(flag for flag, share in (("i", 0.3), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
                     if chance.random() < share)
     line = f"job.x {chance.randint(1, cores) if chance.random() < 0.95 else cores + 1} {chance.choice((1, 9, 60))} 0 args='{seconds} {code} {flags or '-'}'"
     if chance.random() < 0.3:
@@ -106,6 +106,8 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
         elif kind == "stop":
             value = chance.random() < 0.4
         found.append(Act(time, kind, value))
+        if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # somebody else wants something at the same time
+            found.append(Act(time + chance.choice((0.01, 0.3)) * chance.random(), "cancel", chance.randrange(min(3, jobs))))
     if any(act.kind == "hold" for act in found):
         found.append(Act(6.0, "release", "all"))
     return sorted(found, key=lambda act: act.time)
@@ -114,12 +116,12 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
 def faults_of(chance: Random) -> list[Fault]:
     """What goes wrong."""
     tempo = chance.choice((15, 40, 40, 80, 150, 400))
-    weights = {kind: chance.choice((0.0, 1.0, 3.0)) for kind in (*KILLS, *DISK, *OTHERS)}
-    weights["manager"] += 2.0
+    weights = {kind: chance.choice((0.0, 1.0, 3.0)) * (3.0 if kind in CRASHES else 1.0) for kind in (*KILLS, *DISK, *OTHERS)}
+    weights["manager"] += 4.0
     kinds = [kind for kind, weight in weights.items() if weight > 0]
     found = list[Fault]()
-    for _ in range(chance.choice((3, 10, 25, 60))):
-        gap = chance.randint(1, 12) if chance.random() < 0.15 else 1 + int(chance.expovariate(1.0 / tempo))
+    for _ in range(chance.choice((3, 10, 40, 80))):
+        gap = chance.randint(1, 12) if chance.random() < 0.25 else 1 + int(chance.expovariate(1.0 / tempo))
         kind = chance.choices(kinds, [weights[kind] for kind in kinds])[0]
         value = round(chance.choice((0.02, 0.5, 2.0)) * (0.2 + chance.random()), 4)
         if kind == "clock":

@@ -144,7 +144,7 @@ class History:
         self.runs: dict[int, list[Run]] = {}
         self.wrong: list[str] = []
         self.trouble_until = 0.0
-        self.clock_set = self.forks_refused = False
+        self.forks_refused = False
         self.machines = self.failures = 0
         self.torn = False       # a user has written half a line into the queue file
         self.unguarded = False  # a supervisor was killed
@@ -393,7 +393,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
-    sent = last is not None and last.sent and not (history.clock_set or last.shot or last.orphaned or last.crashed)
+    sent = last is not None and last.sent and not (last.shot or last.orphaned or last.crashed)
     if sent and (state == "completed" or (state == "failed" and last is not None and last.code in (137, 143))):
         history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:

@@ -202,7 +202,7 @@ End: {{At: never}}
             K.over = True
             return
         due = [each.time + self.began - K.now for each in self.plan.acts[len(self.plan.acts) - self.acting:]]
-        rest = 0.02 if process.status == KILL else 0.4 if normal else 1.5
+        rest = 0.02 if process.status == KILL else 0.4 if normal else max(1.5, self.history.trouble_until - K.now)
         if normal and manager is not None and truths.all_ended(manager) and due:
             rest = max(rest, min(due))  # nobody has anything to do for it before
         K.at(K.now + rest, self._start_manager)
@@ -371,7 +371,6 @@ End: {{At: never}}
     def _do_clock(self, fault: Fault) -> None:
         K.note(f"fault: the clock is set by {fault.value:g} s")
         K.ahead += fault.value
-        self.history.clock_set = True
 
     def _do_pause(self, fault: Fault) -> bool:
         manager = self.manager

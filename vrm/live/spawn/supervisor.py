@@ -361,7 +361,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     user = system = duration = 0.0
     maxrss = 0
     begin, tick = time.time(), time.monotonic()
-    end = begin
+    end, over = begin, tick
     last_words = -1
     pid = 0
     place = home.Home(os.path.dirname(marker))
@@ -380,7 +380,8 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         user, system, maxrss = server.end(usage)
         if order[7] is not None:
             starting.wait_for_sieve()
-        duration, end = time.monotonic() - tick, time.time()
+        over, end = time.monotonic(), time.time()
+        duration = over - tick
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
         else:
@@ -393,11 +394,11 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
 
     text += (f'{{"id": {name}, "code": {number_or_null(code)}, "signal": {number_or_null(number)}, '
              f'"error": {quoted(message)}, "start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
-             f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
+             f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}, "tick": {over:.6f}}}\n')
     release(kept)
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
-    outcome = (code, number, None, begin, end, user, system, maxrss, duration)
+    outcome = (code, number, None, begin, end, user, system, maxrss, duration, over)
     told = link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
     if told and (problem is None or link.recorded()):
         place.close()

@@ -47,7 +47,7 @@ class Ends(Part):
         to be ended for before."""
         if not running.intent or (intent in ("cancel", "requeue") and intent != running.intent):
             running.intent = intent
-            self.live.state.intend(running.job.id, intent, time.time(), **origin)
+            self.live.state.intend(running.job.id, intent, time.time(), time.monotonic(), **origin)
             self.live.synced()
         if running.away:
             self.ended(running, None, *verdict(running.intent, None))
