@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, create_model
 from pydantic_core import PydanticCustomError
 
-from vrm.config.kinds import OURS, STRICT, kind
+from vrm.config.kinds import OURS, STRICT, hosts_like, kind
 from vrm.model.amounts import MEMORY, base, people
 from vrm.model.quantities import memory_bytes, memory_text
 from vrm.model.measured.energy import PowerClass
@@ -110,20 +110,11 @@ class Holdings(Added):
         return replace(node, features=node.features | frozenset(self.features) | marks, power=power)
 
 
-def _hosts(value: Any) -> str:
-    """The text of a range of hosts, which `expand` understands."""
-    try:
-        expand(str(value).strip())
-    except ValueError as error:
-        raise PydanticCustomError(OURS, "{message}", {
-            "message": str(error), "hint": "for example Hosts: node[01-16],node20"}) from None
-    return str(value).strip()
-
-
 class NodeClassSection(Holdings):
     """Nodes of a live run, and what each of them has."""
 
-    hosts: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20", "node[01-16]")]
+    hosts: Annotated[str, BeforeValidator(hosts_like("Hosts: node[01-16],node20")),
+                     kind("hosts, as node[01-16],node20", "node[01-16]")]
 
     @property
     def names(self) -> list[str]:

@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError
 
 from vrm.config.yaml_reader import found
+from vrm.model.forms.hosts import expand
 
 STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True, defer_build=True)
 """Of every group of keys."""
@@ -58,3 +59,18 @@ def strip(value: Any) -> Any:
 def lower(value: Any) -> Any:
     """The value in lower case and without blanks around it, where it is a text."""
     return value.strip().lower() if isinstance(value, str) else value
+
+
+def hosts_like(example: str, none: bool = False) -> Callable[[Any], str]:
+    """A reader of the text of a range of hosts, which `expand` understands; `example` has the key. With `none` it may
+    be empty."""
+    def read(value: Any) -> str:
+        text = str(value).strip()
+        try:
+            if value != "" or not none:
+                expand(text)
+        except ValueError as error:
+            raise PydanticCustomError(OURS, "{message}", {
+                "message": str(error), "hint": f"for example {example}"}) from None
+        return text
+    return read

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from vrm.config.kinds import OURS, STRICT, kind
+from vrm.config.kinds import OURS, STRICT, hosts_like, kind
 from vrm.model.queues import EXPECTED_WAIT, Queues
 from vrm.model.quantities import seconds_of
 from vrm.model.forms.hosts import expand
@@ -17,18 +17,6 @@ from vrm.model.forms.hosts import expand
 def _time(value: Any) -> Any:
     """Seconds of a time such as 90m or 1:30:00."""
     return seconds_of(str(value).strip().lower())
-
-
-def _hosts(value: Any) -> str:
-    """The text of a range of hosts, which `expand` understands; "" for all."""
-    if value == "":
-        return ""
-    try:
-        expand(str(value).strip())
-    except ValueError as error:
-        raise PydanticCustomError(OURS, "{message}", {
-            "message": str(error), "hint": "for example Nodes: node[01-16],node20"}) from None
-    return str(value).strip()
 
 
 _Most = Annotated[int, Field(ge=0, le=1_000_000_000), kind("a whole number, 0 (no limit) or more", "4")]
@@ -50,8 +38,8 @@ class QueueKeys(BaseModel):
     max_cores: _Most = 0
     max_running_per_user: _Most = 0
     max_cores_per_user: _Most = 0
-    nodes: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20",
-                                                        "node[01-16]")] = ""
+    nodes: Annotated[str, BeforeValidator(hosts_like("Nodes: node[01-16],node20", none=True)),
+                     kind("hosts, as node[01-16],node20", "node[01-16]")] = ""
     cores_per_node: _Most = 0
 
 

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from itertools import groupby
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vrm.ext.sites.cpus import shared_list
-from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
-                                  PathLike, LauncherConfiguration, ask_version, slot_cpus, synthetic, tail)
+from vrm.live.launch.base import (
+    Launch, Launcher, LauncherConfiguration, LaunchError, MADE_UP, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, programs_in, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
                                          with_threads)
 from vrm.live.nodes.bindings import BindingCheck
@@ -177,31 +176,10 @@ def find_mpiexec(configured: str = "auto", env: Mapping[str, str] | None = None
     over. Raises LaunchError with what was found wrong.
     """
     env = os.environ if env is None else env
-    path = env.get("PATH", os.defpath)
-    if configured != "auto":
-        found = shutil.which(configured, path=path)
-        if not found:
-            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
-                            + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
-        return (found, *read_version(found, env))
-    complaints = []
-    for candidate in _candidates(path):
-        try:
-            return (candidate, *read_version(candidate, env))
-        except LaunchError as error:
-            complaints.append(str(error))
-    raise NoProgram("; ".join(complaints) or f"no mpiexec on PATH; {_MEND}")
-
-
-def _candidates(path: str) -> Iterator[str]:
-    folders = [*path.split(os.pathsep), own_programs()]
-    seen = set()
-    for folder in filter(None, folders):
-        for name in _NAMES:
-            found = shutil.which(name, path=folder)
-            if found and os.path.realpath(found) not in seen:
-                seen.add(os.path.realpath(found))
-                yield found
+    folders = [*env.get("PATH", os.defpath).split(os.pathsep), own_programs()]
+    found, (family, version) = find_program(configured, env, programs_in(folders, _NAMES), lambda found: read_version(
+        found, env), "no mpiexec on PATH", _MEND)
+    return found, family, version
 
 
 def read_version(mpiexec: str, env: Mapping[str, str] | None = None,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (Any, Protocol, Union)
-from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, TopologyError, read_topology
@@ -32,6 +33,9 @@ mpirun (`vrm.live.relay.rsh_agent`)."""
 
 class LaunchError(Exception):
     """A job, or any job, cannot be launched; the text says why and what to do."""
+
+
+Found = TypeVar("Found")
 
 
 class NoProgram(LaunchError):
@@ -218,6 +222,37 @@ MADE_UP = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
 VERSION_SECONDS = 30.0
 """Seconds that a launcher's program may take to tell its version, from a slow shared file system
 too."""
+
+
+def find_program(configured: str, env: Mapping[str, str], candidates: Iterable[str], read: Callable[[str], Found],
+                 none: str, mend: str) -> tuple[str, Found]:
+    """The path of a launcher's program, and what `read` gives of it: the first of the candidates that it knows
+    (`auto`), or what is `configured`, a name to look up on PATH or a path. Raises LaunchError with all that was found
+    wrong; `none`: nothing was found."""
+    if configured != "auto":
+        found = shutil.which(configured, path=env.get("PATH", os.defpath))
+        if not found:
+            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
+                            + ("" if os.sep in configured else " on PATH") + f"; {mend}")
+        return found, read(found)
+    complaints = []
+    for candidate in candidates:
+        try:
+            return candidate, read(candidate)
+        except LaunchError as error:
+            complaints.append(str(error))
+    raise NoProgram("; ".join(complaints) or f"{none}; {mend}")
+
+
+def programs_in(folders: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    """The programs of these names in folders, each file once."""
+    seen = set()
+    for folder in filter(None, folders):
+        for name in names:
+            found = shutil.which(name, path=folder)
+            if found and os.path.realpath(found) not in seen:
+                seen.add(os.path.realpath(found))
+                yield found
 
 
 def ask_version(program: str, env: Mapping[str, str], mend: str,

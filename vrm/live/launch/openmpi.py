@@ -23,11 +23,11 @@ import tempfile
 import weakref
 from collections import Counter
 from pathlib import Path
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
-from vrm.live.launch.base import (LAUNCHERS, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
-                                  LauncherConfiguration, ask_version, head, tail)
+from vrm.live.launch.base import (
+    Launch, Launcher, LauncherConfiguration, LaunchError, LAUNCHERS, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, head, programs_in, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, own_programs, tagged, with_threads)
 from vrm.live.launch.openmpi_output import NO_SERVER, Binding, lost_nodes, parse_bindings, parse_map, strip_prefix
@@ -361,33 +361,10 @@ def find_mpirun(configured: str = "auto", env: Mapping[str, str] | None = None
     to look up on PATH or a path. Raises LaunchError with all that was found wrong.
     """
     env = os.environ if env is None else env
-    path = env.get("PATH", os.defpath)
-    if configured != "auto":
-        found = shutil.which(configured, path=path)
-        if not found:
-            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
-                            + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
-        return found, read_version(found, env)
-    complaints = []
-    for candidate in _candidates(path):
-        try:
-            return candidate, read_version(candidate, env)
-        except LaunchError as error:
-            complaints.append(str(error))
-    if complaints:
-        raise NoProgram("; ".join(complaints))
-    raise NoProgram(f"no mpirun on PATH and none in {own_programs()}; {_MEND}")
-
-
-def _candidates(path: str) -> Iterator[str]:
     own = own_programs()
-    folders = [folder for folder in path.split(os.pathsep) if folder and folder != own]
-    seen = set()
-    for folder in (*folders, own):
-        found = shutil.which("mpirun", path=folder)
-        if found and os.path.realpath(found) not in seen:
-            seen.add(os.path.realpath(found))
-            yield found
+    folders = [folder for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder != own]
+    return find_program(configured, env, programs_in([*folders, own], ["mpirun"]), lambda found: read_version(found, env),
+                        f"no mpirun on PATH and none in {own}", _MEND)
 
 
 def read_version(mpirun: str, env: Mapping[str, str] | None = None,

@@ -7,7 +7,7 @@ one, which compares again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 from collections.abc import Sequence
 
 from vrm.live.manager.jobs.ends import Ends
@@ -20,8 +20,12 @@ from vrm.workload.following import Line, Raw
 from vrm.workload.grammar import LineError
 from vrm.workload.replay import QueueReplay
 
-if TYPE_CHECKING:
-    from vrm.live.manager.jobs.intake import Intake
+
+class LineTaker(Protocol):
+    """Makes jobs of the lines of a queue file (`vrm.live.manager.jobs.intake`)."""
+
+    def take_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
+        """A line `at` a place among those taken, whose jobs take the places of `old` ones."""
 
 
 def may_change(entry: Entry) -> bool:
@@ -33,7 +37,7 @@ class Edits:
     """Carries out what was done to the lines of a queue file. `unclear` says why that cannot be told, "" when it
     can; `cut`: the `end` line is before lines that were taken."""
 
-    def __init__(self, intake: Intake, ends: Ends, source: QueueReplay, lines: Lines, accept: bool) -> None:
+    def __init__(self, intake: LineTaker, ends: Ends, source: QueueReplay, lines: Lines, accept: bool) -> None:
         self._intake, self._ends, self._input = intake, ends, source
         self._live = ends.live
         self.lines = lines
