@@ -40,7 +40,7 @@ class InstallManual(install_data):
         super().run()
         sys.path.insert(0, str(Path(__file__).resolve().parent))
         from vrm.cli import parser
-        from vrm.commands.guide import manual
+        from vrm.ext.help.manual import manual
 
         page = Path(self.install_dir, MANUALS, "vrm.1")
         page.write_text(manual(parser()), encoding="utf-8")

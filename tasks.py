@@ -8,6 +8,7 @@ python3 tasks.py test --again    at most five that failed run once more, one at 
 python3 tasks.py lint            install, check types (mypy) and code (ruff)
 python3 tasks.py site            install, build the documentation as pages for a browser: site/
 python3 tasks.py cluster         install, open a shell on a Slurm cluster of two nodes on this machine (as root)
+python3 tasks.py world           install, run the manager in simulated worlds for a minute (docs/reliability.md)
 python3 tasks.py release         install, build the files of a release of this commit: dist/ (packaging/release.py)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
@@ -180,7 +181,7 @@ def lint() -> int:
 def cluster(words: list[str]) -> int:
     """Install, start a cluster of two nodes, open a shell on its login node or run the words there, and end it."""
     install()
-    testbed = [PYTHON, "tests/testbed.py"]
+    testbed = [PYTHON, "tests/support/testbed.py"]
     must(*testbed, "up", "2")
     if not words:
         say("a shell on the login node: `sinfo` shows the nodes n0 and n1; `exit` ends the cluster and its jobs")
@@ -189,6 +190,12 @@ def cluster(words: list[str]) -> int:
         return run(*testbed, "exec", "login", "sh", "-c", first, "sh", *(words or ["bash"]))
     finally:
         must(*testbed, "down")
+
+
+def world(words: list[str]) -> int:
+    """Install with what the tests want, and run the real manager in worlds that are simulated (tests/world)."""
+    install("test")
+    return run(PYTHON, "tests/world/run.py", *words)
 
 
 def release(arguments: list[str]) -> int:
@@ -219,6 +226,8 @@ def main(argv: list[str]) -> int:
         return site()
     if argv[:1] == ["cluster"]:
         return cluster(argv[1:])
+    if argv[:1] == ["world"]:
+        return world(argv[1:])
     if argv[:1] == ["release"]:
         return release(argv[1:])
     print(__doc__)

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 import hypothesis
 import psutil
 import pytest
-import warm
+from support import warm
 import yaml
-from testbed import Testbed, missing
+from support.testbed import Testbed, missing
 
 from vrm.live.launch.base import LaunchError
 from vrm.ext.sites.hydra import find_mpiexec

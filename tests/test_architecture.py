@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from test_rooms import DIRECT
+from support.rooms import DIRECT
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import missing
+from support.testbed import missing
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 OTHERS = {"plain_loop", "clients"}

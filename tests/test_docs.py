@@ -6,7 +6,7 @@ that end at once.
 """
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import ast
 import gzip

@@ -1,7 +1,7 @@
 """The documentation as pages for a browser, and `vrm docs`."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import os
 import re

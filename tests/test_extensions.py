@@ -24,16 +24,12 @@ from vrm.system import plugins
 HOUSE = Path(vrm.__file__).parent
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first",
-    ("vrm.front", "slurm"): "commands that an older version has put into directories of users",
-    ("vrm.steps", "steps"): "jobs that an older version has started, and its commands",
-    ("vrm.session", "session"): "programs of users import from here",
-    ("vrm.session.worker", "session"): "queues of sessions that an older version wrote"}
+    ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "forecast study", "begin": "generate", "counting": "", "energy": "", "forecast": "study", "formats": "", "generate": "formats", "help": "",
-        "lending": "", "measure": "energy generate study", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "steps", "steps": "", "study": "generate", "top": ""}
+USES = {"advice": "estimates forecast measured study", "begin": "generate measured", "building": "", "counting": "building", "energy": "", "estimates": "", "formulas": "", "follow": "", "forecast": "formulas measured study", "formats": "", "generate": "formats measured", "help": "advice",
+        "lending": "building", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "building steps", "steps": "", "study": "generate lending measured", "top": ""}
 """The extensions, and which others each uses."""
 
 
@@ -227,12 +223,21 @@ def test_without_extensions_their_policies_are_not_known(core: Path, tmp_path: P
         core, f"{machine} --backfill sd", tmp_path, 2)
     assert "unknown node order `weighted`; known: number, first-fit, heatmap " in typed(
         core, f"{machine} --node-order weighted", tmp_path, 2)
-    assert "unknown estimator `accasim`; known: requested, last-two, " in typed(
-        core, f"{machine} --estimates accasim", tmp_path, 2)
+    assert "unknown estimator `accasim`; known: requested (or" in typed(core, f"{machine} --estimates accasim", tmp_path, 2)
+    for words, name in (("--algorithm q/t", "expression"), ("--starvation 25", "starvation")):
+        assert f"the option `{name}` is one of vrm's extensions, which are not in this installation" in typed(
+            core, f"{machine} --backfill easy {words}", tmp_path, 2)
     assert "unknown ordering `PRB`; " in typed(core, f"{machine} --algorithm PRB", tmp_path, 2)
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\nLauncher: {Kind: hydra}\n")
     assert "unknown launcher `hydra`; known: openmpi, direct " in typed(core, "run --here", tmp_path, 2)
     (tmp_path / "vrm.yaml").unlink()
+    (tmp_path / "vrm.yaml").write_text("Forecast: no\n")
+    assert "vrm.yaml:1: Forecast: the extension forecast of vrm, which adds it, is not in this installation" in typed(
+        core, "run --here", tmp_path, 2)
+    (tmp_path / "vrm.yaml").unlink()
+    (tmp_path / "ranks").write_text("a a b\nb a b\n")
+    assert "the reader of measurements `heatmap` is one of vrm's extensions, which are not in this installation" in typed(
+        core, f"{machine} --heatmap ranks", tmp_path, 2)
     assert "PowerCap is a constraint of vrm's extensions, which are not in this installation (vrm/ext)" in typed(
         core, f"{machine} --power-cap 900", tmp_path, 2)
 
@@ -248,4 +253,6 @@ def test_without_extensions_their_commands_say_what_is_missing(core: Path, tmp_p
         core, "--on somewhere queue", tmp_path, 2)
     for words, said in (("run --here -- ./give-jobs.sh", "`-- PROGRAM`"), ("shell", "`vrm shell`")):
         assert f"vrm: {said} is an option of vrm's extensions, which are not in" in typed(core, words, tmp_path, 2)
-    assert ".SS vrm queue\n" in typed(core, "help --man", tmp_path)
+    assert "vrm: --man is an option of vrm's extensions, which are not in" in typed(core, "help --man", tmp_path, 2)
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: queue}\n")
+    assert "vrm: --wait is an option of" in typed(core, "submit a 1 --wait", tmp_path, 2)

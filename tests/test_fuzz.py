@@ -21,7 +21,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.cli import main
-from vrm.live.manager.records import Records
+from vrm.live.manager.records.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
 from vrm.model.forms.placement_forms import to_record

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import mpirun_environment, wait_until
 from vrm.live.nodes.topology import read_topology
-from vrm.ext.study.report.statistics import Interval
+from vrm.ext.study.statistics import Interval
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "studies" / "malleable"

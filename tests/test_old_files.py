@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
+from support import warm
 from conftest import mpirun_environment, wait_until
 
 from vrm.config.schema import load

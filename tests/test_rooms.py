@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import vrm
+from support.rooms import DIRECT, HOUSE, below
 
-HOUSE = Path(vrm.__file__).parent
 OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil", "tempfile",
            "threading", "psutil", "yaml", "pathlib"}
 """What gives a clock, a file, an environment variable or a process."""
@@ -22,36 +21,11 @@ POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/part.py",
           "ext/lending/job.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
           "ext/lending/nodes/masks.py", "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
-          "ext/energy/nodes/power.py"}
+          "ext/energy/nodes/power.py", "ext/energy/database.py",
+          "ext/energy/keys.py"}
 """Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the part that
-moves cores, and what programs follow by; the check of programs, and its command; the part that measures energy; what
-agents do on nodes."""
-
-DIRECT = {
-    "model": "", "system": "",
-    "scheduling": "model system",
-    "workload": "model system",
-    "results": "model system",
-    "run": "scheduling workload system",
-    "config": "scheduling workload system",
-    "live.runner": "",
-    "live.relay": "live.runner",
-    "live.nodes": "model system live.relay",
-    "live.batch": "model system",
-    "live.launch": "live.nodes live.batch scheduling",
-    "live.spawn": "system live.relay",
-    "live.site": "run results config live.launch live.spawn",
-    "live.manager": "run results live.site",
-    "simulation": "run results config",
-    "report": "results",
-}
-"""A room, and the rooms below it. Each may import also what those may."""
-
-
-def below(room: str) -> frozenset[str]:
-    """All rooms that a room may import."""
-    direct = DIRECT[room].split()
-    return frozenset(direct).union(*map(below, direct))
+moves cores, and what programs follow by; the check of programs, and its command; the part that measures energy, and
+the files and keys of what was measured; what agents do on nodes."""
 
 
 def imported(room: str) -> dict[str, set[str]]:
@@ -101,13 +75,19 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 def test_every_module_lives_in_a_room() -> None:
     rooms = {*DIRECT, "commands", ""}
     files = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py")}
-    files -= {path for path in files if path.startswith(("ext/", "front/", "session/", "steps/"))}  # tests/test_extensions.py
+    files -= {path for path in files if path.startswith("ext/")}  # tests/test_extensions.py
     assert {room_of("vrm." + path[:-3].replace("/", ".")) for path in files if path.count("/") > 1} <= rooms
     assert {path.partition("/")[0] for path in files if path.count("/") == 1} <= rooms | {"live"}
     assert {path for path in files if "/" not in path} == {
         "__init__.py", "__main__.py", "api.py", "cli.py"}
     assert {path for path in files if path.startswith("live/") and path.count("/") == 1} == {
         "live/__init__.py"}
+
+
+def test_a_folder_has_at_most_15_files() -> None:
+    folders = [HOUSE, *(path for path in HOUSE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    assert len(folders) > 50
+    assert {folder: count for folder in folders if (count := sum(map(Path.is_file, folder.iterdir()))) > 15} == {}
 
 
 @pytest.mark.parametrize("room", ["model", "scheduling", *POLICIES])
@@ -124,3 +104,30 @@ def test_each_public_class_has_a_name_of_its_own() -> None:
                 where.setdefault(node.name, []).append(str(path.relative_to(HOUSE)))
     assert len(where) > 500
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_no_test_imports_another_test() -> None:
+    """What tests share is in tests/support."""
+    tests = {path.stem for path in Path(__file__).parent.rglob("test_*.py")}
+    assert len(tests) > 200
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = ([name.name for name in node.names] if isinstance(node, ast.Import) else
+                     [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            assert not {part for name in names for part in name.split(".")} & tests, path
+
+
+def test_each_part_of_a_manager_and_each_placement_has_a_test_file_of_its_own() -> None:
+    """Named as the module, or after its extension where that is `part`."""
+    tests = {path.name: path.relative_to(Path(__file__).parent).parts for path in Path(__file__).parent.rglob("test_*.py")}
+    found = set()
+    for path in HOUSE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and {base.id for base in node.bases if isinstance(base, ast.Name)} & {"Part"}:
+                parts = path.relative_to(HOUSE).parts
+                found.add((parts[1] if parts[0] == "ext" else "manager", path.stem))
+    assert len(found) > 20
+    for place, module in found:
+        name = f"test_{place}_part.py" if module == "part" else f"test_{module}.py"
+        assert place in tests[name], name
+    assert {f"test_{name}.py" for name in ("compact", "spare", "strip", "pack")} <= tests.keys()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import vrm
 from conftest import LIMIT, wait_until
-from testbed import Testbed, missing
+from support.testbed import Testbed, missing
 
 
 def test_nodes_see_each_other_and_their_own_machine(testbed: Testbed) -> None:
@@ -97,7 +97,7 @@ def test_nothing_is_left_at_the_end_nor_after_a_failure(tmp_path: Path) -> None:
 def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
     skip_unless_possible()
     before = traces(tmp_path)
-    code = ("from pathlib import Path; from testbed import Testbed; import signal\n"
+    code = ("from pathlib import Path; from support.testbed import Testbed; import signal\n"
             f"with Testbed(2, directory=Path({str(tmp_path / 'a')!r})):\n"
             "    print('up', flush=True)\n    signal.pause()\n")
     run = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent, text=True,
@@ -113,7 +113,7 @@ def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
 @pytest.mark.testbed
 def test_by_hand(tmp_path: Path) -> None:
     skip_unless_possible()
-    program = [sys.executable, str(Path(__file__).with_name("testbed.py"))]
+    program = [sys.executable, str(Path(__file__).parent / "support" / "testbed.py")]
     env = {**os.environ, "TMPDIR": str(tmp_path), "VRM_TESTBED": "t"}
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
-from vrm.system.colour import coloured
+from vrm.system.printing.text import coloured, printable_lines
 
 MODULES = {
-    "job": "submit cancel hold release requeue stop", "status": "queue status", "log": "log", "simulate": "simulate",
-    "wait": "wait", "guide": "help"}
+    "job": "submit cancel hold release requeue stop", "status": "queue status", "simulate": "simulate", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OWN = ("run", "shell")
@@ -154,7 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     from vrm.config.problems import ConfigError
     from vrm.system.errors import RunError
-    from vrm.system.text import printable_lines
 
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here

@@ -3,7 +3,7 @@ that were advised and by FCFS + EASY with compact placement, in turns.
 
     python studies/advice/live.py --out DIR [--queues 10] [--limit SECONDS] [--show]
 
-As root, on a machine with what tests/testbed.py wants. A queue has 20 MPI jobs of 1 to 8 ranks on 4
+As root, on a machine with what tests/support/testbed.py wants. A queue has 20 MPI jobs of 1 to 8 ranks on 4
 nodes of 2 cores; they sleep 1 to 12 s, and their limits are 1.3 to 8 times as long. One more queue runs
 first, by FCFS + EASY: its jobs.csv is the history from which the draws come. Each queue runs by FCFS + EASY, by what is
 advised for the makespan, and by what is advised for the mean wait, in another order each time. What is
@@ -29,13 +29,13 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from testbed import Testbed, missing  # noqa: E402  (a module of the tests)
+from support.testbed import Testbed, missing  # noqa: E402  (a module of the tests)
 
 from vrm.ext.advice.advice import advise, combinations  # noqa: E402
 from vrm.ext.advice.planned import plan  # noqa: E402
 from vrm.model.rules import Rules  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
-from vrm.ext.study.report.statistics import interval  # noqa: E402
+from vrm.ext.study.statistics import interval  # noqa: E402
 from vrm.api import Machine, Measurements  # noqa: E402
 
 NODES, CORES = 4, 2

@@ -23,8 +23,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import system_a
 
 from vrm.model import Job, Node
-from vrm.model.energy import ENERGY
-from vrm.model.power import MARK
+from vrm.model.measured.energy import ENERGY
+from vrm.model.measured.power import MARK
 from vrm.ext.study.report.compare import COLOURS
 from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.ext.measure.power_picture import draw_power

@@ -6,7 +6,7 @@ M. D'Amico's PhD thesis (UPC, 2021), table 6.1. p1 has two Platinum 8168 (48 cor
 (36 cores). The published idle power is none: idle nodes are left out of the energy, as there.
 """
 
-from vrm.model.energy import Coefficients, Measured, PowerClass, Programs
+from vrm.model.measured.energy import Coefficients, Measured, PowerClass, Programs
 
 P1 = {
     1.2: (0.424226, 0.34222, 29.070776, 0.723423, -0.005329, 0.132612),

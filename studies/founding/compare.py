@@ -25,9 +25,9 @@ from vrm.model.measured.speedups import SpeedError, Speedups, load_name
 from vrm.scheduling import Dispatcher
 from vrm.ext.study.report.compare import COLOURS
 from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
-from vrm.simulation.corun import unmatched_said
+from vrm.results.names import unmatched_said
 from vrm.simulation.inputs import QueueWorkload
-from vrm.workload.heatmap_files import read as read_heatmap_file
+from vrm.ext.measured.heatmap_files import read as read_heatmap_file
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parents[1] / "config" / "founding"

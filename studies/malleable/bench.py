@@ -49,7 +49,7 @@ class Bench:
     def __enter__(self) -> "Bench":
         if self.cluster:
             sys.path.insert(0, str(ROOT / "tests"))
-            from testbed import Testbed  # of the tests
+            from support.testbed import Testbed  # of the tests
             testbed = self._stack.enter_context(Testbed(self.cluster, sockets=1, cores=self.cores, synthetic=False,
                                                         directory=self.root / "cluster"))
             batch = self._stack.enter_context(testbed.allocation(self.cluster, "--exclusive"))

@@ -19,7 +19,7 @@ that other load of the machine meets all of them. live.csv has each run; a run t
 the study can be made in pieces (`--for`: no run begins after so many seconds; `--quiet`: a run that others
 disturbed does not count). live.md has means with 95 %
 intervals next to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`:
-on N nodes of tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
+on N nodes of tests/support/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bench import Bench, Failure, LiveRun, Table, put_into
 
 from vrm.ext.lending.nodes import lending
 from vrm.ext.study.report.compare import COLOURS
-from vrm.ext.study.report.statistics import Interval, interval
+from vrm.ext.study.statistics import Interval, interval
 
 WAYS = ("serial", "together", "lend")
 CHANGES = 20

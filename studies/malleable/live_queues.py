@@ -8,7 +8,7 @@ jobs (exponential), and estimates, which are about twice the run time. All jobs 
 Both ways run each queue, in alternation. live_queues.csv has each job; what is there is not run again, so the study
 can be made in pieces (`--for`: no run begins after so many seconds; `--quiet`: as for live.py). live_queues.md has
 the changes of the pairs with 95 % intervals, next to what the simulator gives for the same jobs, which have the times
-of the static run and are as fast as their share of the cores. `--cluster N`: on N nodes of tests/testbed.py (as
+of the static run and are as fast as their share of the cores. `--cluster N`: on N nodes of tests/support/testbed.py (as
 root), which share this machine's cores. `--quick`: one pair of three short jobs.
 """
 
@@ -31,7 +31,7 @@ from live import percent, text
 
 from vrm.model import Job
 from vrm.results.jobs import read_jobs
-from vrm.ext.study.report.statistics import interval
+from vrm.ext.study.statistics import interval
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 

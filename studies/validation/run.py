@@ -33,7 +33,7 @@ from vrm.ext.study.report.plotting import pyplot
 from vrm.ext.study.validation.report import data, draw
 from vrm.simulation.arguments import Measurements
 from vrm.ext.study.validation.validate import ValidationError, read_rows, read_rules, validate
-from vrm.workload.estimates import Estimate, Table, read_estimates, table_text
+from vrm.ext.measured.estimates import Estimate, Table, read_estimates, table_text
 
 PROGRAMS = "cg.A.x,ep.A.x,ft.A.x,lu.W.x"
 SCENARIOS = (("compact", "FCFS"), ("strip", "WFP3"))

@@ -19,10 +19,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "clients")]
 
-from test_clients import EXPECTED, ON_VRM, Drives, known  # noqa: E402
+from support.clients import EXPECTED, ON_VRM, Drives, known  # noqa: E402
 
 from conftest import wait_until  # noqa: E402
-from testbed import Testbed  # noqa: E402
+from support.testbed import Testbed  # noqa: E402
 
 JOBS = {"snakemake": 3, "parsl": 1, "dask": 2, "jube": 1, "reframe-squeue": 3, "reframe-slurm": 3, "executorlib": 1,
         "submitit": 4, "pysqa": 2, "psij": 3, "aiida": 2, "aiida-engine": 1, "qtoolkit": 2,

@@ -3,7 +3,7 @@
 
     python tests/benchmarks/commands.py [--jobs 1000] [--rounds 3] [--calls 100] [--quick] [--only vrm]
 
-A test cluster of two nodes of 8 cores (tests/testbed.py, as root): on the one real Slurm runs the jobs, on the
+A test cluster of two nodes of 8 cores (tests/support/testbed.py, as root): on the one real Slurm runs the jobs, on the
 other, an allocation of it, vrm. A shell loop submits the jobs, whose script is `true`, one after the other, and
 then asks squeue until none is left. Both take turns. Rates are from the first submission to the last job seen
 ended; ratios are of rounds next to each other. `--only vrm` needs no root: vrm alone, on this machine.
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from testbed import LOGIN, Testbed, missing  # noqa: E402  (a module of the tests)
+from support.testbed import LOGIN, Testbed, missing  # noqa: E402  (a module of the tests)
 
 from vrm.ext.slurm.calls import build  # noqa: E402
 

@@ -1,5 +1,5 @@
 """Many short jobs on a cluster of 8 namespaced nodes under Slurm: does anything leak, and how
-quickly does one job follow another? As root, on a machine with what tests/testbed.py wants.
+quickly does one job follow another? As root, on a machine with what tests/support/testbed.py wants.
 
     python tests/benchmarks/soak.py [--jobs 1000] [--mpirun PATH | --direct] [--quick]
 
@@ -26,7 +26,7 @@ import yaml
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
-from testbed import Testbed, missing  # noqa: E402  (a module of the tests)
+from support.testbed import Testbed, missing  # noqa: E402  (a module of the tests)
 
 from vrm.run.journal.files import read  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402

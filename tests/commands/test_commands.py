@@ -1,7 +1,7 @@
 """The commands that users type every day: what they say, and that each explains itself."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import ast
 import json
@@ -21,7 +21,8 @@ from conftest import Site, wait_until
 import vrm as vrm_package
 from vrm import cli
 from vrm.cli import main
-from vrm.commands.guide import EVERYDAY, GROUPS, manual
+from vrm.commands.guide import EVERYDAY, GROUPS
+from vrm.ext.help.manual import manual
 from vrm.commands.parsing import Parser
 from vrm.commands.shared import BOUND
 from vrm.results.metrics import THRESHOLD

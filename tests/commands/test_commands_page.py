@@ -1,7 +1,7 @@
 """The page of all commands: each is on it, and each example runs, in the order of the page."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import json
 import os

@@ -45,8 +45,6 @@ DEFAULTS = {
     "Emulate": False,
     "NodeClasses": [],
     "Licences": {},
-    "Energy": {"Database": None, "Frequency": True},
-    "PowerCap": "",
     "Queues": {},
     "Allocation": {"Policy": "pack", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
@@ -57,7 +55,6 @@ DEFAULTS = {
     "Interrupted": "requeue",
     "Retries": 0,
     "OnStop": "kill",
-    "Forecast": True,
     "Log": "logs",
     "State": "logs/state",
     "Directory": "logs",
@@ -72,9 +69,12 @@ DEFAULTS = {
         "Environment": {},
     },
     "Trust": "own",
-    "Slurm": {"DefaultTime": 3600.0},
     "Replay": {"Speed": 1.0},
     "Extensions": {},
+    "Energy": {"Database": None, "Frequency": True},
+    "PowerCap": "",
+    "Forecast": True,
+    "Slurm": {"DefaultTime": 3600.0},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]
 
@@ -447,7 +447,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ),
         (
             "Hosts:\n  Reach: [ssh, [a]]",
-            "2: Hosts.Reach: found a list, wanted auto, ssh, srun, or a list: the words of a"
+            "2: Hosts.Reach: found a list, wanted auto, flux, srun, ssh, or a list: the words of a"
             ' program instead of ssh; for example Reach: [ssh, -p, "2222"]',
         ),
         (

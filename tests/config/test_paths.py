@@ -8,9 +8,10 @@ import pytest
 import yaml
 from hypothesis import example, given, strategies as st
 
-from vrm.config.paths import KEYS, RunPaths, places
+from vrm.config.paths import OF_EXTENSIONS, KEYS, RunPaths, places
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
+from vrm.system.plugins import own
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config"
 PATHS = st.one_of(st.sampled_from(["logs", "../up", "/tmp/x", "~/runs", "~nobody-here/x", "$HOME/a", "${HOME}b", "$NOT_SET/x",
@@ -28,7 +29,10 @@ def whole(path: Path | None) -> RunPaths | None:
 
 
 def test_the_keys_are_those_of_the_settings() -> None:
-    assert {field.alias for field in Settings.model_fields.values()} == {*KEYS}
+    assert {field.alias for field in Settings.model_fields.values()} == {
+        *KEYS, *(key for key in OF_EXTENSIONS if "." not in key)}
+    assert {*OF_EXTENSIONS} == {plugin.name for plugin in own("vrm.keys")}
+    assert all(plugin.path.split(".")[2] == OF_EXTENSIONS[plugin.name] for plugin in own("vrm.keys"))
 
 
 @pytest.mark.parametrize("path", [*sorted(EXAMPLES.rglob("*.yaml")), None])

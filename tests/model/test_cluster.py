@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import (ORDERINGS, POLICIES, different_nodes, pair, places_of, play, regular_nodes,
+from support.reference import (ORDERINGS, POLICIES, different_nodes, pair, places_of, play, regular_nodes,
                        workloads)
 from vrm.model import Cluster, Job, JobState, Node, Socket, bits
 from vrm.model.booking import Watcher

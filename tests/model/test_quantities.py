@@ -9,7 +9,7 @@ from vrm.ext.pbs.words import clock as of_qstat
 from vrm.ext.slurm.forms.times import elapsed, used
 from vrm.model.quantities import (LOG_MEMORY, PBS_MEMORY, PEOPLE, SLURM_MEMORY, MemoryDialect, clock, memory_bytes, memory_text,
                                   of_parts, of_slurm, repeated, said, scale, seconds_of)
-from vrm.system.moments import STANDARD, moment_of, moment_text
+from vrm.system.printing.moments import STANDARD, moment_of, moment_text
 
 SECONDS = st.integers(0, 40_000_000)
 

@@ -20,56 +20,18 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables
 from vrm.results.state import JOB
-from vrm.report.tables import queue_table, state_json, state_table, watch
+from vrm.report.tables import queue_table, state_json, state_table
+from vrm.report.watching import watch
 from vrm.scheduling import make_policy
-
-# A busy machine is not a failure, and what the fixtures give may be used again and again.
-UNTIMED = settings(deadline=None, suppress_health_check=[
-    HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-
-NOW = 1650548407.0  # 13:40:07 in UTC
+from support.snapshots import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc  # noqa: F401
 
 
-@pytest.fixture(autouse=True)
-def utc(monkeypatch):
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def running(id, app, procs, start, estimate, nodes=("n0",)):
-    return {"id": id, "app": app, "procs": procs, "state": "running", "submit": start - 5,
-            "estimate": estimate, "exclusive": False, "start": start,
-            "expected_end": start + estimate, "nodes": list(nodes)}
-
-
-def queued(id, app, procs, estimate, **more):
-    return {"id": id, "app": app, "procs": procs, "state": "queued", "submit": NOW - 10,
-            "estimate": estimate, "exclusive": False, **more}
-
-
-def snapshot(nodes=(), jobs=(), **more):
-    nodes = [{"name": name, "up": up, "sockets": sockets} for name, up, sockets in nodes]
-    return {"format": 1, "time": NOW - 2,
-            "manager": {"host": "login1", "pid": 4242, "start": NOW - 60, "phase": "running"},
-            "scheduling": {"algorithm": "WFP3", "backfilling": "easy", "policy": "strip"},
-            "emulated": False, "nodes": nodes, "jobs": list(jobs),
-            "ended": {"completed": 3, "failed": 1, "timeout": 0, "cancelled": 0, "refused": 2},
-            **more}
-
-
-JOBS = [running(1, "lu.B.x", 2, NOW - 17, 45.0), running(0, "ft.B.x", 6, NOW - 27, 60.0),
-        queued(2, "mg.B.x", 8, 10.0, expected_start=NOW + 33), queued(3, "lu.B.x", 8, 120.0)]
-NODES = [("n0", True, [[0, 0, 1, 1], [0, 0, None, None]]),
-         ("n1", True, [[0, 0, None, None], [None] * 4]), ("n2", False, [[None] * 4] * 2)]
 HEAD = "WFP3 + EASY, strip: 2 running, 2 waiting, 6 ended (1 failed, 2 refused); 2 s ago"
 
 
@@ -301,14 +263,6 @@ def test_long_names_are_cut_to_the_terminal():
     assert "x" * 100 in queue_table(snapshot(jobs=[running(0, "x" * 100, 1, NOW, 60.0)]), NOW)
 
 
-def many(*kinds, prefix="n"):
-    """Nodes n0, n1, ... where each kind is (how many, sockets, up)."""
-    nodes = []
-    for count, sockets, up in kinds:
-        nodes += [(f"{prefix}{len(nodes) + i}", up, sockets) for i in range(count)]
-    return nodes
-
-
 def test_thousands_of_nodes_share_lines():
     nodes = many((3, [[0, 0]], True), (700, [[None, None]], True), (1, [[None, None]], False),
                  (2, [[1, None]], True), (4000, [[None, None]], True))
@@ -500,7 +454,7 @@ def test_watch_redraws_in_place(terminal):
 
 PROGRAM = """
 import sys, threading
-from vrm.report.tables import watch
+from vrm.report.watching import watch
 count = 0
 def render():
     global count

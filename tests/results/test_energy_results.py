@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import warm
+from support import warm
 from hypothesis import given
 from hypothesis import strategies as st
 

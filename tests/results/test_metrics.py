@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from plain_metrics import (Fairness, bounded_slowdown, columns_of, fairness, load, loss_of_capacity,
+from support.plain_metrics import (Fairness, bounded_slowdown, columns_of, fairness, load, loss_of_capacity,
                            per_processor_bounded_slowdown, queue_length, slowdown, summary, throughput, trim,
                            turnaround, utilisation)
 from vrm.model import JobState

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.run.archive import ERR, OUT, Archive, ArchiveWriter
+from vrm.run.journal.archive import ERR, OUT, Archive, ArchiveWriter
 
 TEXTS = st.binary(max_size=300) | st.sampled_from([b"", b"\n", b"==> vrm: job 0, started 1.000000, out: 3 bytes, crc32 0\n"])
 ADDED = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([OUT, ERR]), TEXTS), max_size=8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, wait_until
-from executor import Managed
+from support.executor import Managed
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.system import files

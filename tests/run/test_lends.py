@@ -17,7 +17,7 @@ from vrm.run.journal.past import Past, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.placement.offers import borrowed, offer
+from vrm.ext.lending.offers import borrowed, offer
 
 Records = list[dict[str, Any]]
 

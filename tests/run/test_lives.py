@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from reference import HEATMAP, jobs
+from support.reference import HEATMAP, jobs
 from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, Node
 from vrm.model.amounts import unit
 from vrm.model.sharing.core_share import NOBODY, Loan
@@ -27,7 +27,7 @@ from vrm.run.journal.past import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.placement.offers import NoOffer, offer
+from vrm.ext.lending.offers import NoOffer, offer
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]
@@ -150,7 +150,7 @@ class Lives(RuleBasedStateMachine):
     def end(self, data: Any, how: JobState, killed: bool) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.state.running)))
         if killed:
-            self.state.intend(job_id, "cancel", self.now)
+            self.state.intend(job_id, "cancel", self.now, self.now)
             how = JobState.CANCELLED
         self.over(job_id, how)
         self.step(0.0)

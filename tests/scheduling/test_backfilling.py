@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_nodes, pair, play,
+from support.reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_nodes, pair, play,
                        regular_nodes, switches, workloads)
 from vrm.model import Cluster, Job, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import HEATMAP, Task, different_nodes, regular_nodes, workloads
+from support.reference import HEATMAP, Task, different_nodes, regular_nodes, workloads
 from vrm.model import Cluster, Heatmap, Infeasible, Job
 from vrm.scheduling import Dispatcher, JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher

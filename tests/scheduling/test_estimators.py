@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vrm.model.job import Job
-from vrm.scheduling.estimators import (CORRECTIONS, ESTIMATORS, LEAST, MEMORY, QUANTILE, STEPS,
-                                       make_correction, make_estimator)
+from vrm.ext.estimates.estimators import MEMORY, QUANTILE
+from vrm.scheduling.estimators import CORRECTIONS, ESTIMATORS, LEAST, STEPS, make_correction, make_estimator
 from vrm.ext.planning.estimators import prefix
 from vrm.scheduling.registry import PolicyError
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import Place, Reference, places_of, regular_nodes
+from support.reference import Place, Reference, places_of, regular_nodes
 from vrm.model import Cluster, Job, Node
 from vrm.model.booking import Watcher
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy

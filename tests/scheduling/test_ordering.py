@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import UTILITIES
+from support.reference import UTILITIES
 from vrm.model import Infeasible, Job
 from vrm.scheduling import JobQueue, PolicyError, make_ordering
 from vrm.scheduling.orderings import queue

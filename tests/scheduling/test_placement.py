@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import (HEATMAP, KINDS, ORDERINGS, POLICIES, Reference, different_nodes, jobs, pair,
+from support.reference import (HEATMAP, KINDS, ORDERINGS, POLICIES, Reference, different_nodes, jobs, pair,
                        places_of, play, rank_of_pair, regular_nodes, workloads)
 from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
 from vrm.model.job import Request

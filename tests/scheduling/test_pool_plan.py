@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vrm.model import Job, Node
 from vrm.model.booking import Watcher
 from vrm.model.cluster import Pool
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.profile import PoolProfile, Slot
 from vrm.simulation.engine import Outage

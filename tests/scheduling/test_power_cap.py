@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job, Node
-from vrm.model.energy import Measured, PowerClass, Programs
-from vrm.model.power import Cap
+from vrm.model.measured.energy import Measured, PowerClass, Programs
+from vrm.ext.energy.cap import Cap
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, Selection, simulate
 from vrm.workload.submission import Submission

@@ -15,7 +15,7 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 from vrm.scheduling.compose import compose
 from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.api import Rules, Submission
-from vrm.simulation.compiled import compiled
+from vrm.ext.counting.compiled import compiled
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
 

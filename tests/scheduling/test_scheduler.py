@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import (ORDERINGS, POLICIES, Place, Reference, Task, pair, places_of, regular_nodes,
+from support.reference import (ORDERINGS, POLICIES, Place, Reference, Task, pair, places_of, regular_nodes,
                        workloads)
 from vrm.config.problems import ConfigError
 from vrm.config.schema import load

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
+from support.reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
 
 from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits
 from vrm.model.sharing import devices

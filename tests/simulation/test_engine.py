@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import plain_metrics
+from support import plain_metrics
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.results.jobs import read_jobs

@@ -21,7 +21,7 @@ from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.estimators import LAST, MARGIN, STEPS, make_estimator
 from vrm.scheduling.registry import PolicyError
-from vrm.scheduling.backfilling.starvation import SLIP
+from vrm.ext.estimates.starvation import SLIP
 from vrm.api import Machine, Submission, Timetable, simulate
 from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Outage, Simulator
@@ -462,7 +462,7 @@ def test_the_study_tells_the_order_of_ties_from_other_differences(tmp_path: Path
 
 def test_the_guard_counts_and_keeps_its_reservations(monkeypatch: Any) -> None:
     """While nothing starts or ends, a job that is submitted costs a look at itself, not at sets of nodes."""
-    from vrm.scheduling.backfilling import starvation
+    from vrm.ext.estimates import starvation
     from vrm.scheduling.placement.lanes import LanePolicy
     made: list[Any] = []
     reservation = starvation.Shadow

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import plain_metrics
+from support import plain_metrics
 from vrm.commands import simulate as command
 from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job
@@ -136,7 +136,7 @@ def test_what_was_not_measured_is_judged_by_its_class_and_then_its_application()
 
 def test_a_pool_without_spare_times_is_judged_against_compact(tmp_path: Path) -> None:
     """The default refuses nothing there; 2 asks for as much as compact side by side."""
-    from vrm.workload.heatmap_files import read
+    from vrm.ext.measured.heatmap_files import read
     pool = tmp_path / "pool.json"
     pool.write_text(json.dumps({"machine": "m", "suite": "s", "loads": [json.dumps({
         "load_name": name, "num_of_processes": 4, "compact_timelogs": [100.0],
@@ -164,7 +164,7 @@ def test_names_of_numbered_suites_are_kept(tmp_path: Path, capsys: Any) -> None:
         "load_name": name, "num_of_processes": 1024, "compact_timelogs": [100.0],
         "coscheduled_timelogs": {"628.pot3d_s": [[110.0]], "605.lbm_s": [[120.0]]}})
         for name in ("628.pot3d_s", "605.lbm_s")]}))
-    from vrm.workload.heatmap_files import rank_text, read
+    from vrm.ext.measured.heatmap_files import rank_text, read
     lines = rank_text(read(pool).heatmap).splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["628.pot3d_s", "605.lbm_s"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plain_metrics
+from support import plain_metrics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,11 +18,11 @@ from vrm.model import Booking, Cluster, Job, bits
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.easy import Easy
 from vrm.scheduling.backfilling.dispatcher import Starts
-from vrm.scheduling.placement.offers import borrowed, offers
+from vrm.ext.lending.offers import borrowed, offers
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.scheduling.placement.wrapping import Wrapped
-from vrm.simulation.corun import CoRunning
+from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Outage, Recorder, Simulator
 from vrm.simulation.results import Results
 from vrm.simulation.outcome import ResultRow
@@ -262,7 +262,7 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
     from vrm.model.rules import Rules
     from vrm.ext.study.report.job_table import JobTable
     from vrm.results.jobs import JobRow
-    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.ext.lending.simulated.recorded_lends import AskedLend
     from vrm.ext.study.validation.validate import validate
 
     cluster = Cluster.regular(2, 2, 4)
@@ -284,7 +284,7 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     from vrm.model.rules import Rules
     from vrm.results.jobs import JobRow
     from vrm.ext.study.validation.lends import lent_to_nodes
-    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.ext.lending.simulated.recorded_lends import AskedLend
     from vrm.ext.study.validation.validate import validate
 
     records: list[dict[str, Any]] = [
@@ -319,7 +319,7 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
     from vrm.ext.study.report.job_table import JobTable
     from vrm.ext.study.report.study import StudyRun
     from vrm.results.jobs import JobRow
-    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.ext.lending.simulated.recorded_lends import AskedLend
     from vrm.ext.study.validation.validate import validate
 
     rows = [JobRow(0, "a", 1, 0.0, 0.0, 20.0, 600.0, "completed", cores="n0:0/0-7", nodes="n0", cores_per_task=8,
@@ -341,7 +341,7 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
 def test_a_recorded_lend_is_left_out_where_nobody_waits_then(time: float) -> None:
     """In the replay the borrower has started at once: there was room for it. The simulation goes on."""
     from vrm.api import Machine, Rules, Timetable, simulate
-    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.ext.lending.simulated.recorded_lends import AskedLend
 
     def moves(now: float, ended: int, waiting: int) -> None:
         pytest.fail(f"a thousand events, and it is {now} s")

@@ -31,7 +31,7 @@ from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, ma
 from vrm.api import Machine, Recording, Submission, simulate
 from vrm.simulation.arguments import by_name
 from vrm.simulation.engine import Simulator
-from vrm.workload import heatmap_files
+from vrm.ext.measured import heatmap_files
 
 pytestmark = pytest.mark.mpi
 

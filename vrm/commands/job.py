@@ -99,13 +99,9 @@ def submit(arguments: argparse.Namespace) -> int:
         return int(of_extension("test-only")(arguments, line))
     if arguments.json:
         raise CannotRun("--json needs --test-only")
+    wait = of_extension("wait") if arguments.wait else None
     status, name = asked(arguments, {"do": "submit", "line": line})
-    if status or not arguments.wait:
-        return status
-    from vrm.commands.wait import EndWatch, until_ended
-    from vrm.run.journal.files import made_by
-    run = run_of(arguments)
-    return until_ended(run, EndWatch(run), made_by(run.journal, name))
+    return status if status or wait is None else int(wait(run_of(arguments), name))
 
 
 def _app(arguments: argparse.Namespace) -> str:

@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
             if self.prog == "vrm" and value in HINTS:
                 self.error(f"there is no command `{value}`; {HINTS[value]}")
             if self.prog == "vrm" and value in _of_vrm():
-                from vrm.commands.shared import MISSING
+                from vrm.system.plugins import MISSING
                 self.error(f"`{value}` is a command {MISSING}")
             close = meant(value, action.choices)
             self.error(f"there is no command `{value}`"

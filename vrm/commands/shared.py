@@ -22,11 +22,6 @@ BOUND = 10.0
 `vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
 
-MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "
-           "(docs/guide/install.md)")
-"""What is said of a part of vrm that is not there."""
-
-
 class CannotRun(Exception):
     """A command that cannot be carried out; the text says why and what to do."""
 
@@ -76,7 +71,7 @@ def of_extension(name: str, called: str = "") -> Any:
             return plugins.load(found)
     except plugins.PluginError as error:
         raise CannotRun(str(error)) from error
-    raise CannotRun(f"{called or f'--{name}'} is an option {MISSING}")
+    raise CannotRun(f"{called or f'--{name}'} is an option {plugins.MISSING}")
 
 
 def nothing_yet(state: Path) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
-from vrm.system.output import aligned, show
+from vrm.system.printing.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.model.reservation import ReservationRequest
@@ -217,8 +217,9 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
         elif settings is not None:
             own(str(getattr(settings.rules, name)), settings.base, settings.trust)
     if "power_cap" in options:
-        from vrm.config.energy import cap_text
-        options["power_cap"] = cap_text(args.power_cap, "")
+        from vrm.system import plugins
+        reader = plugins.find("vrm.readers", "cap")  # without it the constraint is missing, too
+        options["power_cap"] = plugins.load(reader)(args.power_cap, "") if reader is not None else args.power_cap
     if "machine" in options and options.keys() & {"nodes", "sockets", "cores"}:
         raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
     sizes = {name for name in ("nodes", "sockets", "cores")
@@ -369,8 +370,7 @@ def _every(report: dict[str, Any]) -> str:
 
 def _table(report: dict[str, Any]) -> str:
     from vrm.model.rules import Rules
-    from vrm.results.names import policy_name, time_text, unit_of
-    from vrm.simulation.corun import unmatched_said
+    from vrm.results.names import policy_name, time_text, unit_of, unmatched_said
     machine = report["machine"]
     rules = Rules.read(report)
     further = rules.words(name for name in rules.changed()

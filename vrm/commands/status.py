@@ -46,8 +46,7 @@ def show(arguments: argparse.Namespace) -> int:
 def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.results import state
-    from vrm.report import tables
-    from vrm.system.colour import marked
+    from vrm.system.printing.text import marked
 
     run = run_of(arguments)
     path = run.state
@@ -68,7 +67,8 @@ def info(arguments: argparse.Namespace) -> int:
                              "State or Directory in the configuration") from error
 
     if arguments.watch is not None:
-        tables.watch(lambda: "".join(render()), arguments.watch, stop=ended)
+        from vrm.report.watching import watch
+        watch(lambda: "".join(render()), arguments.watch, stop=ended)
         return 0
     try:
         parts = render()
@@ -84,7 +84,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
-    from vrm.system.output import json_parts
+    from vrm.system.printing.output import json_parts
 
     everything = getattr(arguments, "all", False)
     over = snapshot["manager"]["phase"] == "ended"

@@ -4,18 +4,33 @@ configurations."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, create_model
 from pydantic_core import PydanticCustomError
 
-from vrm.config.energy import Energy
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.amounts import MEMORY, base, people
 from vrm.model.quantities import memory_bytes, memory_text
+from vrm.model.measured.energy import PowerClass
 from vrm.model.node import Node
-from vrm.model.power import MARK
+from vrm.model.measured.power import MARK
 from vrm.model.forms.hosts import expand
+from vrm.model.rules import attribute
+from vrm.system import plugins
+
+
+def extended(section: str) -> dict[str, Any]:
+    """The keys that vrm's own extensions add to a section of the configuration, "" for its top level: for each
+    attribute a kind and a default."""
+    found = {}
+    for plugin in plugins.own("vrm.keys"):
+        place, _, name = plugin.name.rpartition(".")
+        if place == section:
+            found[attribute(name)] = plugins.load(plugin)()
+    return found
+
 
 def _memory(value: Any) -> Any:
     """GiB of a text such as 64GiB, 64G or 64000M; a unit is needed, a power of 1024."""
@@ -63,23 +78,34 @@ Licences = Annotated[
     kind("names with numbers", _ANSYS, empty={})]
 
 
-class Holdings(BaseModel):
+if TYPE_CHECKING:
+    Added = BaseModel
+else:
+    Added = create_model("Added", __config__=STRICT, **extended("NodeClasses"))
+
+
+class Holdings(Added):
     """What each node of a class has besides its cores."""
 
     model_config = STRICT
     memory: Annotated[Memory | None, kind("memory with its unit", "64GiB")] = None
     resources: Resources = Field(default_factory=dict)
     features: Features = ()
-    energy: Annotated[Energy | None, kind("a group of keys", "{Name: p1, Idle: 90}")] = None
 
     def amounts(self) -> dict[str, float]:
         """The resources of a node, as `Node` has them: memory in GiB."""
         found = {MEMORY: self.memory or 0.0, **self.resources}
         return {name: amount for name, amount in found.items() if amount}
 
+    def power(self) -> PowerClass | None:
+        """The class of energy of such a node, where an extension has the key."""
+        energy = getattr(self, "energy", None)
+        found: PowerClass | None = None if energy is None else energy.power()
+        return found
+
     def node(self, node: Node) -> Node:
         """A node with the features and the power of the class."""
-        power = None if self.energy is None else self.energy.power()
+        power = self.power()
         marks = {f"{MARK}{power.name}"} if power else set()
         return replace(node, features=node.features | frozenset(self.features) | marks, power=power)
 
@@ -123,3 +149,10 @@ _CLASSES = "[{Hosts: 'node[01-16]', Resources: {ssd: 2}, Features: [ib]}]"
 NodeClasses = Annotated[
     list[Annotated[NodeClassSection, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
     AfterValidator(_once), kind("a list of node classes", _CLASSES, empty=[])]
+
+
+def powered(classes: Sequence[NodeClassSection], nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes with the power of their classes, by their names."""
+    known = {host: each.power() for each in classes for host in each.names}
+    return tuple(replace(node, power=power) if (power := known.get(node.name) or known.get(
+        node.name.partition(".")[0])) is not None else node for node in nodes)

@@ -14,10 +14,14 @@ from vrm.config.yaml_reader import Document, shown
 
 KEYS = (
     "Version", "Applications", "Scheduling", "Starvation", "Sharing", "Hosts", "Nodes", "Sockets", "Cores",
-    "Emulate", "NodeClasses", "Licences", "Energy", "PowerCap", "Queues", "Allocation", "Walltime", "Memory",
-    "Output", "Grace", "End", "Interrupted", "Retries", "OnStop", "Forecast", "Log", "State", "Directory", "Launcher",
-    "Trust", "Slurm", "Replay", "Extensions")
-"""The keys at the top level: those of `vrm.config.schema.Settings`."""
+    "Emulate", "NodeClasses", "Licences", "Queues", "Allocation", "Walltime", "Memory", "Output",
+    "Grace", "End", "Interrupted", "Retries", "OnStop", "Log", "State", "Directory", "Launcher",
+    "Trust", "Replay", "Extensions")
+"""The keys at the top level that the core has."""
+
+OF_EXTENSIONS = {"Energy": "energy", "PowerCap": "energy", "Forecast": "forecast", "Slurm": "slurm",
+                 "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy"}
+"""The keys that vrm's own extensions add, and the extension of each."""
 
 VERSION = r"1(\.\d+)*"
 """The versions of configurations that this vrm reads."""
@@ -87,7 +91,7 @@ def places(path: str | None) -> RunPaths | None:
     document = Document.read(path) if path is not None else Document.nothing(os.getcwd())
     mapping, base = document.mapping, document.source.directory
     version = mapping.get("Version", "1")
-    if (document.problems or not mapping.keys() <= {*KEYS}
+    if (document.problems or not mapping.keys() <= {*KEYS, *OF_EXTENSIONS}
             or not isinstance(version, str) or not re.fullmatch(VERSION, version.strip())):
         return None
 

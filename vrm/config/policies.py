@@ -8,21 +8,20 @@ from functools import partial
 from typing import Any
 from collections.abc import Callable, Iterator, Mapping
 
-from vrm.config.energy import read_programs
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap, Job
-from vrm.model.energy import NO_PROGRAMS, Programs
+from vrm.model.measured.energy import NO_PROGRAMS, Programs
 from vrm.model.forms.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import KEYS, Rules
 from vrm.scheduling.compose import RulesError, compose
-from vrm.scheduling.estimators import make_correction, make_estimator
+from vrm.scheduling.estimators import Lesson, make_correction, make_estimator
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
-from vrm.workload import heatmap_files
-from vrm.workload.estimates import seconds_of_runs
+from vrm.system import plugins
+from vrm.system.errors import RunError
 
 
 def read_heatmap(settings: Settings) -> Heatmap | None:
@@ -30,7 +29,8 @@ def read_heatmap(settings: Settings) -> Heatmap | None:
     path = settings.applications.heatmap
     if path is None:
         return None
-    return heatmap_files.read(path, least=settings.rules.min_throughput).heatmap
+    found: Heatmap | None = plugins.need("vrm.readers", "heatmap")(path, least=settings.rules.min_throughput).heatmap
+    return found
 
 
 def load_all(settings: Settings, rules: Rules) -> None:
@@ -64,7 +64,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         cluster.programs = programs_of(settings)
     try:
         scheduler = compose(rules, cluster, heatmap, [
-            each.energy.name for each in settings.node_classes if each.energy is not None])
+            power.name for each in settings.node_classes if (power := each.power()) is not None])
     except RulesError as error:
         keys = {name: KEYS[name].config if name in KEYS else "Energy.Database" for name in error.wrong}
         problems += [settings.problem(keys[name], text.removeprefix(f"{keys[name]}: "))
@@ -113,11 +113,21 @@ def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -
 
 def programs_of(settings: Settings) -> Programs:
     """What was measured of programs. Raises ConfigError."""
-    path = settings.energy.database
-    return NO_PROGRAMS if path is None else read_programs(path)
+    path = settings.extended("Energy.Database")
+    found: Programs = NO_PROGRAMS if path is None else plugins.need("vrm.readers", "energy")(path)
+    return found
+
+
+def history_of(settings: Settings) -> list[Lesson]:
+    """The jobs of earlier runs, which teach estimators. RunError where they cannot be read."""
+    runs = settings.scheduling.history
+    try:
+        return list(plugins.need("vrm.readers", "history")(runs)) if runs else []
+    except ValueError as error:
+        raise RunError(f"Scheduling.History: {error}") from error
 
 
 def table_of(settings: Settings) -> dict[tuple[str, int], float] | None:
     """The table of Estimates: calibrated; None where there is none. EstimateError."""
     path = settings.scheduling.calibrated
-    return None if path is None else seconds_of_runs(path)
+    return None if path is None else dict(plugins.need("vrm.readers", "calibrated")(path))

@@ -7,242 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import (TYPE_CHECKING, Annotated, Any, Literal)
+from typing import TYPE_CHECKING, Annotated, Any
 from collections.abc import Callable
 
-from pydantic import (AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, PlainValidator,
-                      PrivateAttr, ValidationInfo, create_model)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, PrivateAttr, create_model
 
-from vrm.config.energy import PowerCap
-from vrm.config.holdings import Licences, NodeClasses
-from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _defaults,
-                              group as _group, kind as _kind, lower as _lower,
-                              refuse as _refuse, strip as _strip)
-from vrm.config.paths import LOG, VERSION, NoPath, absolute, default_log, expanded
+from vrm.config.holdings import Licences, NodeClasses, extended
+from vrm.config.kinds import STRICT, defaults, group as _group, kind as _kind  # a class has a key `kind`
+from vrm.config.paths import LOG, default_log
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.queues import QueueTable, queues_of
+from vrm.config.values import (
+    Amount, At, Backfilling, CheckBindings, Directories, Duration, Environment, Events, Extensions, Factor, FilePath,
+    Interrupted, Limit, Names, OnStop, Options, Over, Program, Programs, Reach, Seconds, Share, Size, Speed, Steps,
+    Switch, Text, Transport, Trust, Version, Walltime)
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
-from vrm.model.rules import Rules, section
-from vrm.model.quantities import seconds_of
+from vrm.model.rules import Rules, attribute, section
 from vrm.scheduling import added_keys
-from vrm.system import plugins
-from vrm.system.ways import WAYS
-
-# ----------------------------------------------------------------------- the kinds of settings
-# Validators run from the last one in Annotated[...] to the first.
-
-def _over(value: Any) -> Any:
-    """A word; YAML takes a bare `off` for no."""
-    return "off" if value is False else _lower(value)
-
-
-OBJECTIVES = ("wait", "makespan", "slowdown", "longest", "fits", "energy")
-"""What advice can look for: its own names."""
-
-
-def _objective(name: str) -> str:
-    """The name of what advice looks for, of vrm or of a package."""
-    if name not in OBJECTIVES and not plugins.find("vrm.objectives", name):
-        raise ValueError(name)
-    return name
-
-
-def _backfilling(value: Any) -> Any:
-    """A registered name with its parameters, a number of reservations from 2 on (`3`, `3-kept`), or
-    `module:function`, which is loaded; all are judged with the other policies."""
-    text = str(value).strip()
-    if isinstance(value, (list, dict)):
-        raise ValueError("no name")
-    if ":" in text:
-        return text
-    text = text.lower()
-    if text in ("0", "false", "no", "off", "none"):
-        return "none"
-    if text in ("1", "true", "yes", "on", "easy"):
-        return "easy"
-    if re.fullmatch("[0-9]+", text):
-        return int(text)
-    from vrm.scheduling.backfilling.easy import BACKFILLINGS
-    if BACKFILLINGS.knows(text.partition(" ")[0]) or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
-        return text
-    raise ValueError(text)
-
-
-def _time(value: Any) -> Any:
-    """Seconds of a time such as 90m or 1:30:00; other texts in lower case."""
-    text = str(value).strip().lower()
-    try:
-        return seconds_of(text)
-    except ValueError:
-        return text
-
-
-def _expanded(text: str) -> str:
-    try:
-        return expanded(text)
-    except NoPath as error:
-        context = {"message": str(error), "hint": error.hint}
-        raise PydanticCustomError(_OURS, "{message}", context) from None
-
-
-def _absolute(path: str | Path, info: ValidationInfo) -> str:
-    return absolute(path, info.context.directory if info.context else "")
-
-
-def _path(value: Any, info: ValidationInfo) -> Path:
-    if isinstance(value, Path):  # a default, or given by a program: nothing to expand
-        return Path(_absolute(value, info))
-    if not isinstance(value, str) or not value.strip():
-        raise _refuse(value, "a path", "../demo/name")
-    return Path(_absolute(_expanded(value), info))
-
-
-def _program(value: Any, info: ValidationInfo) -> str:
-    """A bare name is left to PATH, anything with a slash in it is a path."""
-    if not isinstance(value, str) or not value.strip():
-        raise _refuse(value, "auto or the path of a program", "/opt/openmpi/bin/mpirun")
-    if value.strip().lower() == "auto":
-        return "auto"
-    name = _expanded(value)
-    return _absolute(name, info) if os.sep in name else name
-
-
-def _reach(value: Any) -> str | tuple[str, ...]:
-    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
-        return tuple(value)
-    if isinstance(value, str) and _lower(value) in ("auto", *WAYS):
-        return str(_lower(value))
-    wanted = f"auto, {', '.join(WAYS)}, or a list: the words of a program instead of ssh"
-    raise _refuse(value, wanted, '[ssh, -p, "2222"]')
-
-
-# What is written must read back as the same path.
-_as_text = PlainSerializer(lambda path: str(path).replace("$", "$$"), return_type=str)
-
-Text = Annotated[str, Field(min_length=1), BeforeValidator(_strip)]
-FilePath = Annotated[Path, PlainValidator(_path), _as_text]
-Program = Annotated[str, PlainValidator(_program), _as_text]
-Switch = Annotated[bool, _kind("true or false", "true")]
-Seconds = Annotated[
-    float,
-    Field(ge=0, allow_inf_nan=False),
-    BeforeValidator(_time),
-    _kind("seconds, 0 or more, or a time as 90m or 1:30:00", "10"),
-]
-Duration = Annotated[
-    float,
-    Field(gt=0, allow_inf_nan=False),
-    BeforeValidator(_time),
-    _kind("seconds above 0, or a time as 90m or 1:30:00", "10"),
-]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
-Size = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=1, le=1000000)],
-    BeforeValidator(_lower),
-    _kind("auto or a whole number from 1 to 1000000", "8"),
-]
-Version = Annotated[
-    str,
-    Field(pattern=f"^{VERSION}$"),
-    BeforeValidator(lambda value: str(value).strip()),
-    _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
-]
-Backfilling = Annotated[
-    int | str,
-    BeforeValidator(_backfilling),
-    _kind("none (0), easy (1), conservative, list, sd, eamc, cp, module:function, or a number of reservations "
-          "from 2 up", "easy"),
-]
-Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
-Share = Annotated[float, Field(ge=0, le=1), _kind("a number from 0 to 1", "0.5")]
-Events = Annotated[
-    Literal["instant", "published"], BeforeValidator(_lower), _kind("instant or published", "published")]
-Steps = Annotated[Literal["shared", "each"], BeforeValidator(_lower), _kind("shared or each", "each")]
-Speed = Annotated[Literal["ideal", "worst"], BeforeValidator(_lower), _kind("ideal or worst", "worst")]
-Walltime = Annotated[
-    Literal["warn", "kill", "ignore"],
-    BeforeValidator(_lower),
-    _kind("warn, kill or ignore", "warn"),
-]
-Over = Annotated[
-    Literal["warn", "kill", "off"], BeforeValidator(_over), _kind("warn, kill or off", "warn")]
-Objective = Annotated[
-    str, AfterValidator(_objective), BeforeValidator(_lower),
-    _kind("wait, makespan, slowdown, longest, fits, energy, or an objective of a package", "makespan")]
-Interrupted = Annotated[
-    Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
-]
-Trust = Annotated[
-    Literal["own", "group", "any"], BeforeValidator(_lower), _kind("own, group or any", "own")
-]
-At = Annotated[
-    Literal["auto", "never"] | Annotated[float, Field(gt=0, allow_inf_nan=False)],
-    BeforeValidator(_time),
-    _kind("auto, never, or a time from the start: seconds, 90m, 2h or 1:30:00", "02:00:00"),
-]
-OnStop = Annotated[
-    Literal["kill", "wait", "requeue"],
-    BeforeValidator(_lower),
-    _kind("kill, wait or requeue", "requeue"),
-]
-Transport = Annotated[
-    Literal["auto", "tcp", "site"], BeforeValidator(_lower), _kind("auto, tcp or site", "site")
-]
-CheckBindings = Annotated[
-    Literal["warn", "fail", "ignore"],
-    BeforeValidator(_lower),
-    _kind("warn, fail or ignore", "warn"),
-]
-_LIST = '["--mca", "btl", "self,tcp"]'
-Options = Annotated[
-    tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
-]
-_RUNS = "[../first/logs, ../second/logs]"
-Directories = Annotated[
-    tuple[Annotated[FilePath, _kind("a path", _RUNS)], ...],
-    _kind("a list of directories", _RUNS, empty=())
-]
-_APPS = "[ep-omp.A.x]"
-Names = Annotated[
-    tuple[Annotated[str, _kind("the name of a program", _APPS)], ...],
-    _kind("a list of programs", _APPS, empty=())
-]
-Reach = Annotated[
-    str | tuple[str, ...],
-    PlainValidator(_reach),
-    PlainSerializer(lambda reach: reach if isinstance(reach, str) else list(reach)),
-]
-_NAMES = "{OMP_NUM_THREADS: 4}"
-Environment = Annotated[
-    dict[
-        Annotated[str, Field(pattern=r"^[^=]+$"), _kind("the name of a variable", _NAMES)],
-        Annotated[str, _kind('text or a number ("" for an empty one)', "4")],
-    ],
-    _kind("names with their values", _NAMES, empty={}),
-]
-
-
-_SOLVER = "{solver: ~/code/solver}"
-Programs = Annotated[
-    dict[
-        Annotated[str, Field(pattern=r"^[^/\-][^/]{0,199}$"), _kind("a name for a program", _SOLVER)],
-        FilePath,
-    ],
-    _kind("names with the paths of programs", _SOLVER, empty={}),
-]
-
-
-_TOKENS = "{vrm-example: {SiteTokens: 4}}"
-Extensions = Annotated[
-    dict[str, Annotated[dict[str, Any], _kind("keys with their values", "{SiteTokens: 4}")]],
-    _kind("names of packages with their keys", _TOKENS, empty={}),
-]
-
 
 # ------------------------------------------------------------------------------- the settings
 
@@ -250,7 +33,7 @@ Extensions = Annotated[
 class Applications(BaseModel):
     """The programs and the jobs that name them."""
 
-    model_config = _STRICT
+    model_config = STRICT
     path: FilePath = Path(".")  # the directory of the programs
     queue: FilePath = Path("queue")  # the queue file
     heatmap: FilePath | None = None  # which applications run well together; None = all alike
@@ -267,7 +50,7 @@ class Applications(BaseModel):
 class Hosts(BaseModel):
     """The nodes of the run, and how they are reached."""
 
-    model_config = _STRICT
+    model_config = STRICT
     file: FilePath | None = None  # the nodes; None = those of the batch job, or this machine
     reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list instead of ssh
     timeout: Duration = 10.0  # seconds in which a node must answer
@@ -286,7 +69,7 @@ def _section(name: str, text: str, **more: Any) -> Any:
 
 
 class _Section(BaseModel):
-    model_config = _STRICT
+    model_config = STRICT
 
 
 if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
@@ -295,7 +78,6 @@ if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has typ
 
         calibrated: Path | None = None
         history: tuple[Path, ...] = ()
-        objective: str = "makespan"
 
     class Allocation(_Section):
         """Which cores jobs get."""
@@ -310,7 +92,7 @@ else:
         "Scheduling", "Which job starts next.",
         calibrated=(FilePath | None, None),  # the table of Estimates: calibrated
         history=(Directories, ()),  # earlier runs, which teach Estimates
-        objective=(Objective, "makespan"))  # what advice looks for
+        **extended("Scheduling"))
     Starvation = _section("Starvation", "The guard against starvation.")
     Allocation = _section("Allocation", "Where a job's ranks go.")
     Sharing = _section("Sharing", "Simulated jobs that lend each other cores.")
@@ -319,7 +101,7 @@ else:
 class LauncherSettings(BaseModel):
     """How a job becomes processes."""
 
-    model_config = _STRICT
+    model_config = STRICT
     kind: Annotated[Text, _kind("text", "openmpi")] = "auto"  # a name, as written
     mpirun: Program = "auto"  # auto, a name to look up on PATH, or an absolute path
     allow_root: Switch = False
@@ -338,7 +120,7 @@ class LauncherSettings(BaseModel):
 class End(BaseModel):
     """When the allocation ends, and what that means for jobs."""
 
-    model_config = _STRICT
+    model_config = STRICT
     at: At = "auto"  # auto = what the batch system tells; never; seconds from the start
     margin: Seconds = 60.0  # before the end; nothing starts in it
     fit: Switch = True  # what would not end before by its estimate is not started
@@ -347,78 +129,59 @@ class End(BaseModel):
 class Memory(BaseModel):
     """What becomes of jobs that use more memory than they asked for."""
 
-    model_config = _STRICT
+    model_config = STRICT
     over: Over = "warn"  # off = nobody looks
 
 
 class Output(BaseModel):
     """Where the outputs of jobs are when these have ended."""
 
-    model_config = _STRICT
+    model_config = STRICT
     archive: Switch = False  # in one file instead of two for each job, but those that a job names itself
-
-
-class SlurmSettings(BaseModel):
-    """Jobs that come by the commands of other batch systems."""
-
-    model_config = _STRICT
-    default_time: Duration = 3600.0  # of a job that says no limit
-
-
-class EnergySection(BaseModel):
-    """What is known of the energy of programs, and what may be done with it."""
-
-    model_config = _STRICT
-    database: FilePath | None = None  # the database of programs; None = nothing is known
-    frequency: Switch = True  # set the cores' frequency where a policy chooses one and the user may
 
 
 class Replay(BaseModel):
     """How a recorded queue is played."""
 
-    model_config = _STRICT
+    model_config = STRICT
     speed: Factor = 1.0  # 2 = the recorded delays halved
 
 
-class Settings(BaseModel):
+class CoreSettings(BaseModel):
     """The checked settings of one run: frozen, all paths absolute, all times in seconds.
 
     Settings compare equal when their values do, whichever file they were read from.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
     version: Version = "1.0"
-    applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=_defaults)
-    scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=_defaults)
-    starvation: Annotated[Starvation, _group("{Factor: 25}")] = Field(default_factory=_defaults)
-    sharing: Annotated[Sharing, _group("{MalleableShare: 0.5}")] = Field(default_factory=_defaults)
-    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=_defaults)
+    applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=defaults)
+    scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=defaults)
+    starvation: Annotated[Starvation, _group("{Factor: 25}")] = Field(default_factory=defaults)
+    sharing: Annotated[Sharing, _group("{MalleableShare: 0.5}")] = Field(default_factory=defaults)
+    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=defaults)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node
     cores: Size = "auto"  # per socket
     emulate: Switch = False  # a geometry larger than the machine, unbound
     node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
     licences: Licences = Field(default_factory=dict)  # of the whole run
-    energy: Annotated[EnergySection, _group("{Database: energy.yaml}")] = Field(default_factory=_defaults)
-    power_cap: PowerCap = ""  # the most watts that the machine may draw, over time; "" = any
     queues: QueueTable = Field(default_factory=dict)  # what jobs of each may take; in this order
-    allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
+    allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
-    memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=_defaults)
-    output: Annotated[Output, _group("{Archive: true}")] = Field(default_factory=_defaults)
+    memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=defaults)
+    output: Annotated[Output, _group("{Archive: true}")] = Field(default_factory=defaults)
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
-    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=_defaults)
+    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
     retries: Limit = 0  # of a job that failed or ran too long
     on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
-    forecast: Switch = True  # a process beside the manager forecasts when jobs start
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
-    launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
+    launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=defaults)
     trust: Trust = "own"  # whose files are obeyed
-    slurm: Annotated[SlurmSettings, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
-    replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)
+    replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=defaults)
 
     extensions: Extensions = Field(default_factory=dict)  # keys of installed packages, by package
 
@@ -460,6 +223,20 @@ class Settings(BaseModel):
         """The values of the keys of packages, by their names."""
         return added_keys.values(self.extensions)
 
+    def extended(self, place: str) -> Any:
+        """The value of a key that an extension of vrm's own adds, such as `Energy.Database`; None where none does."""
+        value: Any = self
+        for word in map(attribute, place.split(".")):
+            value = getattr(value, word, None)
+        return value
+
+    def _files_of_extensions(self) -> list[tuple[str, Path | None]]:
+        """The files that keys of extensions name, with their places."""
+        return [(f"{name}.{info.alias}", getattr(value, key)) for name, value in (
+            (info.alias, getattr(self, key)) for key, info in type(self).model_fields.items()
+            if key not in CoreSettings.model_fields) if isinstance(value, BaseModel)
+            for key, info in type(value).model_fields.items() if isinstance(getattr(value, key), Path)]
+
     def check_files(self) -> list[Problem]:
         """What is wrong with the files and directories that the settings name.
 
@@ -477,7 +254,7 @@ class Settings(BaseModel):
             ("Log", self.log, _may_be_directory),
             ("State", self.state, _may_be_file),
             ("Directory", self.directory, _may_be_directory),
-            ("Energy.Database", self.energy.database, _must_be_file),
+            *((key, path, _must_be_file) for key, path in self._files_of_extensions()),
         ]
         if os.sep in self.launcher.mpirun:
             named.append(("Launcher.Mpirun", Path(self.launcher.mpirun), _must_be_program))
@@ -492,6 +269,12 @@ class Settings(BaseModel):
             for key, message in complaints
             if message
         ]
+
+
+if TYPE_CHECKING:
+    Settings = CoreSettings
+else:
+    Settings = create_model("Settings", __base__=CoreSettings, __doc__=CoreSettings.__doc__, **extended(""))
 
 
 def dump(settings: Settings) -> dict[str, Any]:

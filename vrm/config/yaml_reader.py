@@ -364,7 +364,7 @@ def _problem(error: Any, source: Source, model: type[BaseModel]) -> Problem:
                      if location[:length] in source.lines), None)
         return Problem(source.file, line, key, "this key has no default", "write it")
     if error["type"] == "extra_forbidden":
-        return Problem(source.file, line, key, "unknown key", _meant(location, model))
+        return Problem(source.file, line, key, *_unknown(location, model))
     message = context.get("message", error["msg"])
     hint = context.get("hint", "")
     if "example" in context:
@@ -397,6 +397,18 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section, get_args(annotation))), None)
+
+
+def _unknown(location: Location, model: type[BaseModel]) -> tuple[str, str]:
+    """What is wrong about an unknown key, and what to do."""
+    from vrm.config.paths import OF_EXTENSIONS
+
+    name = str(location[-1])
+    extension = next((each for key, each in OF_EXTENSIONS.items() if name == key.rpartition(".")[2]), "")
+    if not extension or any(name in keys for _, keys in _levels(model)):
+        return "unknown key", _meant(location, model)
+    return (f"the extension {extension} of vrm, which adds it, is not in this installation (vrm/ext)",
+            "install vrm again, with all its files (docs/guide/install.md)")
 
 
 def _meant(location: Location, model: type[BaseModel]) -> str:

@@ -13,11 +13,11 @@ from vrm.model.amounts import amounts, base, people
 from vrm.model.booking import Booking as Booking, Watcher
 from vrm.model.sharing.core_share import Loan, slots
 from vrm.model.job import Job
-from vrm.model.energy import NO_PROGRAMS
+from vrm.model.measured.energy import NO_PROGRAMS
 from vrm.model.sharing.loans import Loans
 from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, Placement, RankSlot
-from vrm.model.power import pace
+from vrm.model.measured.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.sharing.rooms import Ledger
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 from collections.abc import Container, Mapping, Sequence
 
-from vrm.model.energy import PowerClass
+from vrm.model.measured.energy import PowerClass
 
 WHOLE, HALF, CORES = "whole", "half", "cores"
 Lane = tuple[int, int]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
-from vrm.model.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.forms.shapes import count, flag, line, number
 
@@ -23,13 +23,6 @@ def _queues(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _cap(value: Any) -> bool:
-    try:
-        return value == "" or (isinstance(value, str) and bool(Cap.of(value)))
-    except ValueError:
-        return False
 
 
 def _extensions(value: Any) -> bool:
@@ -54,7 +47,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "share": lambda value: number(value) and 0 <= value <= 1,
     **{kind: values.__contains__ for kind, values in WORDS.items()},
     "queues": _queues,
-    "cap": _cap,
+    "cap": lambda value: value == "" or line(value),
     "keys": _extensions,
 }
 """What values of a key look like in files, by the key's kind."""
@@ -214,8 +207,9 @@ class Rules:
             place, _, yes = key.config.partition("=")
             value = settings
             for word in map(attribute, place.split(".")):
-                value = getattr(value, word)
-            found[name] = value == yes if yes else value
+                value = getattr(value, word, None)
+            if value is not None:  # else it is a key of an extension that is not there
+                found[name] = value == yes if yes else value
         return cls(**found)
 
     def changes(self) -> dict[str, Any]:
@@ -274,6 +268,7 @@ def section(name: str) -> dict[str, tuple[Key, Any]]:
     return found
 
 
+@cache
 def attribute(word: str) -> str:
     """`min_throughput` for `MinThroughput`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() and place else letter.lower()

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from vrm.report.tables import drop_empty, duration, narrow, shown
 from vrm.results.jobs import JobRow
 from vrm.results.state import label
-from vrm.system.moments import moment_text
-from vrm.system.output import boxed
+from vrm.system.printing.moments import moment_text
+from vrm.system.printing.output import boxed
 
 LAST = 20
 """How many are shown unless all are asked for."""

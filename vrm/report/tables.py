@@ -6,20 +6,14 @@ answer is the same on every node that sees the file; its age tells whether the m
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import os
 import re
-import signal
-import sys
 import textwrap
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.node import Socket
 from vrm.report import holdings
@@ -29,10 +23,9 @@ from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
-from vrm.system.colour import marked
-from vrm.system.moments import moment_text
-from vrm.system.output import boxed
-from vrm.system.text import printable
+from vrm.system.printing.moments import moment_text
+from vrm.system.printing.output import boxed
+from vrm.system.printing.text import printable
 
 FORMAT = 2
 """Of what `queue_json` and `state_json` give."""
@@ -488,101 +481,3 @@ def _common(snapshot: Snapshot, head: _Head) -> dict[str, Any]:
             "manager": dict(snapshot["manager"]), "stale": head.stale,
             "emulated": snapshot["emulated"], "scheduling": dict(snapshot["scheduling"]),
             "ended": dict(snapshot["ended"])}
-
-
-# ------------------------------------------------------------------------------------ watching
-
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no wrapping of long lines
-_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-
-
-def watch(render: Callable[[], str], interval: float, stop: threading.Event | None = None,
-          out: TextIO | None = None) -> None:
-    """Show what `render` gives again and again, every `interval` seconds.
-
-    On a terminal the text is redrawn in place, on its alternate screen, cut to its size; what was
-    there before is there again afterwards. Elsewhere the texts follow one another, with a line
-    between. When `render` raises OSError or ValueError (the file is missing, or is not a snapshot)
-    the reason is shown above the last text, and it goes on.
-
-    Returns when `stop` is set (checked after each text) or at Ctrl-C; SIGTERM leaves the terminal
-    in order, too, and then ends as SystemExit. Raises what writing raises (BrokenPipeError when
-    nobody reads any more).
-    """
-    out = sys.stdout if out is None else out
-    stop = threading.Event() if stop is None else stop
-    screen = out.isatty()
-    last = ""
-    with _unwound_by_sigterm():
-        try:
-            if screen:
-                out.write(_ENTER)
-            first = True
-            while True:
-                try:
-                    text = last = render()
-                except (OSError, ValueError) as error:
-                    text = f"{moment_text(time.time())} {shown(str(error))}\n{last}"
-                if screen:
-                    out.write(marked(_frame(text, _size(out)), out))
-                else:
-                    out.write(("" if first else "-" * 40 + "\n") + text.rstrip("\n") + "\n")
-                out.flush()
-                first = False
-                if _wait(stop, interval):
-                    return
-        except KeyboardInterrupt:
-            return
-        finally:
-            if screen:
-                out.write(_LEAVE)
-                out.flush()
-
-
-def _wait(stop: threading.Event, seconds: float) -> bool:
-    """Wait for the event at most so many seconds; whether it is set.
-
-    In short turns: Python handles a signal that comes just before the wait begins only after it.
-    """
-    end = time.monotonic() + seconds
-    while True:
-        left = end - time.monotonic()
-        if stop.wait(max(0.0, min(left, 0.5))):
-            return True
-        if left <= 0.5:
-            return False
-
-
-def _frame(text: str, size: os.terminal_size) -> str:
-    """What draws the text over an earlier one, on a terminal of that size."""
-    lines = text.rstrip("\n").split("\n")
-    if len(lines) > size.lines > 1:
-        hidden = len(lines) - size.lines + 1
-        lines[size.lines - 1:] = [f"... {hidden} more lines: a higher terminal shows them"]
-    # Erase before writing: behind a line of full width, the cursor still stands on its last column.
-    text = "\n".join(f"\x1b[K{line[:size.columns]}" for line in lines)
-    return f"\x1b[H{text}" + ("\n\x1b[J" if len(lines) < size.lines else "")
-
-
-def _size(out: TextIO) -> os.terminal_size:
-    try:
-        return os.get_terminal_size(out.fileno())
-    except (OSError, io.UnsupportedOperation):
-        return os.terminal_size((80, 24))
-
-
-@contextmanager
-def _unwound_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM unwinds the main thread, so that `finally` blocks are run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def unwind(number: int, frame: Any) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, unwind)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

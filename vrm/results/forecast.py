@@ -1,6 +1,6 @@
 """What the file `forecast.json` of a run says: when the waiting jobs of it are likely to start.
 
-It is written beside the manager (`vrm.ext.forecast.beside`). Status queries read it as they read the state
+It is written beside the manager (`vrm.ext.forecast.live.beside`). Status queries read it as they read the state
 file: whatever is in it, none fails because of it.
 """
 

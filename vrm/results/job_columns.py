@@ -18,7 +18,7 @@ from vrm.model.forms.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
 from vrm.model.forms.kinds import FieldError
 from vrm.model.quantities import seconds_text
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 
 PathLike = Union[str, "os.PathLike[str]"]
 

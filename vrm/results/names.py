@@ -49,3 +49,17 @@ def time_text(seconds: float) -> str:
     """A time with its unit: `12.3 s`, `5.20 h`, `11.9 days`."""
     unit = unit_of([seconds])
     return f"{unit.text(seconds)} {unit.name}"
+
+
+def unmatched_said(found: dict[str, dict[str, int]]) -> list[str]:
+    """What `vrm.simulation.executor.Rate.unmatched` gives, in words: how many jobs, and of which loads most."""
+    lines = []
+    for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),
+                        ("alone", "were alone on half a node at speed 1: the heatmap has no spare time")):
+        loads = found.get(where, {})
+        if loads:
+            most = sorted(loads, key=lambda load: (-loads[load], load))[:3]
+            named = ", ".join(f"{load} ({loads[load]})" for load in most)
+            more = f" and {len(loads) - 3} more" if len(loads) > 3 else ""
+            lines.append(f"{sum(loads.values())} jobs {text}: {named}{more}")
+    return lines

@@ -17,7 +17,7 @@ from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.node import CORES, Node
 from vrm.model.placement import CoreLayout, Placement, in_lane
 from vrm.results.job_columns import JobFileError
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 
 MOST_NODES = 1_000_000
 """Nodes that a job can have run on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.model import Booking, Cluster, bits
@@ -124,3 +124,15 @@ def read(path: str | Path) -> list[HeldCores]:
         except ValueError as error:
             raise ValueError(f"{path}:{number}: not a line of shares.csv") from error
     return found
+
+
+def mates_of(booking: Booking) -> tuple[int, ...]:
+    """The jobs on whose cores a job started."""
+    return tuple(sorted(lender for lender, _ in booking.placement.lent))
+
+
+def columns_of(booking: Booking, end: float) -> dict[str, Any]:
+    """Of a job that has ended: on whose cores it started, and what `columns` says."""
+    if not shared(booking):
+        return {}
+    return {"mates": ",".join(map(str, mates_of(booking))), **columns(booking, end)}

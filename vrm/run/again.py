@@ -17,7 +17,7 @@ def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue
     """Why a job that ended waits again ("" when it does not), and whether that is a retry.
 
     `state` and `reason` are how it ended, and `intent` why the manager ended it (see
-    `vrm.live.manager.verdict`); `requeue`: jobs that are interrupted run again (the configuration's
+    `vrm.live.manager.jobs.verdict`); `requeue`: jobs that are interrupted run again (the configuration's
     `Interrupted`), unless the job itself says something else (its field `requeue`: yes or no).
     """
     own = entry.details.more.get("requeue", "")

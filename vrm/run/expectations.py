@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.rules import Rules
-from vrm.scheduling.estimators import (Correction, Estimator, Longest, Own, Table, alike, make_correction,
+from vrm.scheduling.estimators import (Correction, Estimator, Lesson, Longest, Own, Table, alike, make_correction,
                                        make_estimator)
 from vrm.scheduling.registry import own_name
 
@@ -92,7 +92,7 @@ class Expectations:
 
 
 def make_expectations(rules: Rules, table: Table | None = None,
-                      lessons: Iterable[tuple[Job, float, JobState]] = (), live: bool = False
+                      lessons: Iterable[Lesson] = (), live: bool = False
                       ) -> Expectations | None:
     """What rules say of estimates (a name, an estimator, or an object with `expected(job)`); None where
     nothing else is expected than what users say. `table`: see `make_estimator`. `lessons` are the jobs of

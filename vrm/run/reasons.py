@@ -15,7 +15,7 @@ from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling.easy import NoBackfilling
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.backfilling.shadow import Shadow
-from vrm.system.moments import moment_text
+from vrm.system.printing.moments import moment_text
 
 MOST = 24
 """Kinds of requests for which it is asked what they lack."""

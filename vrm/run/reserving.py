@@ -11,7 +11,7 @@ from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.forms.kinds import name_sound
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.book import JobBook
-from vrm.system.moments import moment_text
+from vrm.system.printing.moments import moment_text
 
 Log = Callable[..., None]
 """Takes an event: its name, and its values by name."""

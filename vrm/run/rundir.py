@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from collections.abc import Iterator, Mapping
 
-from vrm.run.archive import Archive
+from vrm.run.journal.archive import Archive
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
 from vrm.system.trust import distrust

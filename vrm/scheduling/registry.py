@@ -134,6 +134,14 @@ class Registry:
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
 
 
+def needed(option: str) -> Any:
+    """What an extension does at an option of the rules. PolicyError where none does."""
+    try:
+        return plugins.need("vrm.options", option)
+    except plugins.PluginError as error:
+        raise PolicyError(str(error)) from error
+
+
 def _loaded(plugin: plugins.Plugin) -> Any:
     """What an extension adds; PolicyError when it cannot be had."""
     try:

@@ -12,20 +12,18 @@ from typing import Any, TextIO
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.booking import Watcher
-from vrm.model.energy import NO_PROGRAMS, Programs
+from vrm.model.measured.energy import NO_PROGRAMS, Programs
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.reservation import ReservationRequest
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
-from vrm.results.history import Lesson, lessons
+from vrm.scheduling.estimators import Lesson
 from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import Expectations, make_expectations
 from vrm.simulation.engine import Outage
 from vrm.simulation.inputs import WorkloadError
-from vrm.simulation.recorded_lends import AskedLend
-from vrm.workload import heatmap_files
-from vrm.workload.estimates import seconds_of_runs
+from vrm.system import plugins
 from vrm.workload.swf import Selection
 
 File = str | Path
@@ -41,7 +39,7 @@ class Measurements:
     are, `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`:
     directories of earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`:
     what programs draw on classes of nodes, a file as `vrm energy measure` writes it, or a
-    `vrm.model.energy.Programs`. Files are read when the simulation begins.
+    `vrm.model.measured.energy.Programs`. Files are read when the simulation begins.
     """
 
     heatmap: File | Heatmap | None = None
@@ -55,7 +53,7 @@ class Measurements:
         """Return the order of nodes and the speeds next to others, where they are known; pairs with a combined
         throughput below `least` are refused. Raises SpeedError."""
         if isinstance(self.heatmap, (str, Path)):
-            found = heatmap_files.read(self.heatmap, self.rows_are, least)
+            found = plugins.need("vrm.readers", "heatmap")(self.heatmap, self.rows_are, least)
             return found.heatmap, self.speedups or found.speedups
         if self.heatmap is None and self.speedups is not None:
             return self.speedups.heatmap(least), self.speedups
@@ -65,14 +63,16 @@ class Measurements:
         """Return what programs draw. Raises ConfigError."""
         if isinstance(self.energy, Programs) or self.energy is None:
             return self.energy or NO_PROGRAMS
-        from vrm.config.energy import read_programs  # its libraries take a quarter of a second
-        return read_programs(self.energy)
+        found: Programs = plugins.need("vrm.readers", "energy")(self.energy)
+        return found
 
     def expectations(self, rules: Rules, known: list[Lesson] | None = None) -> Expectations | None:
         """Return what is expected of jobs under these rules, None where that is what users say. `known` are the
         jobs of the history, where they have been read. Raises PolicyError and HistoryError."""
-        table = None if self.calibrated is None else seconds_of_runs(self.calibrated)
-        return make_expectations(rules, table, lessons(self.history) if known is None else known)
+        table = None if self.calibrated is None else plugins.need("vrm.readers", "calibrated")(self.calibrated)
+        if known is None and self.history:
+            known = plugins.need("vrm.readers", "history")(self.history)
+        return make_expectations(rules, table, known or ())
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Timetable:
     `reservations`: advance reservations of nodes (`vrm.model.reservation.ReservationRequest`), known from the start.
     `changes`: pairs of a time and the rules from then on, in order of time; what of them can be changed in a live
     run counts (`vrm.model.rules.CHANGEABLE`). `lends`: running jobs lend cores to waiting ones, as `vrm lend`
-    makes them.
+    makes them (`AskedLend` of vrm's extension lending).
     """
 
     outages: Iterable[Outage] = ()
     end: float = math.inf
     reservations: Iterable[ReservationRequest] = ()
     changes: Iterable[tuple[float, Rules]] = ()
-    lends: Iterable[AskedLend] = ()
+    lends: Iterable[Any] = ()
 
     def __post_init__(self) -> None:
         for name in ("outages", "reservations", "changes", "lends"):
@@ -104,7 +104,7 @@ class Recording:
 
     `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: how much
     of a job's place jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
-    `efficiency`: also how well nodes that differ are used (`vrm.results.efficiency`). `watchers` observe each start
+    `efficiency`: also how well nodes that differ are used (`vrm.ext.study.efficiency`). `watchers` observe each start
     and end (`Watcher`); an ordering that is one of them can know what each user has had. `threshold`: seconds below
     which a run time does not count in the bounded slowdown. `warm_up` and `cool_down`: the jobs submitted in the
     first and in the last seconds are left out of the averages.

@@ -29,16 +29,24 @@ from vrm.run.entry import Dropped, LifeError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling.backfilling.compressing import OFFERS
-from vrm.scheduling.estimators import Actual
+from vrm.scheduling.backfilling.compressing import OFFERS, Compress
 from vrm.scheduling.orderings.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
-from vrm.simulation.compiled import compiled
 from vrm.simulation.executor import EXPECTED, LATER, NODE_DOWN, NODE_UP, SUBMISSION, Event, Rate, VirtualExecutor
+from vrm.system import plugins
 from vrm.workload.submission import Submission
 
-OFFERS.append(compiled)  # for simulations of long plans
+
+
+def _compression() -> Compress | None:
+    """What compresses long plans faster, where an extension has it."""
+    plugin = plugins.find("vrm.options", "compression")
+    found: Compress | None = None if plugin is None else plugins.load(plugin)()
+    return found
+
+
+OFFERS.append(_compression)
 
 Change = tuple[float, Callable[[Cluster], Scheduler]]
 """A time, and who decides from then on."""
@@ -117,8 +125,8 @@ class Simulator:
         self.queue: JobQueue = run.state.queue
         self.executor = executor
         self.expectations = run.expectations
-        if self.expectations is not None and isinstance(self.expectations.estimator, Actual):
-            self.expectations.estimator.runs = executor.runs
+        if self.expectations is not None:
+            self.expectations.estimator.foresee(executor.runs)
         self.recorder = recorder
         self.progress = None
         self.end = end

@@ -38,7 +38,8 @@ class Event(NamedTuple):
 
 
 class Rate(Protocol):
-    """How fast jobs run beside others (see `vrm.simulation.corun`)."""
+    """How fast jobs run beside others: what an extension adds to `vrm.speeds` is called with the cluster, what was
+    measured of pairs (None: neighbours do not count), and whether work is spread evenly over the cores of a job."""
 
     def started(self, booking: Booking, run: float, now: float) -> Iterable[tuple[int, float]]:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
@@ -48,6 +49,10 @@ class Rate(Protocol):
 
     def remaining(self, job_id: int, now: float) -> float:
         """Work that is left of a running job, in seconds."""
+
+    def unmatched(self) -> dict[str, dict[str, int]]:
+        """The jobs that ran at speed 1 for some time since their speed was not measured, `beside` another job, and
+        `alone` on half of a node: how many of each load."""
 
 
 class VirtualExecutor:

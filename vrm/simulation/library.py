@@ -7,7 +7,7 @@ import json
 import math
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,9 +22,7 @@ from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
 from vrm.results.added import load_columns
-from vrm.results.efficiency import Efficiency
 from vrm.results.job_columns import COMPUTED
-from vrm.results.sharing import Sharing
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
 from vrm.scheduling.placement.node_orders import AUTO
@@ -32,17 +30,15 @@ from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
-from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
+from vrm.simulation.executor import Rate
 from vrm.simulation.inputs import WorkloadError, open_workload, processors_of
 from vrm.simulation.old_keywords import with_old_keywords
-from vrm.simulation.outcome import Bookings, Outcome
-from vrm.simulation.recorded_lends import WithLends
+from vrm.simulation.outcome import Outcome
 from vrm.simulation.results import Results
 from vrm.system import plugins
 from vrm.system.memory import rare_collections
 from vrm.workload.added import load_all
-from vrm.workload.malleable import Hybrid
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
 from vrm.workload.swf import LARGEST_ID, Selection
@@ -156,9 +152,9 @@ class ComposedSimulation:
     record: Recording
     heatmap: Heatmap | None
     speedups: Speedups | None
-    speeds: CoRunning | None = None
-    sharing: Sharing | None = None
-    bookings: Bookings = field(default_factory=Bookings)
+    speeds: Rate | None = None
+    sharing: Any = None
+    bookings: Any = None
     more: bool = False  # whether the lines of jobs have more columns
     interrupted: bool = False
 
@@ -166,14 +162,16 @@ class ComposedSimulation:
         cluster, record, scheduler = self.cluster, self.record, self.scheduler
         cluster.watchers += record.watchers
         if record.efficiency:
+            self.bookings = plugins.need("vrm.options", "efficiency")(cluster.nodes)
             cluster.watchers.append(self.bookings)
         if scheduler.dispatcher.lends:
-            self.sharing = Sharing()
+            self.sharing = plugins.need("vrm.options", "sharing")()
             cluster.watchers.append(self.sharing)
         if self.timetable.lends:
-            scheduler.dispatcher = WithLends(scheduler.dispatcher, tuple(self.timetable.lends))
+            scheduler.dispatcher = plugins.need("vrm.options", "lends")(scheduler.dispatcher, self.timetable.lends)
         if self.speedups is not None or scheduler.dispatcher.lends:
-            self.speeds = CoRunning(cluster, self.speedups, self.rules.shared_speed == "ideal")
+            self.speeds = plugins.need("vrm.speeds", "beside")(
+                cluster, self.speedups, self.rules.shared_speed == "ideal")
         self.powered = bool(cluster.programs) or bool(self.rules.power_cap) or any(
             one.node.power is not None for one in cluster.classes)
         asked = getattr(getattr(self.source, "rules", None), "memory", False)
@@ -247,7 +245,7 @@ class ComposedSimulation:
 
     def _outcome(self, seconds: float) -> Outcome:
         record, results, waited = self.record, self.results, getattr(self.source, "waited", {})
-        used = Efficiency(self.cluster.nodes, self.bookings.held(results.rows())) if record.efficiency else None
+        used = self.bookings.efficiency(results.rows()) if record.efficiency else None
         summary = {
             **self._ruled(),
             **results.summary(record.warm_up, record.cool_down, record.threshold),
@@ -283,7 +281,7 @@ def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
     if settings is not None:
         chosen = {**vars(settings.rules), "heatmap": settings.applications.heatmap,
                   "calibrated": settings.scheduling.calibrated, "history": settings.scheduling.history,
-                  "licences": settings.licences, "energy": settings.energy.database}
+                  "licences": settings.licences, "energy": settings.extended("Energy.Database")}
     if "machine" not in options:
         chosen |= {name: getattr(settings, name) for name in ("nodes", "sockets", "cores")
                    if isinstance(getattr(settings, name, None), int)}
@@ -324,8 +322,9 @@ def _malleable(source: Any, workload: Any, rules: Rules, cluster: Cluster) -> An
     if not rules.malleable:
         return source
     try:
-        return Hybrid(_checked(source) if source is workload else source, cluster, rules.malleable,
-                      rules.malleable_seed, getattr(source, "processors", None))
+        return plugins.need("vrm.options", "malleable")(
+            _checked(source) if source is workload else source, cluster, rules.malleable, rules.malleable_seed,
+            getattr(source, "processors", None))
     except ValueError as error:
         raise PolicyError(f"malleable={rules.malleable:g}: {error}") from None
 

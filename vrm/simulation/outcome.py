@@ -6,37 +6,16 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from vrm.model.booking import Booking, Watcher
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
-from vrm.results.efficiency import Efficiency, FinishedJob
 from vrm.results.names import policy_name, time_text
 from vrm.simulation.results import Results, ResultRow
 from vrm.workload.submission import Submission
 from vrm.workload.swf import write
 
 _SWF_STATUS = {"completed": 1, "timeout": 0}
-
-
-class Bookings(Watcher):
-    """Keeps what was booked, in its order."""
-
-    def __init__(self) -> None:
-        self._made: list[Booking] = []
-
-    def booked(self, booking: Booking) -> None:
-        """A job starts."""
-        self._made.append(booking)
-
-    def held(self, rows: Iterable[ResultRow]) -> Iterator[FinishedJob]:
-        """What the jobs of the rows held while they ran, in the order of their starts."""
-        ended = {(row.id, row.start): row.end for row in rows}
-        for booking in self._made:
-            end = ended.get((booking.job.id, booking.start))
-            if end is not None:
-                yield FinishedJob(booking.job.request, booking.placement, booking.start, end)
 
 
 class Jobs(Sequence[ResultRow]):
@@ -79,7 +58,7 @@ class Outcome:
     cluster: Cluster
     dirt: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
-    efficiency: Efficiency | None = None
+    efficiency: Any = None
 
     @property
     def jobs(self) -> Jobs:

@@ -13,13 +13,13 @@ from typing import (Any, NamedTuple, TextIO)
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.cluster import Booking
-from vrm.model.energy import Programs
+from vrm.model.measured.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
 from vrm.model.forms.placement_forms import to_values
-from vrm.model.power import draw
+from vrm.model.measured.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
-from vrm.results import sharing
+from vrm.results import shares
 from vrm.results.job_columns import added_names, more_cells
 from vrm.results.jobs import JobRow, added_cells, fields_of
 from vrm.results.metrics import THRESHOLD
@@ -27,7 +27,8 @@ from vrm.results.places import PlacementText
 from vrm.results.summary import JobArrays, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment, Recorder
-from vrm.simulation.writers import PLACES, Batch, EvalysWriter, JobLines, PlacesJobs, WriterProcess
+from vrm.simulation.writers import PLACES, Batch, JobLines, PlacesJobs, WriterProcess
+from vrm.system.plugins import need
 from vrm.workload.columns import Names
 from vrm.workload.submission import Submission
 
@@ -111,7 +112,7 @@ class Results(Recorder):
         self.counts = dict.fromkeys(_STATUSES, 0)
         self.refusals: dict[str, int] = {}
         self.backfilled = 0
-        self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
+        self._evalys = need("vrm.options", "evalys")(evalys, nodes, workload) if evalys is not None else None
         self._jobs: Any = bytearray()  # of _JOB
         self._moments: Any = bytearray()  # of _MOMENT
         self.users, self.apps = Names(""), Names()
@@ -151,7 +152,7 @@ class Results(Recorder):
         job, placement = booking.job, booking.placement
         more = {**self._said(job), "devices": self._text.devices(placement),
                 **(columns_of(self.drawn[-1]) if self._programs is not None else {}),
-                **sharing.columns(booking, end)}
+                **shares.columns_of(booking, end)}
         if not added_names():
             return more_cells(more)
         nodes, cores = self._text.columns(placement.at_start)

@@ -30,12 +30,18 @@ GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
+    "vrm.transports": "transport to nodes",
     "vrm.engines": "engine of simulations", "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
-    "vrm.commands": "command", "vrm.options": "option",
+    "vrm.commands": "command", "vrm.options": "option", "vrm.readers": "reader of measurements",
+    "vrm.speeds": "model of speeds",
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
     "vrm.keys": "configuration key", "vrm.constraints": "constraint on starts", "vrm.columns": "column of jobs.csv",
     "vrm.objectives": "objective of advice"}
 """The groups of entry points, and what one of each is."""
+
+MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "
+           "(docs/guide/install.md)")
+"""What is wrong where something of vrm's own is not there."""
 
 DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"
 """What vrm's own extensions add. A vrm without the file, or without the folder, works and has none of it."""
@@ -137,6 +143,14 @@ def load(plugin: Plugin) -> Any:
     if not callable(found):
         raise PluginError(f"{plugin.origin} is not callable; update or uninstall {plugin.package}")
     return found
+
+
+def need(group: str, name: str) -> Any:
+    """What an extension adds to a group under a name. PluginError where none does, or it cannot be had."""
+    plugin = find(group, name)
+    if plugin is None:
+        raise PluginError(f"the {GROUPS[group]} `{name}` is one {MISSING}")
+    return load(plugin)
 
 
 def use(group: str, taken: Container[str], enter: Callable[[Plugin, Any], object]) -> None:

@@ -33,7 +33,7 @@ from vrm.model.forms.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check
 from vrm.model.job import Request
 from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 from vrm.workload.added import added
 
 LONGEST = 16384

@@ -26,10 +26,10 @@ from vrm.ext.forecast.replay import limits, replay
 from vrm.ext.forecast.sharing import shared_out
 from vrm.ext.advice.whatif import Size, recommend, what_if
 from vrm.model import Cluster, Job, Node
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Details
-from vrm.model.power import MARK
+from vrm.model.measured.power import MARK
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
 from vrm.run.run import Run

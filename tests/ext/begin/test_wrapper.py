@@ -2,7 +2,7 @@
 queue from a written script, are warned before the end, and follow one another in a chain."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import os
 import re
@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from conftest import Site, wait_until
-from testbed import Testbed
+from support.testbed import Testbed
 from vrm import cli
 from vrm.ext.begin.wrapper import Wrapper, WrapperError, script, submit_commands
 from vrm.results.jobs import read_jobs
@@ -47,6 +47,17 @@ def test_slurm_whole_nodes() -> None:
         "--job-name=vrm", "--nodes=8", "--time=02:00:00", "--exclusive", "--signal=B:USR1@120",
         "--no-kill", "--output=vrm-%j.out", "--open-mode=append")]
     assert runs(text) == ["exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml' \"$@\""]
+
+
+@pytest.mark.parametrize("known, flags, there", [
+    ("--stepmgr", "Alloc,Contain,X11", True), ("--stepmgr", "Alloc", False), ("--spread-job", "Contain", False)])
+def test_steps_are_made_on_the_job_where_slurm_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, flags: str,
+                                                   there: bool) -> None:
+    for name, says in (("sbatch", f"  {known}  enable stepmgr"), ("scontrol", f"PrivateData = none\nPrologFlags             = {flags}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ("#SBATCH --stepmgr" in directives(script("slurm", Wrapper(VRM, 8, 7200, exclusive=True)))) == there
 
 
 def test_slurm_with_everything() -> None:

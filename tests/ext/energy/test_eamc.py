@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from energy_facts import CLASSES, programs
+from support.energy_facts import CLASSES, programs
 
 from vrm.model import Job, Node
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.ext.energy.eamc import GOALS

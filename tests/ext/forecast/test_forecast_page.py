@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from test_forecast_table import job, made
-from test_tables import NODES, NOW, UNTIMED, snapshot, utc
+from support.forecast_jobs import job, made
+from support.snapshots import NODES, NOW, UNTIMED, snapshot, utc
 from vrm.ext.forecast.report import forecast_page
 from vrm.ext.forecast.report.forecast_page import page
 

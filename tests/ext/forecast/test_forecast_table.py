@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from test_tables import JOBS, NODES, NOW, UNTIMED, queued, running, snapshot, utc
+from support.snapshots import JOBS, NODES, NOW, UNTIMED, queued, running, snapshot, utc
 from vrm.ext.top import cells
 from vrm.ext.forecast.report.forecast_table import changes, chosen, facts, table
 from vrm.ext.top.gantt import gantt
@@ -20,23 +20,9 @@ from vrm.ext.top.cells import ASCII, UNICODE, plain_text
 from vrm.ext.top.top import render
 from vrm.ext.top.top_view import View, press
 from vrm.results import forecast
+from support.forecast_jobs import job, made
 
 assert utc  # the local time is that of UTC in these tests, too
-
-
-def job(job_id: int, start: Any, end: Any, p10: Any = None, p90: Any = None, **more: Any
-        ) -> dict[str, Any]:
-    """A job's forecast; times in seconds from NOW."""
-    times = {"start": start, "p10": start if p10 is None else p10, "p90": start if p90 is None else p90,
-             "end": end, "end_p10": end, "end_p90": end, "latest": start}
-    return {"id": job_id, "app": "ep.x", "procs": 4, "running": False, "nodes": "n[0-1]", "chance": 1.0,
-            "reason": "", **{name: None if value is None else NOW + value
-                             for name, value in times.items()}, **more}
-
-
-def made(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"format": 1, "time": NOW - 3, "position": 7, "members": 50, "calibrated": "",
-            "allocation_end": None, "jobs": list(jobs), **more}
 
 
 def test_the_table() -> None:

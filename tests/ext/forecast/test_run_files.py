@@ -12,89 +12,24 @@ from typing import Any
 from collections.abc import Callable, Sequence
 
 import pytest
-import yaml
 
-from vrm.config.policies import make_scheduler
 from vrm.config.schema import Settings, load
 from vrm.ext.forecast.explain import Explainer
-from vrm.ext.forecast.files import RunFiles, of_directory
+from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.forecast import forecast
 from vrm.ext.forecast.replay import limits, replay
-from vrm.model import Cluster, Dependency, Job
+from vrm.model import Dependency, Job
 from vrm.model.job import ANY
 from vrm.model.reservation import ReservationRequest
 from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
-from vrm.run.expectations import make_expectations
-from vrm.run.journal.files import FORMAT, Journal, read
-from vrm.simulation.engine import Simulator
+from vrm.run.journal.files import Journal, read
 from vrm.system.errors import RunError
 from vrm.workload.following import QueueFollower
 from vrm.workload.submission import Submission
+from support.run_files import Event, of_directory, recorded, settings_in, submissions_of, write
 
-Event = dict[str, Any]
 RUNNING = ManagerReport("running")
-
-
-class Nobody:
-    """Is told what happens, and keeps nothing."""
-
-    def ended(self, *_: Any) -> None:
-        pass
-
-    refused = cancelled = moment = ended
-
-
-def settings_in(directory: Path, **scheduling: Any) -> Settings:
-    (directory / "bin").mkdir(parents=True, exist_ok=True)
-    policy = scheduling.pop("Policy", "compact")
-    (directory / "vrm.yaml").write_text(yaml.safe_dump(
-        {"Applications": {"Path": "bin"}, "Scheduling": scheduling,
-         "Allocation": {"Policy": policy}, "Log": "logs"}))
-    return load(directory / "vrm.yaml")
-
-
-def submissions_of(number: int, rng: random.Random) -> list[Submission]:
-    """Jobs of up to six nodes of four cores, some of which wait for others."""
-    at, found = 0.0, []
-    for job_id in range(number):
-        at += rng.choice([0.0, 0.0, rng.uniform(0, 4)])
-        run = rng.uniform(1, 20)
-        after = (Dependency((rng.randrange(job_id),), ANY),) if job_id and rng.random() < .15 else ()
-        found.append(Submission(Job(job_id, f"a{job_id % 4}.x", rng.randint(1, 24),
-                                    run + rng.uniform(0, 30), at), run, after))
-    return found
-
-
-def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = ()
-             ) -> list[list[Event]]:
-    """The records of a run of these jobs in virtual time, moment by moment."""
-    cluster = Cluster.regular(6, 2, 2)
-    rules = settings.rules
-    simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=1e9,
-                          expectations=make_expectations(rules))
-    records: list[Event] = []
-    simulator.state.log = lambda event, **values: records.append({"event": event, **values})
-    found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
-               "nodes": codec.nodes_record(cluster.nodes)}]]
-    for wanted in reserved:
-        simulator.state.reservations.reserve(wanted, 0.0, foreseen=True)
-    for _ in simulator.moments(submissions):
-        for record in records:
-            if record["event"] == "end":
-                record["exit_code"] = 0
-        found.append(list(records))
-        records.clear()
-    return found
-
-
-def write(settings: Settings, records: Sequence[Event]) -> None:
-    settings.directory.mkdir(exist_ok=True, mode=0o700)
-    (settings.directory / "journal").unlink(missing_ok=True)
-    journal = Journal(settings.directory / "journal")
-    for record in records:
-        journal.append(**record)
-    journal.close()
 
 
 def what_happened(records: Sequence[Event]) -> dict[int, tuple[float, float, Any]]:

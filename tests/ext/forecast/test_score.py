@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_run_files import recorded, settings_in, submissions_of, write
+from support.run_files import recorded, settings_in, submissions_of, write
 
 from vrm.ext.forecast.calibration import NEEDED
 from vrm import cli

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import wait_until
-from testbed import LOGIN, Testbed
+from support.testbed import LOGIN, Testbed
 from vrm import cli
 
 LML = """<lml:lgui xmlns:lml="http://eclipse.org/ptp/lml">

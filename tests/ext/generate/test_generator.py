@@ -1,7 +1,7 @@
 """`vrm generate`: mixes are the same for a seed, as asked for, recorded, and go on after a kill."""
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from conftest import Site, wait_until
 from vrm.ext.generate import npb
-from vrm.workload.estimates import Estimate, EstimateError, read_estimates, table_text
+from vrm.ext.measured.estimates import Estimate, EstimateError, read_estimates, table_text
 from vrm.ext.generate.generator import (GenerateError, Mix, choices, constant, parse_arrival,
                                     write_at_once, write_live)
 from vrm.workload.following import QueueFollower

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from conftest import wait_until
-from test_agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # noqa: F401
-from test_shim import HERE, can_build
+from support.agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # noqa: F401
+from support.shim import HERE, can_build
 from vrm.ext.lending.job import following
 from vrm.ext.lending.nodes import dlb
 from vrm.live.runner import proc
@@ -70,7 +70,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @two_cpus
 @pytest.mark.parametrize("how, taken", [("works", True), ("refuses", False), ("dies", False), ("hangs", False)])
-def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: Jobs, tmp_path: Path,  # noqa: F811
+def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: Jobs, tmp_path: Path,
                                            monkeypatch: pytest.MonkeyPatch, how: str, taken: bool) -> None:
     """Whatever the library does, the kernel's masks are set."""
     notes = tmp_path / "notes"
@@ -94,7 +94,7 @@ def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: 
     loop.next(Swept)
 
 
-def test_who_follows_by_dlb(library: Path, jobs: Jobs) -> None:  # noqa: F811
+def test_who_follows_by_dlb(library: Path, jobs: Jobs) -> None:
     """A process that has the library and is run with --drom; such a job gets no shim."""
     def of(**env: str) -> str:
         process = jobs.start("wait()", **env)
@@ -107,7 +107,7 @@ def test_who_follows_by_dlb(library: Path, jobs: Jobs) -> None:  # noqa: F811
 
 
 @two_cpus
-def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:  # noqa: F811
+def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:
     real = os.environ.get("VRM_TEST_LIBDLB", "")
     if not real or not can_build("clang", tmp_path):
         pytest.skip("set VRM_TEST_LIBDLB to the path of libdlb.so (and have clang with OpenMP)")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import LIMIT, wait_until
-from test_agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
+from support.agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
 from vrm.ext.lending import build, vrm_lending
 from vrm.ext.lending.nodes import lending
 from vrm.live.runner import proc
@@ -225,7 +225,7 @@ def test_the_header(tmp_path: Path, place: Path, language: str) -> None:
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
-def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jobs) -> None:
     """Also to a process that makes its file after the order; a sweep removes the folder."""
     loop = nodes.make("n1").start()
     run = loop.agents.run
@@ -255,7 +255,7 @@ def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jo
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
-def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn, jobs: Jobs) -> None:
     """It sees nothing but the mask that it has then: the order says how many cores it has without the lend."""
     loop = nodes.make("n1").start()
     place = lending.folder(loop.agents.run, 1)
@@ -280,7 +280,7 @@ def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn,
     loop.next(Swept)
 
 
-def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:  # noqa: F811
+def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:
     loop = nodes.make("n1").start()
     for job in (1, 12):
         os.mkdir(lending.folder(loop.agents.run, job), 0o700)

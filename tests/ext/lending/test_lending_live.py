@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 import yaml
 from conftest import Site, wait_until
-from executor import Managed
-from lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
-from testbed import LOGIN, Testbed
+from support.executor import Managed
+from support.lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
+from support.testbed import LOGIN, Testbed
 
 from vrm.ext.lending.part import AGAIN, PATIENCE, LendingPart
 from vrm.live.manager.part import Closed, JobAsked, Parts

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Booking, Cluster, Job
 from vrm.model.reservation import Calendar, Reservation, Span, ReservationRequest
 from vrm.scheduling import make_policy
-from vrm.scheduling.placement.offers import borrowed, offer, reserved
+from vrm.ext.lending.offers import borrowed, offer, reserved
 from vrm.ext.lending.slowdown import SlowdownDriven
 from vrm.api import Machine, Recording, Rules, Timetable, Watcher, simulate
 from vrm.workload.submission import Submission

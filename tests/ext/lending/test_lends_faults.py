@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 from conftest import Site, wait_until
-from lending_site import allowed, cores, done, events, lends, prepared, records, runs
-from testbed import Testbed, missing
+from support.lending_site import allowed, cores, done, events, lends, prepared, records, runs
+from support.testbed import Testbed, missing
 
 from vrm.live.nodes.topology import read_topology
 from vrm.results import shares

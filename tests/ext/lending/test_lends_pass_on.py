@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from conftest import Site, wait_until
-from lending_site import KILLED, allowed, cores, done, events, lends, prepared, records, runs
+from support.lending_site import KILLED, allowed, cores, done, events, lends, prepared, records, runs
 
 from vrm.results import shares
 from vrm.api import Machine, Timetable, simulate
-from vrm.simulation.recorded_lends import AskedLend
+from vrm.ext.lending.simulated.recorded_lends import AskedLend
 from vrm.model import Job
 from vrm.workload.submission import Submission
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from conftest import mpirun_environment
-from test_agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
+from support.agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
                          two_cpus)
 from vrm.live.runner import proc
 from vrm.ext.lending.orders import Masks, confine, set_masks
@@ -47,7 +47,7 @@ def order(loop: Loop, epoch: int, tasks: dict[int, frozenset[int]], job: int = 1
     return answer
 
 
-def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs) -> None:
     """A thousand threads, a child of a rank, what belongs to no rank; another job stays where it is."""
     many = ("import threading\nevent = threading.Event()\nthreading.stack_size(65536)\n"
             "for _ in range(1000): threading.Thread(target=event.wait, daemon=True).start()\nwait()")
@@ -72,7 +72,7 @@ def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs
     assert loop.next(Swept).processes == 4
 
 
-def test_an_older_order_is_answered_with_the_last_one(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_an_older_order_is_answered_with_the_last_one(nodes: StandIn, jobs: Jobs) -> None:
     rank = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
     assert order(loop, 7, {0: ONE}).epoch == 7
@@ -86,7 +86,7 @@ def test_an_older_order_is_answered_with_the_last_one(nodes: StandIn, jobs: Jobs
     assert order(loop, 1, {0: ONE}).epoch == 1 and seen(again.pid) == {ONE}
 
 
-def test_what_makes_processes_all_the_time_does_not_escape(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_what_makes_processes_all_the_time_does_not_escape(nodes: StandIn, jobs: Jobs) -> None:
     rank = jobs.start("print(flush=True)\nwhile True:\n"
                       "    if not os.fork():\n        time.sleep(0.05); os._exit(0)\n"
                       "    time.sleep(0.002)\n    os.waitpid(-1, os.WNOHANG)", OMPI_COMM_WORLD_RANK="0")
@@ -96,7 +96,7 @@ def test_what_makes_processes_all_the_time_does_not_escape(nodes: StandIn, jobs:
                "what was in the making is found, too")
 
 
-def test_it_is_not_clear_before_every_rank_is_there(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_it_is_not_clear_before_every_rank_is_there(nodes: StandIn, jobs: Jobs) -> None:
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
     answer = order(loop, 1, {0: ONE, 1: ONE}, patience=0.2)
@@ -112,14 +112,14 @@ def test_it_is_not_clear_before_every_rank_is_there(nodes: StandIn, jobs: Jobs) 
         set_masks(loop.agents, 1, 3, {"n1": {0: frozenset()}}, OPEN_MPI)
 
 
-def test_a_core_that_is_not_there_is_named(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_a_core_that_is_not_there_is_named(nodes: StandIn, jobs: Jobs) -> None:
     rank = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
     answer = order(loop, 1, {0: frozenset([1000])}, patience=0.0)
     assert not answer.clear and f"process {rank.pid} cannot be moved to CPU 1000: " in answer.error
 
 
-def test_a_job_without_ranks_is_one_process(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_a_job_without_ranks_is_one_process(nodes: StandIn, jobs: Jobs) -> None:
     job = jobs.start("if not os.fork(): wait()\nos.wait()")
     loop = nodes.make("n1").start()
     assert order(loop, 1, {0: ONE}, variables=()).threads == {0: 2}
@@ -128,7 +128,7 @@ def test_a_job_without_ranks_is_one_process(nodes: StandIn, jobs: Jobs) -> None:
     loop.next(Swept)
 
 
-def test_what_escapes_later_is_caught(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_what_escapes_later_is_caught(nodes: StandIn, jobs: Jobs) -> None:
     """As a thread does that the kernel was making when the masks were set."""
     rank = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
@@ -137,7 +137,7 @@ def test_what_escapes_later_is_caught(nodes: StandIn, jobs: Jobs) -> None:  # no
     loop.until(lambda: seen(rank.pid) == {ONE}, "the agent has looked again")
 
 
-def test_an_order_survives_its_agent(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+def test_an_order_survives_its_agent(nodes: StandIn, jobs: Jobs) -> None:
     rank = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
     set_masks(loop.agents, 1, 4, {"n1": {0: ONE, 1: ONE}}, OPEN_MPI)
@@ -148,7 +148,7 @@ def test_an_order_survives_its_agent(nodes: StandIn, jobs: Jobs) -> None:  # noq
     assert answer.clear and answer.epoch == 4 and nodes.tries("n1") == 2
 
 
-def test_ranks_that_mpirun_has_bound(nodes: StandIn) -> None:  # noqa: F811
+def test_ranks_that_mpirun_has_bound(nodes: StandIn) -> None:
     mpirun = shutil.which("mpirun")
     if not mpirun:
         pytest.skip("no mpirun")

@@ -7,7 +7,7 @@ import math
 
 import pytest
 from conftest import Site, wait_until
-from lending_site import PROGRAM, allowed
+from support.lending_site import PROGRAM, allowed
 
 from vrm.live.nodes.topology import read_topology
 from vrm.model import Booking, Cluster, Job

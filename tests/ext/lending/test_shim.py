@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import LIMIT, mpirun_environment, wait_until
-from test_agents import StandIn, nodes  # noqa: F401
+from support.agents import StandIn, nodes  # noqa: F401
 from vrm.live.launch.environment import tagged
 from vrm.ext.lending import build
 from vrm.ext.lending.job import following, rigid
@@ -24,18 +24,10 @@ from vrm.ext.lending.nodes import lending, masks
 from vrm.live.runner import proc
 from vrm.ext.lending.orders import Masks, set_masks
 from vrm.live.nodes.outcomes import Swept
+from support.shim import HERE, can_build
 
-HERE = Path(__file__).parent
 START = 4
 CPUS = sorted(os.sched_getaffinity(0))
-
-
-def can_build(compiler: str, folder: Path) -> bool:
-    """Whether this compiler is here with its OpenMP."""
-    if not shutil.which(compiler):
-        return False
-    (folder / "a.c").write_text("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n")
-    return not subprocess.run([compiler, "-fopenmp", "a.c", "-o", "a"], cwd=folder, capture_output=True).returncode
 
 
 @pytest.fixture(scope="module", params=["gcc", "clang"])
@@ -314,7 +306,7 @@ def test_programs_that_nothing_can_be_preloaded_into(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
-def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) -> None:  # noqa: F811
+def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) -> None:
     """The kernel's masks at the answer, the number of threads at the next region, in both ranks."""
     mpirun = shutil.which("mpirun")
     if not mpirun:

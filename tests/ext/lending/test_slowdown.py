@@ -26,7 +26,7 @@ from vrm.api import Machine, Measurements, Rules, Watcher, simulate
 from vrm.simulation.arguments import by_name
 from vrm.workload.submission import Submission
 
-from plain_sharing import PlainSharing, Task
+from support.plain_sharing import PlainSharing, Task
 
 
 class Seen(Watcher):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from failing_mpirun import failing, tries
+from support.failing_mpirun import failing, tries
 from vrm.ext.measure.calibrate import most_ranks
 from vrm.run.again import LOSSES
-from vrm.workload.estimates import Estimate, read_estimates
+from vrm.ext.measured.estimates import Estimate, read_estimates
 
 RUN = "echo ran >> \"$0.log\"\necho ' Time in seconds = 0.25'\n"
 MPIRUN = (b"mpirun", b"prterun")

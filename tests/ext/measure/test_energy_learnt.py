@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from conftest import Site
 
-from vrm.config.energy import Energy, read_programs
+from vrm.ext.energy.keys import Energy
+from vrm.ext.energy.database import read_programs
 from vrm.ext.measure.bench import MeasureError
 from vrm.ext.measure.learning import calibration, feature, learn
 from vrm.model import Cluster, Node
-from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import Measured, PowerClass, Programs
 from vrm.results.jobs import JobRow
 
 COUNTER = "sys/class/powercap/intel-rapl:0/energy_uj"

@@ -11,9 +11,9 @@ from pathlib import Path
 from collections.abc import Callable
 
 import pytest
-import warm
+from support import warm
 
-from vrm.config.energy import read_programs
+from vrm.ext.energy.database import read_programs
 from vrm.ext.energy.nodes import power
 from vrm.ext.measure import energy
 from vrm.ext.measure.bench import MeasureError

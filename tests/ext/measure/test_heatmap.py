@@ -3,7 +3,7 @@ file, the picture, pairs that are refused.
 """
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import json
 import os
@@ -31,7 +31,7 @@ from vrm.results.jobs import read_jobs
 from vrm.results.places import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Measurements, Recording, Rules, simulate
-from vrm.workload.heatmap_files import HeatmapLine, csv_text, rank_text, ranked, read, spread
+from vrm.ext.measured.heatmap_files import HeatmapLine, csv_text, rank_text, ranked, read, spread
 from vrm.workload.submission import Submission
 
 # A program that says 2 s if it has seen the partner run, and stays for the partner to see it. It

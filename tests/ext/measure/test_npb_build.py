@@ -3,7 +3,7 @@ of the official suite: arguments of differing types, BOZ constants where they ar
 """
 
 from __future__ import annotations
-import warm
+from support import warm
 
 import io
 import os

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, wait_until
-from test_slurm_commands import Cluster, commands
+from support.slurm_cluster import Cluster, commands
 
 pytestmark = pytest.mark.slow
 assert commands  # the fixture

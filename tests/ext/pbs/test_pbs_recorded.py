@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from test_front_options import Counter, a_job, run
+from support.counters import Counter, a_job, run
 from vrm.ext.slurm.calls import jobs as front
 from vrm.model import JobState
 from vrm.model.job import OK, Dependency

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import each_of, some_of
+from support.reference import each_of, some_of
 from vrm.model import Cluster, Job, Node, bits
 from vrm.model.cluster import Pool
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy

@@ -26,7 +26,7 @@ pytest.importorskip("fabric", reason="needs Fabric: the extra `remote`")
 import paramiko
 
 from conftest import LIMIT, mpirun_environment, wait_until
-from testbed import Testbed, missing
+from support.testbed import Testbed, missing
 from vrm import cli
 from vrm.ext.remote import installing
 from vrm.ext.remote.fetching import fetch

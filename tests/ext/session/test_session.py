@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from vrm import Session
 from vrm.config.problems import ConfigError
 from vrm.results.jobs import read_jobs
 from vrm.ext.session import JobFailed, SessionError
-from vrm.ext.session.worker import write
 from vrm.workload.grammar import LineError
 
 KEYS: dict[str, Any] = {"Nodes": 2, "Sockets": 1, "Cores": 2, "Emulate": True,
@@ -246,16 +244,6 @@ class Odd(Exception):
 
 def fails_oddly(number: int) -> None:
     raise Odd(number, "odd")
-
-
-def test_a_worker_of_an_older_session_works(tmp_path: Path) -> None:
-    for name in ("todo", "taken", "done"):
-        (tmp_path / name).mkdir()
-    write(tmp_path / "function", pickle.dumps(abs))
-    write(tmp_path / "todo" / "0", pickle.dumps([(-1,), (2,)]))
-    (tmp_path / "end").touch()
-    subprocess.run([sys.executable, "-m", "vrm.session.worker", str(tmp_path)], check=True, timeout=60)
-    assert len(pickle.loads((tmp_path / "done" / "0").read_bytes())) == 2
 
 
 def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

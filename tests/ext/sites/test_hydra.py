@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 import yaml
 from conftest import Site, mpiexecs
-from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fake, only
-from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
+from support.mpiruns import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fake, only
+from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher

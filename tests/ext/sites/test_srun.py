@@ -12,7 +12,7 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 import pytest
-from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
+from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 import yaml
 from conftest import LIMIT, mpiexecs, wait_until
-from testbed import Batch, Testbed
+from support.testbed import Batch, Testbed
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch, Launcher, make_launcher

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import Site, mpirun_environment, wait_until
-from executor import Managed
+from support.executor import Managed
 from vrm.ext.slurm.calls import build
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.calls.answers import Answer, Refused, LaterAnswer

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from test_front_options import Counter, a_job, run
+from support.counters import Counter, a_job, run
 from vrm.model import JobState
 
 SCRIPTS: dict[str, bytes] = {

@@ -15,7 +15,7 @@ import pytest
 from vrm.ext.slurm.calls import build, wire
 from vrm.ext.slurm.calls.names import everything, reads
 from vrm.ext.slurm.calls.wire import Call
-from vrm.system import compiling
+from vrm.ext.building import compiling
 
 CLIENT = """
 import sys

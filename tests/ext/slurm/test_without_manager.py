@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import vrm
 from vrm.ext.slurm.calls.client import main
 from vrm.ext.slurm.calls.names import LAUNCHERS, everything
 
@@ -42,11 +39,3 @@ def test_a_refusal_needs_no_manager_either_and_the_rest_does(words: str, said: s
     assert main(words.split()) != 0
     out, err = capfd.readouterr()
     assert not out and said in err
-
-
-def test_commands_that_an_older_version_has_made_still_work() -> None:
-    """Its scripts, and its C program, import the client where it was."""
-    code = (f"import sys; sys.path.insert(0, {str(Path(vrm.__file__).parents[1])!r}); "
-            "from vrm.front.client import main; sys.exit(main(sys.argv[1:]))")
-    done = subprocess.run([sys.executable, "-I", "-c", code, "squeue", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == "slurm 22.05.8\n" and not done.stderr

@@ -25,7 +25,7 @@ from vrm.ext.steps.jobfile import JOB, text_of
 from vrm.ext.steps.options import Wrong, hosts
 from vrm.ext.steps.programs import links_mpi
 from vrm.ext.steps.server import SOCKET
-from vrm.system.compiling import COMPILERS
+from vrm.ext.building.compiling import COMPILERS
 
 
 class Around:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executor import Managed
+from support.executor import Managed
 
 from vrm.model import JobState
 from vrm.ext.steps.records import read_steps

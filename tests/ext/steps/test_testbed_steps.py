@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 from conftest import mpiexecs, mpiruns, wait_until
-from testbed import Batch, Testbed
+from support.testbed import Batch, Testbed
 
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK

@@ -12,7 +12,7 @@ import pytest
 from vrm.ext.slurm.calls.build import link
 from vrm.ext.steps import used
 from vrm.ext.steps.used import PROGRAM, of_job, of_step
-from vrm.system.compiling import COMPILERS
+from vrm.ext.building.compiling import COMPILERS
 
 
 def test_lines_of_a_step_and_of_its_job(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import fold_nodes, unfold_nodes
-from vrm.ext.study.report.statistics import interval, t_quantile
+from vrm.ext.study.statistics import interval, t_quantile
 
 Job = tuple[str, float, float, float, str]  # program, submission, start, end, cores
 

@@ -24,7 +24,7 @@ from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.names import policy_name, time_text
-from vrm.ext.study.report.statistics import Interval
+from vrm.ext.study.statistics import Interval
 
 
 def make(root: Path, queue: str, waits: Sequence[Sequence[float]], cores: int = 8) -> None:

@@ -24,7 +24,7 @@ from vrm.api import Machine, Measurements, Recording, Submission, Timetable, sim
 from vrm.model.rules import Rules
 from vrm.run.journal.files import Journal
 from vrm.ext.study.validation.validate import ValidationError, read_changes, read_rules, validate
-from vrm.workload.estimates import Estimate, read_estimates
+from vrm.ext.measured.estimates import Estimate, read_estimates
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from conftest import LIMIT, Site, wait_until
-from test_tables import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc
+from support.snapshots import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc
 from vrm.ext.top.commands import screen
 from vrm.ext.top import cells, top_nodes, top_view
 from vrm.ext.top.cells import ASCII, UNICODE, plain_text

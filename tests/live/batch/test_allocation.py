@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from vrm.live.batch.allocation import Allocation, ask, end_of, find_allocation
 from vrm.live.batch.base import AllocationError
 from vrm.live.batch.hostfile import parse_hostfile
-from vrm.live.batch.pbs import duration, parse_pbs_time, parse_qstat
+from vrm.ext.sites.pbs import duration, parse_pbs_time, parse_qstat
 from vrm.live.batch.slurm import parse_scontrol, parse_slurm_time, parse_squeue
 from vrm.model.forms.hosts import expand
 

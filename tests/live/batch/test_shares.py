@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from vrm.live.batch.base import BatchJob, NodeShare, indices_of, systems
-from vrm.live.batch.pbs import parse_qstat
+from vrm.ext.sites.pbs import parse_qstat
 from vrm.live.batch.slurm import parse_gres, parse_shares
 from vrm.system.hosts import host_name
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from conftest import Site, wait_until
-from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
+from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher

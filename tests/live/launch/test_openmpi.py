@@ -15,18 +15,19 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 import pytest
-from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
+from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import LAUNCHERS, LaunchError, NpbResult, make_launcher, read_result
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, root_allowed, tagged, with_own_mpi)
-from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
-                                     parse_version, read_version, strip_prefix)
+from vrm.live.launch.openmpi import OpenMPI, find_mpirun, parse_version, read_version
+from vrm.live.launch.openmpi_output import UNNAMED, lost_nodes, parse_bindings, parse_map, strip_prefix
 from vrm.live.launch.script import Scripts
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
+from support.mpiruns import INTEL, MPICH, OPEN_MPI, fake, only
 
 V4, V5 = (4, 1, 4), (5, 0, 11)
 LIMIT = 60.0  # seconds for one real mpirun
@@ -691,13 +692,6 @@ def test_bindings_are_looked_for_at_the_start_only(tmp_path: Path) -> None:
 
 # ----------------------------------------------------------------------------- finding mpirun
 
-OPEN_MPI = "mpirun (Open MPI) {}\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
-MPICH = ("HYDRA build details:\n    Version:                                 5.0.2\n"
-         "    Release Date:                            Fri Sep 25 20:45:26 UTC 2026\n"
-         "    CC:                              cc\n")
-INTEL = ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005 (id: 74c4a23)\n"
-         "Copyright 2003-2023, Intel Corporation.\n")
-
 
 @pytest.mark.parametrize("text, version", [
     (OPEN_MPI.format("4.1.4"), (4, 1, 4)), (OPEN_MPI.format("4.1.8"), (4, 1, 8)),
@@ -721,22 +715,8 @@ def test_other_mpis_are_named_with_the_mend(text: str, reason: str) -> None:
     assert reason in str(caught.value) and "set Launcher.Mpirun to the path" in str(caught.value)
 
 
-def fake(folder: Path, text: str, name: str = "mpirun") -> str:
-    """A program that prints the text."""
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.txt").write_text(text)
-    program = folder / name
-    program.write_text(f"#!/bin/sh\nexec /bin/cat '{folder}/{name}.txt'\n")
-    program.chmod(0o755)
-    return str(program)
-
-
 def path(*folders: Path) -> dict[str, str]:
     return {"PATH": os.pathsep.join([*map(str, folders), "/usr/bin", "/bin"])}
-
-
-def only(*folders: Path) -> dict[str, str]:
-    return {"PATH": os.pathsep.join(map(str, folders))}
 
 
 @pytest.fixture

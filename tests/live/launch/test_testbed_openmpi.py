@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from conftest import LIMIT, mpiruns, wait_until
-from testbed import Testbed
+from support.testbed import Testbed
 
 from vrm.config.schema import LauncherSettings as Settings
 from vrm.live.launch.base import Launch
-from vrm.live.launch.openmpi import SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, lost_nodes, strip_prefix
+from vrm.live.launch.openmpi import SLOT_LIMIT, OpenMPI, find_mpirun
+from vrm.live.launch.openmpi_output import UNNAMED, lost_nodes, strip_prefix
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
@@ -149,7 +150,7 @@ def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any
         if not compiler:
             pytest.skip(f"no mpicc beside {mpirun}")
         program = tmp_path_factory.mktemp("program") / "ranks"
-        subprocess.run([compiler, "-O", str(Path(__file__).parent.parent.parent / "ranks.c"), "-o",
+        subprocess.run([compiler, "-O", str(Path(__file__).parents[2] / "support" / "ranks.c"), "-o",
                         str(program)], check=True)
         found[wanted] = [mpirun, program]
     return found

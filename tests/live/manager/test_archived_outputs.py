@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LIMIT, Site, mpiruns, wait_until
-from vrm.run.archive import ERR, OUT, Archive
+from vrm.run.journal.archive import ERR, OUT, Archive
 from vrm.run.journal import files as journals
 
 VRM = [sys.executable, "-m", "vrm.cli"]

@@ -26,7 +26,7 @@ import pytest
 
 import vrm.ext.slurm
 from conftest import LIMIT
-from executor import Managed
+from support.executor import Managed
 from vrm.ext.slurm.calls import answers, names, wire
 from vrm.ext.slurm.calls.client import call_record
 from vrm.ext.slurm.forms.options import Options

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.manager.liverun import Clock
-from vrm.live.manager.recovery import Place
+from vrm.live.manager.takeover.recovery import Place
 
 HERE = Place("n0", "boot", "")
 

@@ -4,18 +4,17 @@ and every exit code is right. VRM_TEST_KILLS sets the number of kills (24 unless
 
 from __future__ import annotations
 
-import collections
 import os
 import random
 import select
 import time
-from pathlib import Path
 
 import pytest
 
 from conftest import LIMIT, Site
 from vrm.run.journal import files as journals
 from vrm.run.journal.past import replay
+from support.kills import counted
 
 KILLS = int(os.environ.get("VRM_TEST_KILLS", "24"))
 
@@ -46,12 +45,6 @@ def lines(chance: random.Random, jobs: int) -> tuple[list[str], dict[int, tuple[
         text.append(line + f" priority={chance.choice([0, 0, 1])}")
         wanted[job_id] = (status, code, runs)
     return text, wanted
-
-
-def counted(log: Path, what: str) -> dict[int, int]:
-    """How often each job began or ended."""
-    words = (line.split() for line in log.read_text().splitlines())
-    return collections.Counter(int(job_id) for found, job_id in words if found == what)
 
 
 def kill_somewhen(site: Site, chance: random.Random) -> bool:

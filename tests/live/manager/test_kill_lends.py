@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from conftest import LIMIT, Site, descendants, wait_until
-from lending_site import cores
-from test_kill import counted
+from support.lending_site import cores
+from support.kills import counted
 from vrm.ext.lending.nodes import lending
 from vrm.live.nodes.topology import parse_cpu_list
 from vrm.model import Cluster, JobState

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from conftest import LIMIT, Site, descendants, mpiruns, wait_until
-from executor import Managed
+from support.executor import Managed
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.nodes.topology import read_topology
 from vrm.workload.writer_marker import WriterMarker

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 import yaml
 from conftest import LIMIT, mpiexecs, mpiruns, wait_until
-from testbed import LOGIN, Batch, Testbed
+from support.testbed import LOGIN, Batch, Testbed
 
 from vrm.ext.sites.hydra import find_mpiexec
-from vrm.live.launch.openmpi import find_mpirun, strip_prefix
+from vrm.live.launch.openmpi import find_mpirun
+from vrm.live.launch.openmpi_output import strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK
 from vrm.results.jobs import JobRow, read_jobs
@@ -71,7 +72,7 @@ class Cluster:
             shutil.which(name) if kind == "openmpi" else None)
         if not mpicc:
             pytest.skip(f"no {name} beside {found}")
-        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "ranks.c"], check=True)
+        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "support" / "ranks.c"], check=True)
         for name in PROGRAMS[1:]:
             shutil.copy(program, root / "bin" / name)
         (root / "heatmap").write_text(HEATMAP)
@@ -297,7 +298,7 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
 
 PYTHON = r"\S*python[\d.]* .*"
 VICTIMS = {"relay": PYTHON + r"/relay\.py ", "runner": PYTHON + re.escape(MARK[:-1]), "srun": "srun --overlap -N",
-           "agent of mpirun": PYTHON + r"/rsh_agent\.py .*n1 ", "daemon of mpirun": r"(\S*/)?orted "}
+           "agent of mpirun": r"(?s)sh -c read -r code said .* n1$", "daemon of mpirun": r"(\S*/)?orted "}
 """The processes of a job on two nodes, by their command lines."""
 
 

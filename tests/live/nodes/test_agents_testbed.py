@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-import testbed as testbed_module
+from support import testbed as testbed_module
 from conftest import LIMIT, wait_until
-from testbed import Testbed, missing
+from support.testbed import Testbed, missing
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import read_topology
 from vrm.live.relay.boot import MARK

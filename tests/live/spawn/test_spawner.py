@@ -8,7 +8,6 @@ import json
 import os
 import py_compile
 import resource
-import select
 import shutil
 import signal
 import subprocess
@@ -22,119 +21,18 @@ import pytest
 from conftest import wait_until
 from vrm.live.runner import wire
 from vrm.live.spawn import home, run_supervisors, supervisor
-from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
-from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+from vrm.live.spawn.records import Marker, RecordError, read_status
+from vrm.live.spawn.messages import (Ended, LaunchFailed, SpawnerLost, Started,
                                      SupervisorLost)
 from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive as lives
 from vrm.system.processes import SessionEnd, session_members, signal_process
+from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions, place  # noqa: F401
 
 LIMIT = 60.0
 """Seconds after which a condition that was waited for counts as never coming."""
 
 OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 """What a job may have; a manager may have more, see `Spawner.start`."""
-
-ENV = {"PATH": os.environ.get("PATH", os.defpath)}
-PYTHON = [sys.executable, "-I", "-S", "-c"]
-BLOCK = "import time\ntime.sleep(600)"
-"""A job that ends only when it is killed."""
-
-
-class Desk:
-    """A manager's place in a directory of its own: launches jobs, collects events."""
-
-    def __init__(self, place: Path, spawner: Spawner) -> None:
-        self.place = place
-        self.spawner = spawner
-        self.seen: list[Event] = []
-        self.sessions: list[int] = []
-
-    def request(self, job: object, argv: Sequence[str], **values: object) -> LaunchRequest:
-        """A request whose files lie in this directory."""
-        files = {"env": ENV, "cwd": self.place, "stdout": self.place / f"{job}.o",
-                 "stderr": self.place / f"{job}.e", "marker": self.marker(job),
-                 "status": self.status(job)}
-        return LaunchRequest(job, argv, **{**files, **values})
-
-    def marker(self, job: object) -> Path:
-        return self.place / "pids" / str(job)
-
-    def status(self, job: object) -> Path:
-        return self.place / "ended" / str(job)
-
-    def launch(self, job: object, argv: Sequence[str], **values: object) -> None:
-        self.spawner.launch(self.request(job, argv, **values))
-
-    def collect(self) -> None:
-        """Take what events there are; those of `self.seen` keep their order."""
-        if select.select([self.spawner], [], [], 0.05)[0]:
-            for event in self.spawner.events():
-                self.seen.append(event)
-                if isinstance(event, Started):
-                    self.sessions.append(event.supervisor_pid)
-
-    def await_event(self, job: object, *kinds: type) -> Event:
-        """The first event of one of these kinds for a job."""
-        found: list[Event] = []
-
-        def arrived() -> bool:
-            self.collect()
-            found.extend(e for e in self.seen if e.id == job and isinstance(e, kinds))
-            return bool(found)
-        wait_until(arrived, f"{kinds} of {job}; seen: {self.seen}")
-        return found[0]
-
-    def end_of(self, job: object) -> ExitStatus:
-        """Wait for a job's end; its status, which must be the recorded one."""
-        event = self.await_event(job, Ended, LaunchFailed, SupervisorLost)
-        assert isinstance(event, Ended) and event.problem is None, event
-        recorded = read_status(self.status(job))
-        assert recorded is not None
-        assert recorded.describe() == event.status.describe()
-        assert not self.marker(job).exists()
-        return event.status
-
-    def run(self, job: object, argv: Sequence[str], **values: object) -> ExitStatus:
-        """Launch and wait for the end."""
-        self.launch(job, argv, **values)
-        return self.end_of(job)
-
-    def python(self, job: object, program: str, **values: object) -> str:
-        """Run a Python program to a good end; what it printed."""
-        status = self.run(job, PYTHON + [program], **values)
-        errors = (self.place / f"{job}.e").read_text()
-        assert status.ok, (status.describe(), errors)
-        return (self.place / f"{job}.o").read_text()
-
-
-def children(pid: int) -> list[tuple[int, str]]:
-    """Process numbers and states of a process's children."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            text = Path(f"/proc/{name}/stat").read_text(errors="replace") if name.isdigit() else ""
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        fields = text.rpartition(")")[2].split()
-        if fields and int(fields[1]) == pid:
-            found.append((int(name), fields[0]))
-    return found
-
-
-def end_sessions(sessions: Sequence[int]) -> None:
-    """Kill what a test may have left in the sessions that it started."""
-    for sid in sessions:
-        for pid in session_members(sid):
-            if pid != sid:
-                signal_process(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with room for markers and statuses."""
-    (tmp_path / "pids").mkdir()
-    (tmp_path / "ended").mkdir()
-    return tmp_path
 
 
 @pytest.fixture
@@ -261,6 +159,30 @@ def test_a_status_that_cannot_be_written_is_told(desk: Desk) -> None:
     assert event.problem == f"status file {status}: No such file or directory"
     assert event.status.code == 3
     assert desk.marker(1).exists()
+
+
+def test_a_status_that_was_told_and_not_recorded_is_written_when_the_manager_has_ended(place: Path) -> None:
+    """Only the manager's memory has it, so its supervisor keeps it until it is recorded, or the manager is gone."""
+    later = place / "later"
+    with Spawner() as spawner:
+        desk = Desk(place, spawner)
+        supervisors = {}
+        for job in ("lost", "recorded", "again"):
+            desk.launch(job, ["sh", "-c", "sleep 0.1; exit 3"], status=later / job)
+            supervisors[job] = desk.await_event(job, Started).supervisor_pid
+            assert desk.await_event(job, Ended).status.code == 3 and spawner.unwritten(later / job)
+        spawner.recorded(later / "recorded")
+        assert all(lives(pid) for job, pid in supervisors.items() if job != "recorded")
+        desk.launch("again", ["false"], status=later / "again")  # its next start is on record
+        wait_until(lambda: not lives(supervisors["again"]), "its supervisor is not needed any more")
+        wait_until(lambda: not lives(supervisors["recorded"]), "nor is this one")
+        desk.seen.clear()
+        assert desk.await_event("again", Ended).status.code == 1
+        assert [spawner.unwritten(later / job) for job in supervisors] == [True, False, True]
+        later.mkdir()
+    wait_until(lambda: (later / "lost").exists() and (later / "again").exists(), "they are written")
+    assert read_status(later / "lost").code == 3 and read_status(later / "again").code == 1
+    assert not (later / "recorded").exists()
 
 
 def test_a_status_that_nobody_could_be_told_is_written_later(place: Path) -> None:

@@ -27,7 +27,7 @@ from vrm.ext.forecast.sharing import shared_out
 from vrm.model import Job
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible
-from vrm.model.power import draw
+from vrm.model.measured.power import draw
 from vrm.model.measured.quantile import quantile
 from vrm.model.rules import DEFAULTS, Rules
 from vrm.results.metrics import bounded_slowdown

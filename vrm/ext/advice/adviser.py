@@ -19,7 +19,7 @@ from typing import Any
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, of_line
 from vrm.ext.advice.advice import Advice, Choice, advise, combinations, reason
-from vrm.ext.forecast.beside import yield_to_others
+from vrm.ext.forecast.live.beside import yield_to_others
 from vrm.ext.forecast.files import RunFiles
 from vrm.model.rules import Rules
 from vrm.run import control
@@ -90,7 +90,7 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
 def follow(settings: Settings) -> None:
     """Look after each change of the run, until standard input ends. What is wrong with the files now
     may be right the next time: a manager writes them."""
-    files, adviser = RunFiles(settings), Adviser(settings.scheduling.objective)
+    files, adviser = RunFiles(settings), Adviser(settings.extended("Scheduling.Objective"))
     rest = PAUSE
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)

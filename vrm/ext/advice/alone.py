@@ -14,7 +14,7 @@ from vrm.model.placement import Placement
 from vrm.model.measured.speedups import Speedups
 from vrm.results.jobs import JobRow, submitted
 from vrm.results.places import unfold_nodes
-from vrm.simulation.corun import CoRunning
+from vrm.ext.measured.corun import CoRunning
 from vrm.ext.study.validation.validate import ValidationError, read_rules
 
 HALVES = ("strip", "spare")

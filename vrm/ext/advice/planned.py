@@ -12,7 +12,7 @@ from vrm.ext.forecast.frozen import Frozen
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.rules import Rules
-from vrm.results.history import lessons
+from vrm.ext.estimates.history import lessons
 from vrm.run.expectations import TEACHING
 from vrm.run.run import Run
 from vrm.run.state import State

@@ -33,7 +33,7 @@ from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
 from vrm.scheduling.placement.spread import stranger
 from vrm.system.trust import distrust
-from vrm.workload.estimates import EstimateError, read_estimates
+from vrm.ext.measured.estimates import EstimateError, read_estimates
 from vrm.workload.following import Line, QueueFollower
 from vrm.workload.grammar import LineError, QueueLine
 from vrm.ext.generate.npb import allows, rule

@@ -39,7 +39,7 @@ from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system import profile
 from vrm.system.files import write_new
-from vrm.system.text import printable_lines
+from vrm.system.printing.text import printable_lines
 
 TRIAL_SECONDS = 30.0
 

@@ -24,10 +24,10 @@ from typing import NamedTuple
 from collections.abc import Hashable, Iterator
 
 from vrm.model.cluster import Cluster
-from vrm.model.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
+from vrm.model.measured.energy import BALANCED, ENERGY, HIGHEST, RUNTIME, ClassOffer, PowerClass
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import CountingPolicy
-from vrm.model.power import MARK
+from vrm.model.measured.power import MARK
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.backfilling.shadow import Shadow, admitted

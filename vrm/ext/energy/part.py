@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from vrm.ext.energy.nodes import power
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import JobLeft, Launched, Part, RecordPrepared
-from vrm.live.manager.records import EndedJob
+from vrm.live.manager.records.records import EndedJob
 from vrm.live.nodes.outcomes import AgentOrder
 from vrm.model import Booking
 
@@ -86,7 +86,7 @@ class EnergyPart(Part):
         nodes = live.cluster.nodes
         if all(nodes[node].power is None for node in placement.nodes):
             return
-        frequency = placement.frequency if live.settings.energy.frequency else 0.0
+        frequency = placement.frequency if live.settings.extended("Energy.Frequency") else 0.0
         cpus = {host: sorted(set[int]().union(*ranks.values()))
                 for host, ranks in live.watch.cpus(placement.slots(nodes)).items()}
         if live.watch.order(POWER, booking.job.id, {host: {"begin": True, "cpus": here, "frequency": frequency}

@@ -8,13 +8,17 @@ that what is given back is exactly what was taken.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.constraint import Constraint
 from vrm.model.job import Job
 from vrm.model.placement import Placement
-from vrm.model.power import Cap, added, idle_power
+from vrm.model.measured.energy import Programs
+from vrm.model.measured.power import draw
+from vrm.model.node import Node
+from vrm.ext.energy.cap import Cap
 from vrm.scheduling.registry import PolicyError
 
 
@@ -147,3 +151,22 @@ class PowerCap(Constraint):
         """Return how much the job draws, and how much power is left."""
         need = self._need(job, alone)
         return f"draws {(need or 0) / 1000:g} W, {max(0, self.room(begin, end)) / 1000:g} W are left under PowerCap"
+
+
+def added(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs
+          ) -> int | None:
+    """Milliwatts by which a job raises the power of its nodes above that of idle ones; None where that
+    is not known."""
+    watts = draw(job, placement, nodes, programs)
+    if watts is None:
+        return None
+    if not job.watts:
+        watts -= sum(power.idle for number, _ in placement.ranks_by_node(nodes)
+                     if (power := nodes[number].power) is not None
+                     and placement.alone & 1 << number)
+    return max(0, math.ceil(watts * 1000 - 1e-6))
+
+
+def idle_power(nodes: Sequence[Node]) -> float:
+    """Watts of all nodes without a job."""
+    return math.fsum(node.power.idle for node in nodes if node.power is not None)

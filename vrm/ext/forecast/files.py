@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 from collections.abc import Callable, Collection, Mapping
 
-from vrm.config.energy import on_nodes
-from vrm.config.policies import job_of, load_all, make_scheduler, programs_of, table_of
+from vrm.config.holdings import powered
+from vrm.config.policies import history_of, job_of, load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
 from vrm.ext.forecast.ahead import Ahead, still_open
 from vrm.ext.forecast.draws import History
@@ -25,7 +25,6 @@ from vrm.model.placement import Placement
 from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import ManagerReport
-from vrm.results.history import HistoryError, lessons
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
 from vrm.run.journal.files import JournalFollower
@@ -78,11 +77,8 @@ class RunFiles:
         self._clusters: dict[int, Cluster] = {}  # of the managers that started jobs
 
     def _expected(self) -> Expectations | None:
-        rules, scheduling = self.settings.rules, self.settings.scheduling
-        try:
-            known = lessons(scheduling.history)
-        except HistoryError as error:
-            raise RunError(f"Scheduling.History: {error}") from error
+        rules = self.settings.rules
+        known = history_of(self.settings)
         for job, run, how in known:
             self._remember(job, run, how)
         return make_expectations(rules, table_of(self.settings), known, live=True)
@@ -261,7 +257,7 @@ class RunFiles:
             if self._nodes is None:
                 raise RunError(f"{self.run_directory.journal} does not say on which nodes the run is: "
                                "its manager has only begun, or was vrm 0.1.0")
-            self._cluster = Cluster(on_nodes(self.settings.node_classes, codec.nodes_of(self._nodes)),
+            self._cluster = Cluster(powered(self.settings.node_classes, codec.nodes_of(self._nodes)),
                                     self.settings.licences)
             self._cluster.programs = programs_of(self.settings)
             self._scheduler = make_scheduler(self.settings, self._cluster)
@@ -306,14 +302,6 @@ class RunFiles:
             self._clusters[id(under)] = codec.cluster_of(under, self._cluster)
         before = self._clusters[id(under)]
         return codec.moved(codec.placement_of(start["placement"], before), before, self._cluster)
-
-
-def of_directory(settings: Settings) -> Frozen:
-    """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
-    do, where there is none or its files cannot be read."""
-    files = RunFiles(settings)
-    files.read_new()
-    return files.frozen(files.told())
 
 
 def over(job: Job, end: EndRecord | None) -> str:

@@ -16,7 +16,7 @@ from vrm.model import Job
 from vrm.model.cluster import Booking
 from vrm.model.placement import Placement
 from vrm.scheduling.scheduler import Start
-from vrm.simulation.corun import CoRunning
+from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Recorder, Simulator
 
 Durations = Callable[[Job, float], float]

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
 from vrm.model.measured.quantile import quantile
-from vrm.system.output import aligned
+from vrm.system.printing.output import aligned
 from vrm.workload.submission import Submission
 
 HOURS = 168

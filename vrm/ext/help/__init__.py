@@ -1,1 +1,1 @@
-"""Help that needs more than vrm itself: the documentation, what packages add, and completion in a shell."""
+"""Help beyond that of the commands: the documentation, manual pages, what packages add, completion in a shell."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from collections.abc import Mapping
 
-from vrm.system.compiling import CompileError, Recipe
+from vrm.ext.building.compiling import CompileError, Recipe
 
 HERE = Path(__file__).resolve().parent
 SHIM = Recipe("lending", "the shim", HERE / "shim.c", [HERE / "vrm_lending.h"], ("-ldl", "-lpthread"))

@@ -17,7 +17,7 @@ from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
 from vrm.ext.lending.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
                                   penalty)
-from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
+from vrm.ext.lending.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
 from vrm.scheduling.placement.spread import admits
 
 _CLOSE = 1 + 1e-9

@@ -18,10 +18,10 @@ from vrm.ext.lending.job import following, note
 from vrm.ext.lending.nodes import lending
 from vrm.ext.lending.orders import MASKS, Masks, confine
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.ends import Ends
-from vrm.live.manager.launches import Launches
+from vrm.live.manager.jobs.ends import Ends
+from vrm.live.manager.jobs.launches import Launches
 from vrm.live.manager.part import Closed, JobAsked, JobLeft, Obey, Part, ProgramPrepared, Stopped
-from vrm.live.manager.running import Running
+from vrm.live.manager.jobs.running import Running
 from vrm.model import JobState
 from vrm.model.sharing import core_share
 from vrm.model.sharing.core_share import NOBODY, Loan
@@ -30,7 +30,7 @@ from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
-from vrm.scheduling.placement.offers import NoOffer, borrowed, offer, reserved
+from vrm.ext.lending.offers import NoOffer, borrowed, offer, reserved
 
 YOUNG = 15.0
 """Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until

@@ -15,7 +15,7 @@ from vrm.live.site.setup import Site
 from vrm.ext.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Infeasible, Job
 from vrm.system.files import write_atomically
-from vrm.workload.estimates import EstimateError, Estimate, read_estimates, table_text
+from vrm.ext.measured.estimates import EstimateError, Estimate, read_estimates, table_text
 from vrm.ext.generate.npb import allows, rank_counts, rule
 
 Tell = Callable[[str], None]

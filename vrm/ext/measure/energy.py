@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from vrm.ext.energy.nodes import power
 from vrm.ext.measure.bench import MeasureError
-from vrm.model.energy import Measured
+from vrm.model.measured.energy import Measured
 
 _EVENTS = ("cycles", "instructions", "cache-misses")
 _ENERGY = ("power/energy-pkg/", "power/energy-ram/")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from vrm.config.energy import read_programs
-from vrm.model.energy import Measured
+from vrm.ext.energy.database import read_programs
+from vrm.model.measured.energy import Measured
 from vrm.system.files import write_atomically
 
 

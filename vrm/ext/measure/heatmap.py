@@ -22,7 +22,7 @@ from vrm.model.node import HALF
 from vrm.model.measured.speedups import SpeedError
 from vrm.scheduling import make_policy
 from vrm.system.files import write_atomically
-from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,
+from vrm.ext.measured.heatmap_files import (COMPACT, SPARE, STRIP, HeatmapLine, against, csv_text, rank_text, ranked,
                                         read, spread)
 from vrm.ext.generate.npb import allows, rule
 

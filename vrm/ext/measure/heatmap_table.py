@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.measured.speedups import Speedups
 from vrm.ext.study.report.plotting import PictureError, pyplot
-from vrm.system.output import aligned
+from vrm.system.printing.output import aligned
 
 FORMATS = (".png", ".svg", ".pdf")
 ALONE = "alone"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vrm.ext.measure.bench import MeasureError
 from vrm.model.cluster import Cluster
-from vrm.model.energy import Measured, Programs
+from vrm.model.measured.energy import Measured, Programs
 from vrm.results.jobs import JobRow
 from vrm.ext.generate.npb import rank_counts
 

@@ -18,7 +18,7 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView, RunFacts
 from vrm.model import JobState, quantities
 from vrm.model.forms.hosts import HOST
-from vrm.system.output import json_text
+from vrm.system.printing.output import json_text
 
 SERVER = "vrm"
 """The server's name, which follows the number in a job's id."""

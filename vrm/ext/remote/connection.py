@@ -21,7 +21,7 @@ from typing import Any
 from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.errors import RunError
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 
 try:
     from fabric import Config, Connection

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from vrm.ext.remote.connection import SSHException
 from vrm.system.errors import RunError
 from vrm.system.files import naming
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 
 DEEPEST = 32
 """Directories in directories that are followed."""

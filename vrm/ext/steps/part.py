@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from vrm.live.launch.stepping import AGENT, is_bound
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import JobEnded, Part, ScriptPrepared
-from vrm.live.manager.records import EndedJob
+from vrm.live.manager.records.records import EndedJob
 from vrm.live.runner.serving import SERVER
 from vrm.model import RankSlot
 from vrm.ext.steps.records import BATCH, Step, append

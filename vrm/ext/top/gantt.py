@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.moments import LATER, when
 from vrm.results.forecast import Record, moment
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 
 Line = list[tuple[str, str]]
 """Texts with their styles, as `vrm.ext.top.top` has them."""

@@ -20,7 +20,7 @@ from vrm.ext.top.top_tables import ListColumn, ended_columns, running_columns, t
 from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
-from vrm.system.moments import moment_text
+from vrm.system.printing.moments import moment_text
 
 _LOW = 20
 """Lines below which a screen has no room for long notices and ended jobs."""

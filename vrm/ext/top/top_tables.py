@@ -13,7 +13,7 @@ from vrm.report.tables import (duration, remaining,
 from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
 from vrm.ext.top.top_nodes import colour, fold, mark
 from vrm.ext.top.top_view import JobEnd, Job
-from vrm.system.moments import moment_text
+from vrm.system.printing.moments import moment_text
 
 
 @dataclass(frozen=True)

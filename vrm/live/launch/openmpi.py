@@ -26,12 +26,13 @@ from pathlib import Path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
-from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
+from vrm.live.launch.base import (LAUNCHERS, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
                                   LauncherConfiguration, ask_version, head, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, own_programs, tagged, with_threads)
+from vrm.live.launch.openmpi_output import NO_SERVER, Binding, lost_nodes, parse_bindings, parse_map, strip_prefix
 from vrm.live.nodes.bindings import BindingCheck
-from vrm.live.nodes.topology import Core, Topology, fold, parse_cpu_list
+from vrm.live.nodes.topology import Core, Topology, fold
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 
@@ -240,7 +241,7 @@ class OpenMPI(Launcher):
 
     def failed_start(self, code: int, errors: PathLike, output: PathLike) -> str:
         """mpirun could not open its own server, which it does first of all: seen once in thousands of starts of 5."""
-        match = _NO_SERVER.match(head(errors, 1)) if code and not tail(output, 1) else None
+        match = NO_SERVER.match(head(errors, 1)) if code and not tail(output, 1) else None
         return match[1] if match else ""
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
@@ -307,70 +308,6 @@ def _cores(topology: Topology, slot: RankSlot) -> list[Core]:
                           f"core {max(slot.cores)} that this process may use") from None
 
 
-# --------------------------------------------------------------------------------- bindings
-
-Binding = frozenset[tuple[str, int]] | None
-"""What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
-
-The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
-table at the top says."""
-
-_BINDING = re.compile(r"""
-    \[[^\[\]\s]+:\d+\][ ](?:
-        MCW[ ]rank[ ](?P<old>\d+)[ ](?:is[ ]not[ ]bound
-            |bound[ ]to[ ](?P<sockets>socket[ ]\d+\[core[ ][^:\n]*):[ ]\[)
-        |Rank[ ](?P<new>\d+)[ ](?:is[ ]not[ ]bound
-            |bound[ ]to[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)\s*\n))
-    """, re.VERBOSE)
-_OLD_PART = re.compile(r"core (\d+)\[hwt [\d,-]+\]")
-_NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
-
-
-def parse_bindings(text: str) -> dict[int, Binding]:
-    """The bindings reported in the text, by rank, whatever stands before, between or behind.
-
-    A rank's first report counts; a line that was cut off is none.
-    """
-    found: dict[int, Binding] = {}
-    for match in _BINDING.finditer(text):
-        binding = _binding(match)
-        if binding is None or binding:
-            found.setdefault(int(match["old"] or match["new"]), binding)
-    return found
-
-
-_MAPPED = re.compile(r"""
-    Process[ ]rank:[ ](?P<old>\d+)[ ]Bound:[ ](?:(?P<sockets>socket[ ][^:\n]*):[ ]?\[)?
-    |Data[ ]for[ ]proc:[ ]\[[^\[\]\s]+,(?P<new>\d+)\]\n(?:.*\n){2}
-     [ \t]*Binding:[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)?
-    """, re.VERBOSE)
-
-
-def parse_map(text: str) -> dict[int, Binding]:
-    """The bindings in the map of a job that mpirun displays before it starts, by rank."""
-    found: dict[int, Binding] = {}
-    for match in _MAPPED.finditer(text):
-        found.setdefault(int(match["old"] or match["new"]), _binding(match))
-    return found
-
-
-def _binding(match: re.Match[str]) -> Binding:
-    if match["sockets"]:
-        return frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
-    if match["packages"]:
-        return frozenset(("5" if kind == "core" else "cpu", number)
-                         for kind, numbers in _NEW_PART.findall(match["packages"])
-                         for number in _numbers(numbers))
-    return None
-
-
-def _numbers(text: str) -> frozenset[int]:
-    try:
-        return parse_cpu_list(text)
-    except ValueError:  # garbled: then the rank counts as not reported
-        return frozenset()
-
-
 def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
     """What is wrong with a rank's binding, "" for nothing."""
     try:
@@ -407,56 +344,6 @@ def _places(topology: Topology, numbers: Iterable[int]) -> str:
             others += topology.all_cores[number].cpus
     texts = [f"socket {place} core {fold(sockets[place])}" for place in sorted(sockets)]
     return ", ".join(texts + ([f"CPU {fold(others)}"] if others else []))
-
-
-# ------------------------------------------------------------------------------- lost nodes
-
-UNNAMED = "a node that mpirun does not name"
-
-_LOST = re.compile(r"""
-    ^(?:ORTE|PRTE)[ ]has[ ]lost[ ]communication[ ]with[ ]a[ ]remote[ ]daemon
-        (?:(?:.*\n){1,5}?[ ]*Remote[ ]daemon:.*[ ]on[ ]node[ ](?P<lost>\S+))?
-    |^A[ ]daemon[ ]failed[ ]to[ ]report[ ]back[ ]after[ ]being[ ]spawned
-        (?:(?:.*\n){1,9}?[ ]*Remote[ ]host:[ ]+(?P<silent>\S+))?
-    |^(?:ssh:[ ]connect[ ]to[ ]host[ ](?P<away>\S+)[ ]port.*\n(?:-+\n)?)?
-        \S+[ ]was[ ]unable[ ]to[ ]reliably[ ]start[ ]one[ ]or[ ]more[ ]daemons
-    |^An?[ ](?:ORTE|PRTE)[ ]daemon[ ]has[ ]unexpectedly[ ]failed[ ]after[ ]launch
-    |^srun[ ]returned[ ]non-zero[ ]exit[ ]status[ ]\(\d+\)[ ]from[ ]launching
-    """, re.VERBOSE | re.MULTILINE)
-
-
-def lost_nodes(errors: PathLike, output: PathLike | None = None, size: int = TAIL
-               ) -> tuple[str, ...]:
-    """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
-    of errors, and in that of its output (where 5 tells of the latter). Of their ends `size`
-    bytes are read.
-
-    A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
-    gives 0. Ranks may still run there. It is a reason to give, not proof that these nodes are
-    down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
-    one of those, or, if none had reported yet, only says that srun failed.
-    """
-    text = "\n".join(tail(path, size) for path in (errors, output) if path is not None)
-    return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
-                               for match in _LOST.finditer(text)))
-
-
-_NO_SERVER = re.compile(r"(?:.*\n){0,4}?(The PMIx server's listener thread failed to start)")
-"""What mpirun says where it ends before it has read what to start, after a rule and lines of its log."""
-
-_PREFIX = re.compile(
-    r"(?P<bracket>\[)?(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?(bracket)\])"
-    r"(?:\[[^\[\]]*\])?<std(?:out|err|diag)>:(?(bracket) ?)")
-
-
-def strip_prefix(line: str) -> str:
-    """A line of a job's output without the time stamp that mpirun put before it.
-
-    `Sat Nov 21 12:39:08 2026<stdout>:text` in 4.1, `[Sat Nov 21 12:39:08 2026]<stdout>: text`
-    in 5.
-    """
-    match = _PREFIX.match(line)
-    return line[match.end():] if match else line
 
 
 # --------------------------------------------------------------------------- finding mpirun

@@ -12,15 +12,14 @@ from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
 from vrm.live.manager.copies import Copies
 from vrm.live.manager.part import Part, Parts, event_fault
-from vrm.live.manager.recovery import Place
-from vrm.live.manager.records import Records, Tell
-from vrm.live.manager.running import Running
+from vrm.live.manager.takeover.recovery import Place
+from vrm.live.manager.records.records import Records, Tell
+from vrm.live.manager.jobs.running import Running
 from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.config.policies import table_of
+from vrm.config.policies import history_of, table_of
 from vrm.live.site.setup import Site
 from vrm.live.relay.process import RSH_AGENT
 from vrm.live.spawn.spawner import Spawner
-from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.ids import Ids
 from vrm.model import Booking, Job
@@ -30,7 +29,6 @@ from vrm.run.journal.past import Past
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
-from vrm.system.errors import RunError
 
 StartOf = Callable[..., Booking | None]
 """When a job would start that joined the run: the job, its details, the run, now, when nothing may start any more, and
@@ -118,11 +116,7 @@ class LiveRun:
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.room = site.room
         self.place = Place.here(site.allocation)
-        try:
-            self.expectations = make_expectations(
-                settings.rules, table_of(settings), lessons(settings.scheduling.history), live=True)
-        except HistoryError as error:
-            raise RunError(f"Scheduling.History: {error}") from error
+        self.expectations = make_expectations(settings.rules, table_of(settings), history_of(settings), live=True)
         self.ids = Ids(run.directory / "ids")
         self.begin(self.new_state())
         self.running: dict[int, Running] = {}

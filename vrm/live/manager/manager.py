@@ -29,23 +29,23 @@ import time
 from collections.abc import Sequence
 
 from vrm.config.schema import Settings
-from vrm.live.manager import takeup
+from vrm.live.manager.takeover import takeup
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.adopting import Adopting
-from vrm.live.manager.checks import Checks
-from vrm.live.manager.continuing import Continuing
+from vrm.live.manager.jobs.checks import Checks
+from vrm.live.manager.takeover.continuing import Continuing
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.ends import LINGER, Ends
-from vrm.live.manager.intake import Intake
-from vrm.live.manager.jobcontrol import JobControl
-from vrm.live.manager.launches import Launches
+from vrm.live.manager.jobs.ends import LINGER, Ends
+from vrm.live.manager.jobs.intake import Intake
+from vrm.live.manager.jobs.jobcontrol import JobControl
+from vrm.live.manager.jobs.launches import Launches
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.part import POLL, Part, Parts
 from vrm.live.manager.part_packages import give_events, of_packages
-from vrm.live.manager.recording import RecordWriting
-from vrm.live.manager.records import Tell
-from vrm.live.manager.showing import Showing
+from vrm.live.manager.records.recording import RecordWriting
+from vrm.live.manager.records.records import Tell
+from vrm.live.manager.records.showing import Showing
 from vrm.live.manager.stopping import Stopping
 from vrm.live.site.setup import Site
 from vrm.model import Job, JobState

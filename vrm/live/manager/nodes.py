@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import selectors
 
-from vrm.live.manager.ends import Ends
-from vrm.live.manager.verdict import LOST
+from vrm.live.manager.jobs.ends import Ends
+from vrm.live.manager.jobs.verdict import LOST
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Closed, Part
 from vrm.live.nodes.nodewatch import Down, Left, Unsure, Up

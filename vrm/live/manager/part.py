@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from vrm.live.manager.records import EndedJob
+from vrm.live.manager.records.records import EndedJob
 from vrm.model import Booking, Job
 from vrm.model.forms import shapes
 from vrm.run.control import Command

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vrm.live.batch import allocation
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.ends import Ends
+from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.part import Obey, Part, Stopped
 from vrm.run.control import Command
 
@@ -174,7 +174,7 @@ class Stopping(Part):
         than the batch system gives vrm."""
         live = self.live
         self._closing = True
-        moment = time.time()
+        moment = time.monotonic()
         delay = allocation.kill_delay(live.place.allocation)
         live.grace = min(live.grace, max(0.0, delay - RESERVE))
         for running in live.running.values():

@@ -10,7 +10,7 @@ from vrm.config.schema import Settings
 from vrm.model import Node
 from vrm.model.forms.hosts import fold
 from vrm.model.machine import holdings
-from vrm.model.power import MARK as POWER_MARK
+from vrm.model.measured.power import MARK as POWER_MARK
 from vrm.model.queues import MARK
 
 

@@ -9,9 +9,8 @@ from vrm.scheduling.backfilling.easy import BACKFILLINGS, Easy, ListScheduling, 
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.orderings.ordering import make_ordering
 from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
-from vrm.scheduling.registry import PolicyError, guarded
+from vrm.scheduling.registry import PolicyError, guarded, needed
 from vrm.scheduling.backfilling.reservations import Reserving
-from vrm.scheduling.backfilling.starvation import GuardedEasy
 
 
 @BACKFILLINGS.register("conservative")
@@ -43,8 +42,8 @@ def make_backfilling(text: str | int, order: str = "queue",
     each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
     or class without arguments whose result has `schedule(step)`, as in
     `vrm.scheduling.backfilling.own_dispatcher`. `order`: that in which later jobs are
-    backfilled, queue or as of `make_ordering`. `starvation`: the factor of
-    `vrm.scheduling.backfilling.starvation`, 0 for none. Raises PolicyError.
+    backfilled, queue or as of `make_ordering`. `starvation`: the factor of the guard
+    against it, 0 for none. Raises PolicyError.
     """
     dispatcher = _backfilling(text)
     return with_order(dispatcher, order, starvation)
@@ -58,7 +57,8 @@ def with_order(dispatcher: Dispatcher, order: str, starvation: float) -> Dispatc
         if type(dispatcher) is not Easy:
             raise PolicyError("Starvation works with the backfilling easy: "
                               f"{dispatcher.name} has no single first job that the others wait for")
-        return GuardedEasy(starvation, by)
+        guard: Dispatcher = needed("starvation")(starvation, by)
+        return guard
     if by is not None:
         if not isinstance(dispatcher, (Easy, ListScheduling)):
             raise PolicyError("an order of backfilling works with the backfillings easy and list: "

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.model.job import Job
 from vrm.model.queues import Queues
-from vrm.scheduling.orderings.expression import ExpressionError, compile_expression, compile_vector
-from vrm.scheduling.registry import (PolicyError, Registry, guarded, refuse_file, shortened, where)
+from vrm.scheduling.registry import PolicyError, Registry, guarded, needed, refuse_file, shortened, where
 
 Utility = Callable[[Job, float, int], float]
 """Utility of a job at `now` (seconds) that needs `nodes` nodes."""
@@ -120,10 +119,5 @@ def make_ordering(text: str) -> Ordering:
     refuse_file(text)
     if text.strip().isidentifier() and text.strip() not in NAMES:
         raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")
-    try:
-        formula, used = compile_expression(text, NAMES)
-    except ExpressionError as error:
-        raise PolicyError(str(error)) from error
-    return Ordering(text.strip(), lambda job, now, nodes: formula(
-        (now - job.submit, job.expected, nodes, job.procs, job.submit, job.id)),
-        "q" not in used, compile_vector(text, NAMES))
+    written: Ordering = needed("expression")(text)
+    return written

@@ -14,6 +14,7 @@ from vrm.model.constraint import Constraint
 from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
+from vrm.system.plugins import MISSING
 from vrm.scheduling.registry import PolicyError, Registry, guarded
 from vrm.scheduling.placement.wrapping import Wrapped
 
@@ -36,8 +37,7 @@ def constrained(policy: CountingPolicy, constraints: Iterable[Constraint], clust
 def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
     """Return the constraint of a key with this value. Raises PolicyError."""
     if not CONSTRAINTS.knows(name):
-        raise PolicyError(f"{name} is a constraint of vrm's extensions, which are not in this installation (vrm/ext); "
-                          "install vrm again, with all its files")
+        raise PolicyError(f"{name} is a constraint {MISSING}")
     make = CONSTRAINTS.find(name)
     if not (isinstance(make, type) and issubclass(make, Constraint)):
         raise PolicyError(f"constraint {name}: {make!r} is not a subclass of vrm.model.constraint.Constraint")

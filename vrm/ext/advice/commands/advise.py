@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, counts, default_config, run_of, seconds, settings_of, tell, words
-from vrm.system.output import boxed, show
+from vrm.system.printing.output import boxed, show
 
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
@@ -271,7 +271,7 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
     from vrm.commands.job import ask
     from vrm.ext.advice.advice import reason
 
-    wish = arguments.apply or settings_of(arguments).scheduling.objective
+    wish = arguments.apply or settings_of(arguments).extended("Scheduling.Objective")
     if wish.isdigit():
         number = int(wish)
         if number >= len(found.combinations):

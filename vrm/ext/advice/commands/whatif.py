@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, counts, default_config, seconds, settings_of
-from vrm.system.output import boxed, show
+from vrm.system.printing.output import boxed, show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.frozen import Frozen

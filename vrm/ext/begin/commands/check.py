@@ -43,7 +43,7 @@ def add_doctor(commands: Any, shared: argparse.ArgumentParser) -> None:
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what is found on this machine and what is wrong; 0 jobs can run, 2 they cannot."""
     from vrm.ext.begin.doctor import examine
-    from vrm.system.colour import marked
+    from vrm.system.printing.text import marked
 
     findings = examine(getattr(arguments, "config", default_config()))
     for finding in findings:
@@ -58,7 +58,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from vrm.ext.begin.check import check as examine
-    from vrm.system.colour import marked
+    from vrm.system.printing.text import marked
     from vrm.system.trust import distrust
     from vrm.scheduling import PolicyError
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, ids_of, job_ids, settings_of
-from vrm.system.output import aligned, show
+from vrm.system.printing.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.explain import Explainer, Explanation, Reason

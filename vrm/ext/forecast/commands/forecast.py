@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from vrm.ext.forecast.commands import site_forecast
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, ids_of, job_ids, seconds, settings_of
-from vrm.system.output import show
+from vrm.system.printing.output import show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.files import RunFiles
@@ -220,7 +220,7 @@ def frozen_now(settings: Any) -> tuple[RunFiles, Frozen]:
 
 def _made(files: RunFiles, frozen: Frozen) -> dict[str, Any]:
     """The forecast of a run, or of one that might be; its ranges are those of the run's."""
-    from vrm.ext.forecast.beside import calibration_of, log_of, made
+    from vrm.ext.forecast.live.beside import calibration_of, log_of, made
     from vrm.ext.forecast.sharing import available
     try:
         calibration = calibration_of(files, log_of(files))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable
 
 from vrm.commands.shared import CannotRun, count, seconds
-from vrm.system.output import aligned
+from vrm.system.printing.output import aligned
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.site.forecast import SiteForecast
@@ -189,7 +189,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
                    *(("-", "-") if row["start"] is None else
                      (at(row["start"] - site.time), said(row["start"] - site.time))),
                    row["nodes"] or row["reason"]) for row in rows]
-        from vrm.system.text import printable
+        from vrm.system.printing.text import printable
         print(aligned([[printable(cell, 60) for cell in row] for row in table]))
     if site.unknown:
         print("\nThis is what follows from the queue as it is. Not known are:")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from vrm.report.moments import FORECAST, all_near, span, when
 from vrm.report.tables import ago, drop_empty, narrow, shown
 from vrm.results.forecast import Record, moment
-from vrm.system.output import boxed
+from vrm.system.printing.output import boxed
 
 UNKNOWN = ("not included: later submissions, failures, lost nodes; a later job of higher priority "
            "delays the others")

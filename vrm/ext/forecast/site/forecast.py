@@ -25,7 +25,7 @@ from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Dispatcher, PolicyError
 from vrm.scheduling.compose import compose
-from vrm.scheduling.orderings.expression import ExpressionError, compile_expression
+from vrm.ext.formulas.expression import ExpressionError, compile_expression
 from vrm.scheduling.orderings.ordering import Ordering
 from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.scheduling.scheduler import Start

@@ -40,7 +40,7 @@ from xml.sax.saxutils import quoteattr
 
 from vrm.model.quantities import seconds_of
 from vrm.system.files import read_regular
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.snapshot import (ALGORITHMS, MANAGERS, Formula, Place, SiteJob, SiteNode, SiteQueue,
                                    SiteReservation, Snapshot, SnapshotError)
 

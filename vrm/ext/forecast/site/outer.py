@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.snapshot import Place, SnapshotError
 
 SECONDS = 30.0

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 
 from vrm.model.quantities import seconds_of
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
-from vrm.system.moments import moment_of
+from vrm.system.printing.moments import moment_of
 
 QSTAT = ("qstat", "-f")
 PBSNODES = ("pbsnodes", "-a")

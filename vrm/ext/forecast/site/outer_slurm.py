@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from vrm.model.forms.hosts import expand
 from vrm.model.quantities import of_slurm, scale
-from vrm.system.text import printable
+from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
-from vrm.system.moments import moment_of
+from vrm.system.printing.moments import moment_of
 
 FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
           "%j")

@@ -106,7 +106,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
     """The estimates to draw from."""
-    from vrm.workload.estimates import EstimateError, read_estimates
+    from vrm.ext.measured.estimates import EstimateError, read_estimates
     from vrm.ext.generate.generator import GenerateError, constant
     from vrm.ext.generate.npb import CLASS_B
 

@@ -17,7 +17,7 @@ OWN = {
     "vrm.shares": "vrm.scheduling.placement.parts:SHARES",
     "vrm.estimators": "vrm.scheduling.estimators:ESTIMATORS", "vrm.launchers": "vrm.live.launch.base:LAUNCHERS",
     "vrm.keys": "vrm.config.paths:KEYS", "vrm.columns": "vrm.results.job_columns:NAMES",
-    "vrm.objectives": "vrm.config.schema:OBJECTIVES",
+    "vrm.objectives": "vrm.ext.advice.keys:OBJECTIVES",
     "vrm.constraints": "vrm.scheduling.placement.constrained:CONSTRAINTS"}
 """Where vrm's own of each group are."""
 
@@ -79,7 +79,7 @@ def found() -> list[dict[str, Any]]:
 
 def plugins(arguments: argparse.Namespace) -> int:
     """Print what there is; 1 where some of it cannot be used."""
-    from vrm.system.output import show
+    from vrm.system.printing.output import show
 
     records = found()
     show(arguments.json, lambda: records, lambda: shown(records))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, factor, seconds, settings_of, words
-from vrm.system.output import aligned
+from vrm.system.printing.output import aligned
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ def _place(arguments: argparse.Namespace, need_class: bool = True) -> tuple[Path
     settings: Any | None = None
     if arguments.db is None or (need_class and arguments.name is None):
         settings = settings_of(arguments)
-    database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
+    database = Path(arguments.db or (settings and settings.extended("Energy.Database")) or "energy.yaml")
     if not need_class or arguments.name:
         return database, getattr(arguments, "name", None) or ""
     assert settings is not None
@@ -143,7 +143,7 @@ def learn(arguments: argparse.Namespace) -> int:
     """Learn; 0 done, 2 could not."""
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments) if arguments.db is None or arguments.name is None else None
-    database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
+    database = Path(arguments.db or (settings and settings.extended("Energy.Database")) or "energy.yaml")
     paths = [Path(run) / "jobs.csv" if Path(run).is_dir() else Path(run) for run in arguments.runs]
     rows = [row for path in paths for row in read_jobs(path)]
     known = {} if settings is None else {name: each.energy.name for each in settings.node_classes
@@ -155,7 +155,7 @@ def learn(arguments: argparse.Namespace) -> int:
 
 def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
     """Put what jobs say into the database, and say what."""
-    from vrm.config.energy import read_programs
+    from vrm.ext.energy.database import read_programs
     from vrm.ext.measure.energy_files import write_program
     from vrm.ext.measure import learning
     found = learning.learn(rows, class_of, watts)
@@ -179,16 +179,16 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     import yaml
 
-    from vrm.config.energy import read_programs
+    from vrm.ext.energy.database import read_programs
     from vrm.config.schema import dump
     from vrm.ext.energy.nodes import power
     from vrm.live.site.setup import prepare
     from vrm.ext.measure import learning
     from vrm.ext.measure.bench import INTERRUPTED, find_apps
-    from vrm.model.energy import NO_PROGRAMS
+    from vrm.model.measured.energy import NO_PROGRAMS
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments)
-    database = Path(arguments.db or settings.energy.database or "energy.yaml")
+    database = Path(arguments.db or settings.extended("Energy.Database") or "energy.yaml")
     apps = find_apps(settings.applications.path, arguments.apps)
     cluster = prepare(settings.model_copy(update={"power_cap": ""}), watch=False).cluster
 
@@ -242,7 +242,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 def add(arguments: argparse.Namespace) -> int:
     """Add; 0 done, 2 could not."""
     from vrm.ext.measure import energy
-    from vrm.model.energy import Measured
+    from vrm.model.measured.energy import Measured
     database, name = _place(arguments)
     if arguments.slurm:
         found = energy.of_slurm(arguments.slurm)
@@ -268,8 +268,8 @@ def _write(database: Path, app: str, name: str, found: Any) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Print predictions; 0 done, 1 the program is not known, 2 could not."""
-    from vrm.config.energy import read_programs
-    from vrm.model.energy import PowerClass, chosen
+    from vrm.ext.energy.database import read_programs
+    from vrm.model.measured.energy import PowerClass, chosen
     if arguments.machine:
         from vrm.config.machine import read_machine
         found = [node.power for node in read_machine(arguments.machine).nodes]

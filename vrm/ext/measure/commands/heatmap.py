@@ -108,7 +108,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Print and draw."""
     from vrm.model.measured.speedups import SpeedError
     from vrm.ext.measure.heatmap_table import draw, grid_of, table
-    from vrm.workload.heatmap_files import read
+    from vrm.ext.measured.heatmap_files import read
 
     path = arguments.file or settings_of(arguments).applications.heatmap
     if path is None:
@@ -133,7 +133,7 @@ def show(arguments: argparse.Namespace) -> int:
 def convert(arguments: argparse.Namespace) -> int:
     """Convert."""
     from vrm.model.measured.speedups import SpeedError
-    from vrm.workload.heatmap_files import csv_text, rank_text, read
+    from vrm.ext.measured.heatmap_files import csv_text, rank_text, read
 
     try:
         found = read(arguments.source, arguments.rows)

@@ -99,7 +99,7 @@ def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
 def moment(text: str, now: float, option: str = "") -> float:
     """A time (epoch seconds) as people write it; a time of day is that of today."""
     from vrm.model.quantities import seconds_of
-    from vrm.system.moments import moment_of
+    from vrm.system.printing.moments import moment_of
 
     if text == "now":
         return now
@@ -112,7 +112,7 @@ def moment(text: str, now: float, option: str = "") -> float:
 def _list(arguments: argparse.Namespace) -> int:
     from vrm.report.tables import reservation_line
     from vrm.results.state import now, read
-    from vrm.system.output import show
+    from vrm.system.printing.output import show
 
     run = run_of(arguments)
     try:

@@ -17,8 +17,8 @@ from vrm.ext.slurm.calls.names import LAUNCHERS, everything
 from vrm.ext.steps import START
 from vrm.system import marks, profile
 from vrm.ext.steps.used import PROGRAM
-from vrm.system import compiling
-from vrm.system.compiling import CompileError, NotKept, Recipe
+from vrm.ext.building import compiling
+from vrm.ext.building.compiling import CompileError, NotKept, Recipe
 from vrm.system.files import write_atomically
 
 SOURCE = Path(__file__).with_name("client.c")

@@ -21,7 +21,7 @@ class JobView:
     `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
     or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
     shell shows it. `waits` are what it depends on that has not happened yet.
-    `cause` is why the manager has ended it (see `vrm.live.manager.verdict`), "" where it did not. `begun`: it has
+    `cause` is why the manager has ended it (see `vrm.live.manager.jobs.verdict`), "" where it did not. `begun`: it has
     started, and may wait again. `launched`: its processes were asked for; its start may be decided before.
     """
 

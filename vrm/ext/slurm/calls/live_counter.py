@@ -15,12 +15,12 @@ from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.calls.wire import STDIN
 from vrm.live.launch.script import CONFINING
 from vrm.live.launch.stepping import of_submission
-from vrm.live.manager import signals
+from vrm.live.manager.jobs import signals
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.ends import Ends
-from vrm.live.manager.intake import Intake
-from vrm.live.manager.jobcontrol import JobControl
-from vrm.live.manager.records import EndedJob
+from vrm.live.manager.jobs.ends import Ends
+from vrm.live.manager.jobs.intake import Intake
+from vrm.live.manager.jobs.jobcontrol import JobControl
+from vrm.live.manager.records.records import EndedJob
 from vrm.ext.slurm.calls.sampling import Sampling, put_together
 from vrm.live.manager.surroundings import OURS, files_of, packed
 from vrm.model import Booking, Infeasible, Job, JobState
@@ -68,7 +68,7 @@ class LiveCounter:
         queues = self.live.rules.queues.all
         self._site_at, self._site = self.live.now, front.RunFacts(
             user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.live.run_directory.directory),
-            [each.name for each in queues], settings.slurm.default_time, self.live.end.end,
+            [each.name for each in queues], settings.extended("Slurm.DefaultTime"), self.live.end.end,
             self.live.end.closing, self.live.start_time,
             next((each.name for each in queues if each.default), ""), group_name(os.getegid()), os.getegid())
         return self._site

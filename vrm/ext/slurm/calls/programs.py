@@ -10,7 +10,7 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Launched, Part
 from vrm.run.journal.past import Past
 from vrm.ext.steps.used import PROGRAM
-from vrm.system import compiling
+from vrm.ext.building import compiling
 
 
 class CommandPrograms(Part):

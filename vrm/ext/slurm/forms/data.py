@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 def document(call: Call, counter: Counter, key: str, records: Iterable[Json]) -> str:
     """The whole answer: records under their key, and what it says of itself."""
-    from vrm.system.output import json_parts
+    from vrm.system.printing.output import json_parts
 
     release = words.VERSION.split()[1]
     site, version = counter.site, dict(zip(("major", "minor", "micro"), release.split(".")))

@@ -28,7 +28,7 @@ def cpu(seconds: float) -> str:
 
 def moment(seconds: float, env: Mapping[str, str], unknown: str = "N/A") -> str:
     """A moment (epoch seconds) in local time, in the form that SLURM_TIME_FORMAT says."""
-    from vrm.system.moments import STANDARD, moment_text
+    from vrm.system.printing.moments import STANDARD, moment_text
     if not math.isfinite(seconds) or seconds <= 0:
         return unknown
     form = env.get("SLURM_TIME_FORMAT", "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun
-from vrm.system.output import show
+from vrm.system.printing.output import show
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Compare; 0 done, 2 could not."""
-    from vrm.system.text import printable_lines
+    from vrm.system.printing.text import printable_lines
     from vrm.ext.study.report.compare import CompareError, data, draw, read_runs, table
 
     try:

@@ -63,7 +63,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from vrm.ext.study.report.study_files import read_study
     from vrm.ext.study.report.study_findings import findings
     from vrm.ext.study.report.study_tables import tables
-    from vrm.system.text import printable_lines
+    from vrm.system.printing.text import printable_lines
 
     formats = [name for names in arguments.format for name in names]
     try:

@@ -45,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.results.job_columns import JobFileError
     from vrm.ext.study.validation.report import data, draw, table
     from vrm.scheduling.registry import PolicyError
-    from vrm.system.text import printable_lines
+    from vrm.system.printing.text import printable_lines
     from vrm.ext.study.validation.validate import (ValidationError, read_changes, read_lends, read_node_lends,
                                            read_rows, read_rules, validate)
-    from vrm.workload.estimates import EstimateError, read_estimates
+    from vrm.ext.measured.estimates import EstimateError, read_estimates
 
     try:
         settings = _settings(arguments)

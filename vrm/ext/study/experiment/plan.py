@@ -21,12 +21,13 @@ from vrm.config.kinds import kind
 from vrm.config.machine import read_machine
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
+from vrm.config.schema import Settings, dump, load
+from vrm.config.values import Amount, Factor, FilePath, Seconds, Text
 from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster
 from vrm.simulation.inputs import is_drawn
-from vrm.workload.estimates import EstimateError, read_estimates
+from vrm.ext.measured.estimates import EstimateError, read_estimates
 from vrm.workload.following import QueueFollower
 from vrm.ext.generate.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError

@@ -24,7 +24,7 @@ from vrm.results.metrics import THRESHOLD
 from vrm.results.names import digits, policy_name, time_text, unit_of
 from vrm.results.summary import Distribution, distribution, mean
 from vrm.system.files import read_regular
-from vrm.system.output import boxed
+from vrm.system.printing.output import boxed
 
 # Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")

@@ -9,8 +9,8 @@ from typing import Any
 from collections.abc import Iterable, Sequence
 
 from vrm.results.names import Unit, unit_of
-from vrm.ext.study.report.statistics import Interval
-from vrm.system import output
+from vrm.ext.study.statistics import Interval
+from vrm.system.printing import output
 
 PAGE = 40  # rows of a LaTeX table
 

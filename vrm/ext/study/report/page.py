@@ -21,7 +21,7 @@ from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_pictures import average, distributions
 from vrm.ext.study.report.study_tables import tables
 from vrm.ext.study.report.study_timelines import Window, timelines
-from vrm.ext.study.report.statistics import CONFIDENCE, Interval
+from vrm.ext.study.statistics import CONFIDENCE, Interval
 
 OPEN = 2  # timelines that are not folded
 

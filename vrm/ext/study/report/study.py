@@ -23,7 +23,7 @@ from vrm.ext.study.report.job_table import JobTable
 from vrm.results.energy import Drawn
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
-from vrm.ext.study.report.statistics import Interval, interval
+from vrm.ext.study.statistics import Interval, interval
 from vrm.results.summary import JobArrays, mean
 
 Choices = tuple[str | None, str | None, str | None]

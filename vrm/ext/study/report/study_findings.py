@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vrm.ext.study.report.study import MAIN, ReportScenario, Study, applications
 from vrm.results.names import policy_name, time_text
-from vrm.ext.study.report.statistics import interval
+from vrm.ext.study.statistics import interval
 
 
 def findings(study: Study) -> list[str]:

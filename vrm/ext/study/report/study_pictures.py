@@ -15,7 +15,7 @@ from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, 
 from vrm.ext.study.report.plotting import label_of
 from vrm.ext.study.report.study import FIGURES, MAIN, ReportScenario, Study, pooled
 from vrm.results.names import Unit, time_text, unit_of
-from vrm.ext.study.report.statistics import CONFIDENCE
+from vrm.ext.study.statistics import CONFIDENCE
 from vrm.results.summary import JobArrays
 
 CURVES = 10  # that a picture of distributions holds

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from vrm.ext.study.report.formats import ReportColumn, Table, Value
 from vrm.ext.study.report.study import FIGURES, MAIN, MEASURED, Study, applications
 from vrm.results.energy import energy_of
-from vrm.ext.study.report.statistics import CONFIDENCE
+from vrm.ext.study.statistics import CONFIDENCE
 
 
 def tables(study: Study) -> list[Table]:

@@ -9,7 +9,7 @@ from vrm.model import bits
 from vrm.model.cluster import Cluster
 from vrm.results.jobs import JobRow
 from vrm.run.lending import of_record
-from vrm.simulation.recorded_lends import AskedLend
+from vrm.ext.lending.simulated.recorded_lends import AskedLend
 
 
 def recorded(records: Iterable[dict[str, Any]], cluster: Cluster) -> list[AskedLend]:

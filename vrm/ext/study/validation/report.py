@@ -9,7 +9,7 @@ from typing import Any
 from vrm.ext.study.report.compare import COLOURS, CompareError, figure
 from vrm.ext.study.report.plotting import picture
 from vrm.ext.study.validation.result import Error, Pair, Validation
-from vrm.system.output import boxed
+from vrm.system.printing.output import boxed
 
 MARKERS = "os^DvPX<>*"
 SOURCES = {"calibrated": "as calibrated",

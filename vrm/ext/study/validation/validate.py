@@ -32,8 +32,8 @@ from vrm.system.files import read_regular
 from vrm.simulation.arguments import Measurements, Timetable
 from vrm.simulation.library import simulate
 from vrm.ext.study.validation.lends import lent_to_nodes, on_all_cores, recorded
-from vrm.simulation.recorded_lends import AskedLend
-from vrm.workload.estimates import Table
+from vrm.ext.lending.simulated.recorded_lends import AskedLend
+from vrm.ext.measured.estimates import Table
 from vrm.workload.submission import Submission
 
 

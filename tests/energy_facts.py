@@ -1,9 +1,0 @@
-"""The published facts that `studies/energy` works with, for tests."""
-
-from __future__ import annotations
-
-import runpy
-from pathlib import Path
-
-_FOUND = runpy.run_path(str(Path(__file__).resolve().parents[1] / "studies/energy/system_a.py"))
-CLASSES, programs = _FOUND["CLASSES"], _FOUND["programs"]

@@ -1,0 +1,37 @@
+"""Command files: each is carried out once and answered. With a real state and journal (`support.executor`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.executor import Managed, asked, root  # noqa: F401
+
+from vrm.run import control
+
+
+def test_a_command_is_obeyed_once_also_by_the_next_manager(root: Path) -> None:
+    managed = Managed(root)
+    assert asked(managed, 1.0, do="submit", line="ok.x 1 9") == {"ok": True, "id": 0, "ids": [0], "text": "job 0: ok.x waits"}
+    name, = (values["command"] for event, values in managed.events if event == "job")
+    managed.close()
+    again = Managed(root, now=2.0)
+    (again.run.commands / name).write_text(json.dumps({"do": "submit", "line": "ok.x 1 9"}))
+    again.turn(3.0, files=True)
+    reply = control.wait_reply(again.run, name, 0)
+    assert reply is not None and reply["text"] == "job 0: accepted before the manager was restarted"
+    assert len(again.state.book.entries) == 1
+    again.close()
+
+
+def test_what_is_no_command_is_answered_or_put_aside(root: Path) -> None:
+    managed = Managed(root)
+    assert asked(managed, 1.0, do="dance") == {"ok": False, "text": "not understood: there is no command dance"}
+    assert not asked(managed, 2.0, do="cancel", ids=7)["ok"]
+    (managed.run.commands / "made-by-hand").write_text("{")
+    managed.turn(3.0, files=True)
+    assert any("the command file made-by-hand is ignored" in text for text in managed.said)
+    said = len(managed.said)
+    managed.turn(4.0, files=True)
+    assert len(managed.said) == said, "it is met once"
+    managed.close()

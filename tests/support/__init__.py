@@ -1,0 +1,1 @@
+"""What tests share: sites, machines, stand-ins, and plain loops that define behaviour."""

@@ -1,0 +1,194 @@
+"""A manager with a real state and journal, whose executor is played: jobs run, and nodes answer, as a test says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from collections.abc import Iterable, Mapping
+
+import pytest
+import yaml
+
+from vrm.config.schema import load
+from vrm.live.manager.takeover import takeup
+from vrm.live.manager.liverun import Clock, LiveRun
+from vrm.live.manager.manager import Manager
+from vrm.live.manager.part import Part
+from vrm.live.nodes.nodewatch import NodeEvent, NodeWatch
+from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.site.setup import prepare
+from vrm.live.spawn.messages import Ended, Event, LaunchRequest, Started
+from vrm.live.spawn.records import ExitStatus
+from vrm.live.spawn.spawner import Spawner
+from vrm.model import Cluster, RankSlot
+from vrm.run import control
+from vrm.run.rundir import RunDirectory
+from vrm.workload.grammar import parse_line
+
+NO_SESSION = 1 << 23
+"""The number of a session that no system has."""
+
+
+class Jobs(Spawner):
+    """What was `launched` runs, and `says` is what happened to it since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[LaunchRequest] = []
+        self.says: list[Event] = []
+
+    def launch(self, request: LaunchRequest) -> None:
+        self.launched.append(request)
+
+    def events(self) -> list[Event]:
+        said, self.says = self.says, []
+        return said
+
+    def recorded(self, status: Any) -> None:
+        pass
+
+
+class Agents(NodeWatch):
+    """Nodes that say what is in `says`. `orders` about lenders: the job, the epoch, and the cores of each rank; `down`
+    are the nodes that do not answer, `swept` the jobs of which something may be there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(None, cluster, {}, "")
+        self.says: list[NodeEvent] = []
+        self.orders: list[tuple[int, int, dict[int, int]]] = []
+        self.down: set[int] = set()
+        self.swept: set[int] = set()
+        self.names = [node.name for node in cluster.nodes]
+
+    def poll(self, now: float) -> list[NodeEvent]:
+        said, self.says = self.says, []
+        return said
+
+    def answers(self, node: int) -> bool:
+        return node not in self.down
+
+    def sweeping(self, job_id: int) -> bool:
+        return job_id in self.swept
+
+    watches = True
+
+    def cpus(self, slots: Iterable[RankSlot]) -> dict[str, dict[int, set[int]]]:
+        return {self.names[slot.node]: {slot.rank: set(slot.cores)} for slot in slots}
+
+    def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        if order.name == "masks":
+            self.orders.append((job_id, next(iter(hosts.values()))["epoch"], {
+                rank: len(cpus) for values in hosts.values() for rank, cpus in values["tasks"].items()}))
+        return set(hosts)
+
+
+class Still(Clock):
+    """Shows the time of the present turn."""
+
+    ahead = 0.0
+
+    def __init__(self, live: LiveRun) -> None:
+        super().__init__()
+        self.live = live
+
+    def __call__(self) -> float:
+        return self.live.now
+
+
+class Managed:
+    """A manager of two emulated nodes of four cores, which starts nothing by itself: a test calls its parts, at the
+    time (seconds) that it says. `said` are the texts for people, `events` those of the journal."""
+
+    def __init__(self, root: Path, *lines: str, now: float = 0.0, further: Iterable[Part] = (),
+                 site: Mapping[str, Any] = MappingProxyType({}), **keys: Any) -> None:
+        """`lines` are jobs that wait; what an earlier manager has left there goes on. `keys` are of the configuration,
+        `site` are others of the site's attributes."""
+        (root / "bin").mkdir(parents=True, exist_ok=True)
+        for program, text in (("ok.x", "exit 0"), ("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")):  # nobody starts them
+            (root / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
+            (root / "bin" / program).chmod(0o755)
+        (root / "queue").touch()
+        (root / "vrm.yaml").write_text(yaml.safe_dump({
+            "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Launcher": {"Kind": "openmpi", "Mpirun": "bin/mpirun", "AllowRoot": True},
+            "Nodes": 2, "Sockets": 1, "Cores": 4, "Emulate": True, "Allocation": {"Policy": "compact"}, **keys}))
+        self.queue = root / "queue"
+        settings = load(root / "vrm.yaml")
+        self.run = RunDirectory.of(settings)
+        self.run.create()
+        self.said: list[str] = []
+        found = prepare(settings)
+        self.jobs, self.agents = Jobs(), Agents(found.cluster)
+        self.manager = Manager(settings, dataclasses.replace(found, spawner=self.jobs, watch=self.agents, **site), self.run,
+                               lambda kind, text: self.said.append(text), further=list(further))
+        self.live = self.manager.live
+        past = takeup.past_of(self.run, False, self.live.tell, self.live.new_state)
+        self.live.go_on(past)
+        self.state = self.live.state
+        self.live.now = self.live.start_time = now
+        self.live.clock = Still(self.live)
+        self.live.open_journal(past.mark)
+        for part in self.manager.parts:
+            part.recall(past)
+        self.manager.continuing.take_up(past)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        append = self.live.journal.append
+
+        def noted(event: str, **values: Any) -> None:
+            self.events.append((event, values))
+            append(event, **values)
+
+        self.state.log = noted
+        for line in lines:
+            self.manager.intake.enter(parse_line(line))
+
+    @property
+    def found(self) -> list[str]:
+        """The names of the events so far."""
+        return [event for event, _ in self.events]
+
+    def turn(self, now: float, files: bool = False) -> None:
+        """What the loop does in a turn."""
+        self.live.now = now
+        self.manager.launches.read_spawner()
+        self.manager.turn(now, files)
+
+    def start(self, now: float) -> None:
+        """Start all that may start; it runs."""
+        self.live.now = now
+        self.manager.decide(now)
+        self.manager.launches.act(now)
+
+    def end(self, job_id: int, now: float, code: int = 0, clean: bool = True) -> None:
+        """A job ends; without `clean` something of it may be left in its session."""
+        self.live.now = now
+        if not clean:
+            self.jobs.says.append(Started(job_id, NO_SESSION, NO_SESSION))
+        self.jobs.says.append(Ended(job_id, ExitStatus(code, None, None, 0.0, now, 0.0, 0.0, 0, now, now), clean=clean))
+        self.manager.launches.read_spawner()
+
+    def close(self) -> None:
+        """Close what is open."""
+        for part in self.manager.parts:
+            part.end()
+        self.live.records.close()
+        self.live.journal.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def states(managed: Managed) -> list[str]:
+    return [entry.state.value for entry in managed.state.book.entries.values()]
+
+
+def asked(managed: Managed, now: float, **command: Any) -> control.Command:
+    """The answer to a command file."""
+    name = control.send(managed.run, command)
+    managed.turn(now, files=True)
+    reply = control.wait_reply(managed.run, name, 0)
+    assert reply is not None
+    return reply

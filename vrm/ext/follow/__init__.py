@@ -1,0 +1,1 @@
+"""A job is followed from the command line: what it prints, and its end."""

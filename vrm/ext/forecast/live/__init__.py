@@ -1,0 +1,1 @@
+"""Forecasts during a run: the part of the manager, and the process beside it."""

@@ -1,0 +1,175 @@
+"""How fast jobs run beside others, and with fewer cores: the model of a run whose neighbours change.
+
+The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions,
+are in `vrm.model.measured.speedups`). A job is as fast as its slowest part: over all neighbours on all its
+nodes the smallest speed-up. When neighbours change, the work that is left is done at the new
+speed; the compact time is the work. What was not measured is speed 1, and counted.
+
+A job that lends cores, or runs on borrowed ones, is slower by the share of its cores that it lacks:
+`ideal`, as if its work were spread evenly over those that it has, or as its slowest rank. Lender and
+borrower are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from collections.abc import Iterable
+
+from vrm.model import bits
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.node import HALF
+from vrm.model.measured.speedups import Speedups, load_name
+from vrm.results.shares import shared
+
+
+class _Run:
+    """A running job: what is left of its work (s of compact time) at a moment, and its speed.
+
+    `lacks` says for which company its speed, as of `looked`, was not measured. `beside` are the jobs on each
+    of its nodes, itself among them, where neighbours count.
+    """
+
+    __slots__ = ("booking", "left", "since", "speed", "looked", "lacks", "beside")
+
+    def __init__(self, booking: Booking, left: float, since: float) -> None:
+        self.booking = booking
+        self.left = left
+        self.since = since
+        self.speed = 0.0
+        self.looked = since
+        self.lacks: set[str] = set()
+        self.beside: list[list[int]] = []
+
+
+class CoRunning:
+    """The speeds of the jobs on a cluster, as neighbours come and go."""
+
+    def __init__(self, cluster: Cluster, speedups: Speedups | None = None, ideal: bool = True
+                 ) -> None:
+        self.cluster = cluster
+        self.ideal = ideal
+        self.speedups = speedups
+        self._runs: dict[int, _Run] = {}
+        self._on_node: list[list[int]] = [[] for _ in cluster.nodes] if speedups is not None else []
+        self._shares: dict[int, set[int]] = {}  # where neighbours do not count: with whom jobs share cores
+        # Jobs for which a speed was wanted that was not measured, with their loads.
+        self._unmatched: dict[str, dict[int, str]] = {"beside": {}, "alone": {}}
+
+    def started(self, booking: Booking, run: float, now: float) -> Iterable[tuple[int, float]]:
+        """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
+        job_id = booking.job.id
+        here = self._runs[job_id] = _Run(booking, run, now)
+        if self.speedups is None:
+            if not shared(booking):
+                here.speed = 1.0
+                return ((job_id, now + run),)
+            return self._update([job_id, *self._in_order(booking, self._share(job_id))], now)
+        here.beside = [self._on_node[node] for node in bits.members(booking.placement.node_set)]
+        touched = dict.fromkeys([job_id, *chain.from_iterable(here.beside)])
+        for jobs in here.beside:
+            jobs.append(job_id)
+        return self._update(touched, now)
+
+    def _share(self, job_id: int) -> set[int]:
+        """With whom a job shares cores that starts: lenders, borrowers, and who borrows of the same."""
+        found: set[int] = set()
+        for loan in self.cluster.loans.all:
+            if job_id in loan[:2]:
+                for other in loan[:2]:
+                    found |= {other, *self._shares.get(other, ())}
+        found = {other for other in found if other in self._runs and other != job_id}
+        if found:
+            self._shares[job_id] = found
+        for other in found:
+            self._shares.setdefault(other, set()).add(job_id)
+        return found
+
+    def _in_order(self, booking: Booking, others: Iterable[int]) -> list[int]:
+        """Jobs by the first node on which a job is, too."""
+        def key(other: int) -> tuple[int, int]:
+            common = booking.placement.node_set & self._runs[other].booking.placement.node_set
+            return common & -common, other
+        return sorted(others, key=key)
+
+    def ended(self, booking: Booking, now: float) -> Iterable[tuple[int, float]]:
+        """A job left: the jobs whose end changes, with their new ends."""
+        job_id = booking.job.id
+        ran = self._runs.pop(job_id)
+        if self.speedups is None:
+            others = self._shares.pop(job_id, None)
+            if others is None:
+                return ()
+            for other in others:
+                self._shares[other].discard(job_id)
+            return self._update(self._in_order(booking, others), now)
+        self._count(ran, now)
+        for jobs in ran.beside:
+            jobs.remove(job_id)
+        return self._update(dict.fromkeys(chain.from_iterable(ran.beside)), now)
+
+    def remaining(self, job_id: int, now: float) -> float:
+        """Work that is left of a running job, in seconds of compact time."""
+        run = self._runs[job_id]
+        return run.left - (now - run.since) * run.speed
+
+    def _update(self, jobs: Iterable[int], now: float) -> list[tuple[int, float]]:
+        ends = []
+        for job_id in jobs:
+            run = self._runs[job_id]
+            self._count(run, now)
+            speed = self._speed(run)
+            if speed != run.speed:
+                run.left = max(0.0, run.left - (now - run.since) * run.speed)
+                run.since = now
+                run.speed = speed
+                ends.append((job_id, now + run.left / speed))
+        return ends
+
+    def _speed(self, run: _Run) -> float:
+        """The speed beside its neighbours with the cores that it has."""
+        speed = 1.0 if self.speedups is None else self._company(run, self.speedups)
+        booking = self.cluster.bookings[run.booking.job.id]
+        return speed * self.cluster.loans.rate(self.cluster, booking, self.ideal)
+
+    def _company(self, run: _Run, speedups: Speedups) -> float:
+        """The smallest speed-up over all nodes of the job."""
+        job, placement = run.booking.job, run.booking.placement
+        if placement.share != HALF:
+            others = [other for loan in self.cluster.loans.all if job.id in loan[:2]
+                      for other in loan[:2] if other != job.id and other in self._runs]
+            return min((self._beside(run, other, speedups) for other in others), default=1.0)
+        neighbours = set().union(*run.beside)
+        neighbours.discard(job.id)
+        speeds = []
+        if not neighbours or min(map(len, run.beside)) == 1:
+            speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
+        speeds += [self._beside(run, other, speedups) for other in neighbours]
+        return min(speeds)
+
+    def _beside(self, run: _Run, other: int, speedups: Speedups) -> float:
+        job, beside = run.booking.job, self._runs[other].booking.job
+        return self._measured(speedups.beside(job.app, job.procs, beside.app, beside.procs), run,
+                              "beside")
+
+    @staticmethod
+    def _measured(speed: float | None, run: _Run, where: str) -> float:
+        if speed is not None:
+            return speed
+        run.lacks.add(where)
+        return 1.0
+
+    def _count(self, run: _Run, now: float) -> None:
+        """Count a job for the speeds that it lacked until now, if that was any time at all."""
+        if now > run.looked:
+            job = run.booking.job
+            for where in run.lacks:
+                self._unmatched[where][job.id] = load_name(job.app, job.procs)
+        run.looked = now
+        run.lacks.clear()
+
+    def unmatched(self) -> dict[str, dict[str, int]]:
+        """The jobs that ran at speed 1 for some time since their speed was not measured: beside
+        another job, and alone on half of a node; how many of each load."""
+        return {where: dict(sorted(Counter(jobs.values()).items()))
+                for where, jobs in self._unmatched.items()}

@@ -1,0 +1,97 @@
+"""Looks at jobs while they run: whether their ranks are where they should be, and how much memory they use."""
+
+from __future__ import annotations
+
+import math
+
+from vrm.live.manager.jobs.ends import Ends
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Part
+from vrm.live.manager.jobs.running import Running
+from vrm.live.nodes.nodewatch import Bound
+from vrm.live.nodes.outcomes import MemoryUse
+from vrm.model import Placement
+from vrm.model.amounts import MEMORY, said
+from vrm.model.job import Request
+
+
+class Checks(Part):
+    """Asks the nodes about jobs that run for a while, and acts on what they say."""
+
+    observes = (Bound, MemoryUse)
+
+    def __init__(self, live: LiveRun, ends: Ends) -> None:
+        self.live = live
+        self.ends = ends
+
+    def observe(self, event: object) -> None:
+        """Take notice of where ranks are, and of what jobs use."""
+        if isinstance(event, Bound) and not self._moving(event.job_id):
+            self.live.records.found(event.job_id, event.check)
+            self._judge_bindings(event.job_id, event.check.state)
+        elif isinstance(event, MemoryUse):
+            self._memory(event)
+
+    def tidy(self, now: float) -> None:
+        """Look at jobs whose time has come for that."""
+        bindings = self.live.settings.launcher.check_bindings != "ignore"
+        memory = self.live.settings.memory.over != "off"
+        for running in list(self.live.running.values()):
+            if now >= running.bindings_due:
+                running.bindings_due = math.inf
+                if bindings and not self._moving(running.job.id):  # else when its ranks are where they are to be
+                    self._check(running)
+            if memory and now >= running.memory_due and not running.former and not running.away:
+                running.memory_due = math.inf
+                limits = self._limits(running.booking.placement, running.job.request)
+                if limits:
+                    self.live.watch.follow_memory(running.job.id, limits)
+
+    def _moving(self, job_id: int) -> bool:
+        return any(part.moving(job_id) for part in self.live.parts.having("moving"))
+
+    def _check(self, running: Running) -> None:
+        job_id, cluster = running.job.id, self.live.cluster
+        self.live.watch.ask(job_id, list(cluster.slots(running.booking) if not running.former
+                                    else running.booking.placement.slots(cluster.nodes)))
+        self._judge_bindings(job_id, self.live.records.check_bindings(running.booking))
+
+    def _judge_bindings(self, job_id: int, state: str) -> None:
+        """End a job whose ranks are on the cores of others, where that is wished."""
+        live, running = self.live, self.live.running.get(job_id)
+        if running is None or state == "unchecked":
+            return
+        running.binding, live.dirty = state, True
+        if (state == "mismatch" and not running.intent
+                and live.settings.launcher.check_bindings == "fail"):
+            self.ends.end_job(running, "binding")
+
+    def _memory(self, event: MemoryUse) -> None:
+        """What a job has of memory on a node, or that this is too much."""
+        live, running = self.live, self.live.running.get(event.job_id)
+        if running is None:
+            return
+        running.memory = max(running.memory, event.memory)
+        if not event.over or running.intent:
+            return
+        job, placement = running.job, running.booking.placement
+        allowed = self._limits(placement, job.request)[event.host]
+        used = (f"{event.memory / 2**30:.1f}G" if event.memory > 10 << 30
+                else f"{event.memory / 2**20:.0f}M")
+        why = f"it used {used} of memory on {event.host}, and asked for {said(MEMORY, allowed)} there"
+        if live.settings.memory.over == "kill":
+            live.tell("warning", f"#{job.id} {job.app}: {why}; ending it (Memory: {{Over: kill}})")
+            running.why = why
+            self.ends.end_job(running, "memory")
+        else:
+            live.tell("warning", f"#{job.id} {job.app}: {why}")
+
+    def _limits(self, placement: Placement, request: Request) -> dict[str, int]:
+        """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
+        each, once = (dict(amounts).get(MEMORY, 0) for amounts in (request.per_task,
+                                                                      request.per_node))
+        if not each and not once:
+            return {}
+        nodes = self.live.cluster.nodes
+        return {nodes[node].name: each * tasks + once
+                for node, tasks in placement.ranks_by_node(nodes)}

@@ -1,0 +1,410 @@
+"""Jobs come in: by the queue file, and by commands."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vrm.config.policies import job_of, one_node_remedy
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.jobs.edits import Edits
+from vrm.live.manager.jobs.ends import Ends
+from vrm.live.manager.part import Obey, Part
+from vrm.live.manager.records.records import EndedJob
+from vrm.live.site.programs import WantedProgram, program_fault, read_script
+from vrm.model import Job, JobState
+from vrm.model.job import Dependency, Details, resolved
+from vrm.model.quantities import fold, to_ranges
+from vrm.model.reservation import ReservationError
+from vrm.run.entry import LINE, Entry, LifeError
+from vrm.run.journal.codec import Own
+from vrm.run.control import Command
+from vrm.run.journal.past import Past
+from vrm.run.reasons import clock
+from vrm.system.errors import RunError
+from vrm.system.trust import distrust, leads_astray
+from vrm.workload.each import expanded
+from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine, parse_line
+from vrm.workload.replay import QueueReplay
+from vrm.workload.writer_marker import writer_of
+
+
+LONGEST_DOUBT = 5.0
+"""Seconds at most in which nothing starts since the queue file is being edited."""
+
+
+class Intake(Part):
+    """Reads the queue file, judges what is asked for, and enters it. `rest_wanted`: the file is to be looked at in the
+    next turn, also for a last line without a newline."""
+
+    def __init__(self, live: LiveRun, ends: Ends, wait: bool = False, changed: bool = False, feeder: str = "") -> None:
+        """`wait`: the run does not end because nobody writes the file; `changed`: lines that were changed after their
+        jobs ran are new jobs; `feeder` names the program behind `vrm run --`, which gives jobs, too."""
+        self.live = live
+        self._ends = ends
+        self._wait = wait
+        self._changed = changed
+        self._feeder = feeder
+        self._ended = False        # the file has its `end` line
+        self.follower = QueueFollower(live.settings.applications.queue)
+        self._bad: set[int] = set()  # first ids of the wrong lines that this manager has read
+        self._bad_without_ids = 0
+        self._doubted = -math.inf  # when the file was last without an edit that is in doubt
+        self._bad_lines_have_ids = True
+        self._known_kinds: set[str] = set()  # applications looked up in the heatmap
+        self._faults: dict[WantedProgram, str] = {}  # of programs and scripts, as found in this turn
+        self._said_waiting = ""
+        self._of_file: list[int] = []  # the jobs of the queue file
+
+    def commands(self) -> Mapping[str, Obey]:
+        """To enter a line as in the queue file."""
+        return {"submit": self._obey}
+
+    def _obey(self, command: Command, name: str) -> Command:
+        if not isinstance(command["line"], str):
+            raise TypeError("the line must be a text")
+        settings = self.live.settings
+        wanted = expanded(parse_line(command["line"]), settings.applications.queue.parent,
+                          lambda path: distrust(path, settings.trust))
+        if self.live.phase != "running":
+            return {"ok": False, "text": "the manager is stopping and takes no more jobs"}
+        ids, reason = self.enter(wanted, command=name)
+        them = f"job{'s' * (len(ids) > 1)} {fold(ids)}"
+        return {"ok": not reason, "id": ids[0], "ids": ids,
+                "text": f"{them} refused: {reason}" if reason else f"{them}: {wanted.app} wait{'s' * (len(ids) == 1)}"}
+
+    @property
+    def bad_lines(self) -> int:
+        """How many lines this manager has read in the queue file that are wrong."""
+        return len(self._bad) + self._bad_without_ids
+
+    @property
+    def unclear(self) -> str:
+        """Why the queue file is not read any further; "" when it is."""
+        return self._edits.unclear
+
+    def unsettled(self, now: float) -> bool:
+        """Whether the file was edited a moment ago: nothing is to start before it is clear what was done. A file
+        that is written again and again is not waited for long."""
+        if not self.follower.in_doubt:
+            self._doubted = now
+        return now < self._doubted + LONGEST_DOUBT and self.follower.in_doubt
+
+    def check_file(self) -> None:
+        """The queue must be there now, unless a program writes it or gives the jobs, or the run waits for it; RunError
+        where it is not."""
+        queue = self.live.settings.applications.queue
+        if self._wait or self._feeder or writer_of(queue, time.time()).state == "writing":
+            return
+        try:
+            queue.open("rb").close()
+        except OSError as error:
+            raise RunError(f"cannot read the queue file {queue}: {error.strerror}; write jobs into it, correct "
+                           "Applications.Queue, or wait for the file with `vrm run --wait`") from error
+
+    def recall(self, past: Past) -> None:
+        """Continue where an earlier manager stopped reading."""
+        settings = self.live.settings
+        self._bad_lines_have_ids = not past.run or past.format > 1
+        self._of_file = past.of_file
+        self.follower = QueueFollower(settings.applications.queue,
+                                      Position(*past.position) if past.position else None,
+                                      fault=lambda path: distrust(path, settings.trust),
+                                      needed=self._wait and not self._feeder, taken=bool(past.lines))
+        self._input = QueueReplay(self.follower, settings.replay.speed)
+        self._edits = Edits(self, self._ends, self._input, past.lines, self._changed)
+        self._doubted = self.live.now
+        self.rest_wanted, self._all_read_at = True, -math.inf
+
+    def look(self, now: float, files: bool) -> None:
+        """Enter the lines of the queue file that are due, and do what was done to others."""
+        if not files or self.live.phase != "running":
+            return
+        self._faults.clear()
+        live, queue = self.live, self.live.settings.applications.queue
+        writer = writer_of(queue, time.time()).state
+        if writer == "ended":
+            self.follower.finish()
+        rest = self.rest_wanted and not self._wait and writer != "writing"
+        before = self.live.state.next_id
+        self._take(now, rest)
+        self.rest_wanted = False
+        if rest and self.live.state.next_id == before and not (
+                self.follower.in_doubt or self._input.waiting or self.live.changed):
+            self._all_read_at = now
+        ended = self._input.ended or self._edits.cut
+        if ended != self._ended:
+            self._ended = ended
+            live.journal.append("input", position=self._input.position, ended=ended)
+        self._say_waiting(queue)
+
+    def _take(self, now: float, rest: bool = False) -> None:
+        for line in self._input.due(now, rest):
+            self.take_line(line)
+        if self.follower.edited:
+            try:
+                self._edits.look()
+            except OSError as error:
+                self.live.disk_trouble(f"{self.follower.path}: {error.strerror}")
+            if not self.follower.in_doubt and not self.unclear:
+                for line in self._input.due(now, rest):
+                    self.take_line(line)
+        for notice in self.follower.take_notices():
+            self.live.tell("warning", notice)
+
+    def over(self, now: float) -> bool:
+        """Whether nothing more comes from the file: it has its `end` line, or nobody writes it, and the look of this
+        turn has found nothing new, nor a last line without a newline. `rest_wanted` says that such a look is wanted."""
+        if self.follower.in_doubt:
+            return False
+        if self._ended or (self.unclear and not self._wait):
+            return True
+        queue = self.live.settings.applications.queue
+        if self._wait or self._input.waiting or writer_of(queue, time.time()).state == "writing":
+            return False
+        self.rest_wanted = self._all_read_at != now
+        return not self.rest_wanted
+
+    def _say_waiting(self, queue: Path) -> None:
+        """Say once why nothing happens."""
+        waits = ""
+        live, book = self.live, self.live.state.book
+        more = f"jobs of {self._feeder}" if self._feeder else f"lines in {queue}"
+        if not (live.running or len(live.state.queue)):
+            held, begin = list(islice(book.held, 20)), book.begins.next
+            if begin < math.inf:
+                waits = f"all jobs that are left start later, the first at {clock(begin, live.now)}"
+            elif held:
+                waits = (f"only held jobs are left ({fold(sorted(held))}); `vrm release` or "
+                         "`vrm cancel` lets the run continue")
+            elif not self._ended and (lacking := book.lacking):
+                waits = (f"only jobs are left that need more nodes than there are "
+                         f"({fold(sorted(lacking)[:20])}); waiting for {more} (`vrm stop` "
+                         "ends the run, and the same command continues them)")
+            elif self._wait and not self._ended and not self._feeder:
+                waits = (f"nothing to do; waiting for {more} (an `end` line or "
+                         "`vrm stop` ends the run)")
+        if waits and waits != self._said_waiting:
+            live.tell("note", waits)
+        self._said_waiting = waits
+
+    def take_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
+        """Enter the jobs of a line of the queue file. `at` is its place among the lines taken, if it is not the
+        last one; its jobs take the ids `old` of others, if there are any."""
+        wanted, fault = line.parsed, ""
+        if isinstance(wanted, LineError):
+            fault = f"{self.live.settings.applications.queue}:{line.number}: {wanted}"
+            if not self._bad_lines_have_ids:
+                self._bad_without_ids += 1
+                self.live.tell("warning", fault)
+                return
+            # Its ids are taken, or all jobs after it would have others than their lines say.
+            wanted = QueueLine(wanted.app or "?", 1, 1.0, fields={
+                "array": range(wanted.jobs)} if wanted.jobs > 1 else {})
+        place: dict[str, Any] = {"position": line.position} if at is None else {"at": at}
+        ids, _ = self.enter(wanted, fault, old, line=f"{line.digest:x}", **place)
+        (self._bad.add if fault else self._bad.discard)(ids[0])
+        if old:
+            self._edits.lines.change(at or 0, line.digest)
+        else:
+            self._edits.lines.add(line.digest, ids, at)
+            self._of_file += ids
+
+    def enter(self, wanted: QueueLine, fault: str = "", old: Sequence[int] = (), **origin: Any
+              ) -> tuple[list[int], str]:
+        """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
+        refused, the reason: `fault` if there is one. `origin` goes into the journal."""
+        base = self.live.settings.applications.queue.parent
+        values = wanted.values_at(base)
+        if "line" in origin and self.live.ids.kept:
+            try:
+                values["after"] = tuple(self._counted(values.get("after", ())))
+            except ValueError as error:
+                values["after"], fault = (), fault or str(error)
+        ids, reason = self.take(values, wanted.fields.get("array", ()), fault, old=old, **origin)
+        if wanted.assumed and not reason:
+            self.live.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
+                                   f"{UNKNOWN_TIME / 3600:g} h is assumed")
+        return ids, reason
+
+    def _counted(self, after: Iterable[Dependency]) -> Iterator[Dependency]:
+        """What a line of the queue file waits for, with the ids of the jobs: the file counts its own jobs
+        from 0. ValueError for one that has not come."""
+        for each in after:
+            if each.name:
+                yield each
+                continue
+            missing = [number for number in each.ids if number >= len(self._of_file)]
+            if missing:
+                raise ValueError(f"it depends on job {missing[0]} of the queue file, and a job can depend only "
+                                 "on earlier jobs")
+            for ids in to_ranges([self._of_file[number] for number in each.ids]):
+                yield each._replace(ids=ids)
+
+    def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
+             keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> tuple[list[int], str]:
+        """Enter the job of these values, which are named as in `vrm.model.forms.fields.made`, or an array of it, each
+        job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
+        is refused."""
+        live, state, app = self.live, self.live.state, values["app"]
+        ids = old or range(state.next_id, state.next_id + (len(indices) or 1))
+        values, fault = self._resolved(values, fault, ids[0] if old else math.inf)
+        if live.ids.kept and not old:
+            try:
+                live.ids.keep(ids[-1])
+            except OSError as error:
+                live.disk_trouble(f"{live.run_directory.directory}: {error.strerror}")
+        first, details = self._made(values, ids[0], self._since(old))
+        if first.payload.script and first.malleable:  # its steps are where they start, and nobody moves them
+            first = first.but(malleable=False)
+            live.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
+                              "with all that it asks for")
+        first, reason = self._judged(first, details, fault)
+        if "line" in origin:  # of the queue file, which others may write
+            reason = reason or leads_astray(first.payload.variables, live.settings.trust)
+        if reason and not keep:
+            return [], reason
+        if reason:
+            live.tell("warning", f"#{fold(ids)} {app} refused: {reason}")
+        if fault:
+            origin["fault"] = fault
+        jobs = [first.but(id=job_id) for job_id in ids]
+        # One event for the whole line: a crash leaves all of an array or nothing.
+        self._ends.drop(state.revise(jobs, details, indices, refused=bool(reason), **origin) if old else
+                   state.submit(jobs, details, indices, own, refused=bool(reason), **origin))
+        self._entered(jobs, reason)
+        return list(ids), reason
+
+    def _since(self, old: Sequence[int]) -> float:
+        """When jobs were submitted that take these ids: as those did, while they wait."""
+        entry = self.live.state.entry(old[0]) if old else None
+        return entry.job.submit if entry is not None and entry.state is JobState.QUEUED else self.live.now
+
+    def _resolved(self, values: Mapping[str, Any], fault: str, before: float) -> tuple[Mapping[str, Any], str]:
+        """The values with ids for the names of jobs before an id; what is wrong with the line, if anything."""
+        names = self.live.state.names
+        if before < math.inf:
+            names = {name: [job_id for job_id in ids if job_id < before] for name, ids in names.items()}
+        try:
+            return {**values, "after": resolved(values.get("after", ()), names)}, fault
+        except ValueError as unknown:
+            return {**values, "after": ()}, fault or str(unknown)
+
+    def _judged(self, job: Job, details: Details, fault: str = "") -> tuple[Job, str]:
+        """The job, with a copy of its script, and why it is refused ("": it is not)."""
+        reason = fault or self._fault(job, details)
+        if job.payload.script and not job.payload.copy and not reason:
+            return self._kept(job)
+        return job, reason
+
+    def _entered(self, jobs: Sequence[Job], reason: str) -> None:
+        """Jobs wait, or are refused for a reason."""
+        live = self.live
+        if reason:
+            for job in jobs:
+                self._ends.close_job(EndedJob(job, JobState.REFUSED, reason, end=live.now))
+        else:
+            live.changed = True
+            self._tell_unknown(jobs[0])
+            self.tell_lacking([job.id for job in jobs if live.state.book.entries[job.id].lacks])
+        live.dirty = True
+
+    def retry(self, entry: Entry, **origin: Any) -> None:
+        """Let a job wait that was refused, if it is not refused again. LifeError, with the reason, if it is, or if
+        its line is wrong."""
+        job, details = entry.job, entry.details
+        if entry.cause == LINE:
+            raise LifeError(f"job {job.id} was refused since its line is wrong; correct it in the queue file, or submit "
+                            "the job again")
+        job, reason = self._judged(job, details)
+        if reason:
+            raise LifeError(f"job {job.id} is refused again: {reason}")
+        self._ends.drop(self.live.state.revise([job], details, [details.index] if details.index is not None else (),
+                                          **origin))
+        self._entered([job], "")
+
+    def change(self, entry: Entry, values: Mapping[str, Any]) -> None:
+        """Let another job take the id of one that waits, with these values in place of its own: `after`, `nodes`, and
+        others of its details. LifeError where that cannot be."""
+        job, details = entry.job, entry.details
+        if entry.state is not JobState.QUEUED or entry.tries or entry.losses or entry.begun < math.inf:
+            raise LifeError(f"only the limit, priority, name, comment and requeue of job {job.id} can change: it has "
+                            "started")
+        if "nodes" in values:
+            job = job.but(request=job.request._replace(nodes=values["nodes"]))
+        more = {**details.more, **{key: value for key, value in values.items() if key not in ("nodes", "after")}}
+        details = replace(details, held=entry.held, after=values.get("after", details.after),
+                          more={key: value for key, value in more.items() if value})
+        job, reason = self._judged(job, details)
+        if reason:
+            raise LifeError(reason)
+        self._ends.drop(self.live.state.revise([job], details, [details.index] if details.index is not None else ()))
+        self._entered([job], "")
+
+    def judged(self, values: Mapping[str, Any], job_id: int) -> tuple[Job, Details, str]:
+        """The job of these values, as `take` would enter it, and why it would be refused ("": it would not)."""
+        values, fault = self._resolved(values, "", math.inf)
+        job, details = self._made(values, job_id, self.live.now)
+        return job, details, fault or self._fault(job, details)
+
+    def _made(self, values: Mapping[str, Any], job_id: int, submit: float) -> tuple[Job, Details]:
+        job, details = job_of(self.live.settings, values, job_id, submit)
+        return (job if self.live.expectations is None else self.live.expectations.of(job)), details
+
+    def tell_lacking(self, ids: Sequence[int]) -> None:
+        """Report waiting jobs that cannot run on the nodes there are now."""
+        if ids:
+            first = self.live.state.book.entries[ids[0]]
+            self.live.tell("note", f"#{fold(ids)} wait{'s' * (len(ids) == 1)} for more nodes: "
+                                   f"{first.job.app}: {first.lacks}")
+
+    def _fault(self, job: Job, details: Details) -> str:
+        """Why a new job can't be taken, or "" when it can."""
+        settings = self.live.settings
+        wanted = WantedProgram.of(job)
+        if wanted not in self._faults:
+            self._faults[wanted] = program_fault(settings.applications, wanted, settings.trust)
+        reason = self._faults[wanted]
+        for dependency in details.after:
+            if dependency.ids[-1] >= job.id:
+                reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
+                                    "depend only on earlier jobs")
+        name = details.more.get("reservation")
+        if name and not reason:
+            state = self.live.state
+            try:
+                reason = state.reservations.unfit(job, state.reservations.named(name), self.live.now)
+            except ReservationError as error:
+                reason = str(error)
+        if not reason:
+            reason = self.live.room.never(job)
+            reason += one_node_remedy(settings, job, self.live.room.never) if reason else ""
+        return reason
+
+    def _kept(self, job: Job) -> tuple[Job, str]:
+        """The job with a copy of its script as it is now, or why there is none."""
+        path = self.live.settings.applications.program(job.app, job.payload.file)
+        text, fault = read_script(path)
+        if fault:
+            return job, fault
+        try:
+            copy = self.live.run_directory.keep_script(text)
+        except OSError as error:
+            return job, f"{path} cannot be kept: {error.filename}: {error.strerror}"
+        return job.but(payload=replace(job.payload, copy=copy)), ""
+
+    def _tell_unknown(self, job: Job) -> None:
+        """Say once of each application that the heatmap in use does not know it."""
+        live = self.live
+        heatmap = live.scheduler.policy.heatmap
+        if heatmap is not None and job.kind not in self._known_kinds and heatmap.missing([job.app]):
+            live.tell("note", f"{job.kind} is not in the heatmap "
+                              f"({live.settings.applications.heatmap}); it counts as an average "
+                              "partner")
+        self._known_kinds.add(job.kind)

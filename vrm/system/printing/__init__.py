@@ -1,0 +1,1 @@
+"""What a person sees: rows, colours, moments, and text that comes from files."""
