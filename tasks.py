@@ -8,6 +8,7 @@ python3 tasks.py test --again    at most five that failed run once more, one at 
 python3 tasks.py lint            install, check types (mypy) and code (ruff)
 python3 tasks.py site            install, build the documentation as pages for a browser: site/
 python3 tasks.py cluster         install, open a shell on a Slurm cluster of two nodes on this machine (as root)
+python3 tasks.py world           install, run the manager in simulated worlds for a minute (docs/reliability.md)
 python3 tasks.py release         install, build the files of a release of this commit: dist/ (packaging/release.py)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
@@ -191,6 +192,12 @@ def cluster(words: list[str]) -> int:
         must(*testbed, "down")
 
 
+def world(words: list[str]) -> int:
+    """Install with what the tests want, and run the real manager in worlds that are simulated (tests/world)."""
+    install("test")
+    return run(PYTHON, "tests/world/run.py", *words)
+
+
 def release(arguments: list[str]) -> int:
     """Install with what builds a release, and build it."""
     install("release")
@@ -219,6 +226,8 @@ def main(argv: list[str]) -> int:
         return site()
     if argv[:1] == ["cluster"]:
         return cluster(argv[1:])
+    if argv[:1] == ["world"]:
+        return world(argv[1:])
     if argv[:1] == ["release"]:
         return release(argv[1:])
     print(__doc__)

@@ -67,6 +67,7 @@ CASES = [
                           r"processes left on the nodes +0"],
                  marks=[pytest.mark.testbed, pytest.mark.skipif(
                      bool(missing()), reason=missing() or "")]),
+    ("decisions", [r"\| +WFP3 pack \| +\d+ \| +\d+\.\d+ \|( +\d+\.\d+ \|){3} +\d+ \|"]),
     ("state", [r"conservative +\d+\.\d+ +\d+\.\d+ +\d+\.\d+"]),
     ("lending", [r"Lublin, 64 nodes +300 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +[1-9]\d*"]),
     ("spawn", [r"spawner, all at once \| +\d+\.\d+ \|", r"private memory of a supervisor"]),

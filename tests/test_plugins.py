@@ -82,7 +82,8 @@ def test_all_that_it_adds_is_listed(example: Environment, tmp_path: Path) -> Non
         ("placement policy", "last-nodes", "vrm_example:last_nodes"), ("eligibility of nodes", "even", "vrm_example:even"),
         ("node order", "last", "vrm_example:last"), ("share of a node", "spare-one", "vrm_example:spare_one"),
         ("estimator", "half", "vrm_example:Half"), ("launcher", "marked", "vrm_example:Marked"),
-        ("batch system", "example", "vrm_example:ExampleBatch"), ("engine of simulations", "watchful", "vrm_example:watchful"),
+        ("batch system", "example", "vrm_example:ExampleBatch"), ("transport to nodes", "beside", "vrm_example:beside"),
+        ("engine of simulations", "watchful", "vrm_example:watchful"),
         ("workload format", "pipes", "vrm_example:Pipes"),
         ("workload that is drawn", "alike", "vrm_example:Alike"),
         ("part of the manager", "witness", "vrm_example:Witness"), ("command", "greet", "vrm_example:add_greet"),
@@ -159,17 +160,18 @@ def test_its_workload_is_drawn(example: Environment, tmp_path: Path) -> None:
         "simulate alike:many", tmp_path, 2)
 
 
-def test_its_launcher_batch_system_and_part_serve_a_live_run(example: Environment, tmp_path: Path) -> None:
+def test_its_launcher_batch_system_transport_and_part_serve_a_live_run(example: Environment, tmp_path: Path) -> None:
     program = tmp_path / "apps" / "tell"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho marked $MARKED\n")
     program.chmod(0o755)
     (tmp_path / "queue").write_text("tell 1 60 0\ntell 1 60 0\nend\n")
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: apps, Queue: queue}\nLauncher: {Kind: marked}\nLog: logs\n"
-                                       "Scheduling: {Algorithm: widest, Backfilling: short-only}\n")
-    around = {"EXAMPLE_HOSTS": f"{socket.gethostname()}:1", "EXAMPLE_JOB": "7"}
+                                       "Scheduling: {Algorithm: widest, Backfilling: short-only}\nHosts: {Reach: beside}\n")
+    around = {"EXAMPLE_HOSTS": f"{socket.gethostname()}:1,other:1", "EXAMPLE_JOB": "7"}
     said = example.vrm("run", tmp_path, **around)
-    assert "2 completed" in said and "on 1 node of 1 cores" in said, said  # which the batch system has granted
+    assert "2 completed" in said and "on 2 nodes of 1 cores" in said, said  # which the batch system has granted
+    assert {row["nodes"] for row in rows(tmp_path / "logs" / "jobs.csv")} == {socket.gethostname(), "other"}
     assert (tmp_path / "logs" / "tell.0.o").read_text() == "marked yes\n"
     assert (tmp_path / "logs" / "witness").read_text() == "2 completed"
 

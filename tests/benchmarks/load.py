@@ -1,21 +1,28 @@
 #!/usr/bin/env python3
 """What a queue of MPI jobs on two nodes each costs the centre, on real Slurm:
 
-    python tests/benchmarks/load.py [--jobs 100] [--nodes 4] [--quick]      # as root, on the test cluster
+    python tests/benchmarks/load.py [--jobs 100] [--nodes 4] [--peers ENVIRONMENT] [--quick]    # as root, on the test cluster
 
-The same jobs (mpirun of a program that ends at once, on 2 nodes of 8 cores) are run in one batch job each: by vrm; by
-vrm with a step for each job (`Hosts: {Steps: each}`); and by shell loops that have as many mpiruns, or sruns, under way as fit.
-Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left, seconds.
+The same jobs (a program that ends at once, on 2 nodes of 8 cores) are run in one batch job each: by vrm; by vrm with a step for
+each job (`Hosts: {Steps: each}`); by shell loops that have as many mpiruns, or sruns, under way as fit; by GNU parallel with srun,
+where it is installed; and by QCG-PilotJob and Parsl, where the virtual environment --peers has them (`pip install qcg-pilotjob
+parsl`). HyperQueue is not among them: its wheel has no workers for other nodes.
+
+Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left and their bytes; of programs of
+the tool itself, most processes on a node that has no batch script and most ports that they listen at; and seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +37,30 @@ export SLURM_OVERLAP=1 SLURM_TASKS_PER_NODE='8(x{nodes})' OMPI_ALLOW_RUN_AS_ROOT
 seq {jobs} | xargs -P {pairs} -I JOB sh -c 'k=$((JOB % {pairs} * 2)); set -- {hosts}; shift $k
 {command} /bin/true >{folder}/JOB.out 2>{folder}/JOB.err'
 """
+PARALLEL = """\
+seq {jobs} | parallel --no-notice -j {pairs} 'set -- {hosts}; shift $(( ({{%}} - 1) * 2 )); {command} /bin/true'\\
+' >{folder}/{{}}.out 2>{folder}/{{}}.err'
+"""
+PARSL = """\
+import sys
+import parsl
+from parsl.config import Config
+from parsl.executors import MPIExecutor
+from parsl.launchers import SimpleLauncher
+from parsl.providers import LocalProvider
+jobs, nodes, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+parsl.load(Config(run_dir=folder + "/runinfo", executors=[MPIExecutor(
+    max_workers_per_block=nodes // 2, mpi_launcher="srun", address="127.0.0.1", provider=LocalProvider(
+        nodes_per_block=nodes, init_blocks=1, max_blocks=1, launcher=SimpleLauncher()))]))
+@parsl.bash_app
+def job(stdout, stderr, parsl_resource_specification={}):
+    return "env -u SLURM_TASKS_PER_NODE $PARSL_MPI_PREFIX /bin/true"
+wanted = {"num_nodes": 2, "ranks_per_node": 8, "num_ranks": 16}
+for each in [job(f"{folder}/{n}.out", f"{folder}/{n}.err", parsl_resource_specification=wanted) for n in range(jobs)]:
+    each.result()
+parsl.dfk().cleanup()
+"""
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none",
             "srun": "env -u SLURM_TASKS_PER_NODE srun -N2 -n16 -c1 -w $1,$2 --quiet"}
 
@@ -55,6 +86,85 @@ def by_loop(program: str) -> Callable[[Testbed, Batch, Path, int], int]:
     return run
 
 
+def by_parallel(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
+    """GNU parallel with an srun for each job; gives its exit status."""
+    script = PARALLEL.format(jobs=jobs, folder=folder, hosts=" ".join(batch.nodes), pairs=len(batch.nodes) // 2,
+                             command=COMMANDS["srun"])
+    return testbed.exec(batch.host, ["bash", "-c", script], env=batch.env, timeout=3600).returncode
+
+
+def by_qcg(peers: Path) -> Callable[[Testbed, Batch, Path, int], int]:
+    """QCG-PilotJob with mpiruns, of one rank on each node: it sees the two cores of this machine. Gives its exit status."""
+    def run(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
+        job = {"name": "j", "iteration": {"stop": jobs},
+               "execution": {"exec": "/bin/true", "model": "openmpi", "stdout": f"{folder}/${{it}}.out", "stderr": f"{folder}/${{it}}.err"},
+               "resources": {"numNodes": {"exact": 2}, "numCores": {"exact": 1}}}
+        (folder / "jobs.json").write_text(json.dumps([{"request": "submit", "jobs": [job]},
+                                                      {"request": "control", "command": "finishAfterAllTasksDone"}]))
+        return testbed.exec(batch.host, [peers / "bin" / "qcg-pm-service", "--wd", folder, "--file-path", folder / "jobs.json"], cwd=folder, timeout=3600,
+                            env={**batch.env, **OPEN_MPI, "PATH": f"{peers}/bin:{batch.env['PATH']}"}).returncode
+    return run
+
+
+def by_parsl(peers: Path) -> Callable[[Testbed, Batch, Path, int], int]:
+    """Parsl with an srun for each job; gives its exit status."""
+    def run(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
+        (folder / "script.py").write_text(PARSL)
+        return testbed.exec(batch.host, [peers / "bin" / "python", folder / "script.py", jobs, len(batch.nodes), folder], cwd=folder,
+                            timeout=3600, env={**batch.env, **OPEN_MPI, "PATH": f"{peers}/bin:{batch.env['PATH']}"}).returncode
+    return run
+
+
+class Watch(threading.Thread):
+    """Looks from outside at what a tool has on its nodes, until it is told to `stop`: most processes on one without the batch
+    script, and most ports."""
+
+    def __init__(self, testbed: Testbed, batch: Batch) -> None:
+        super().__init__()
+        self.nodes = {node: testbed._inside[node].pid for node in batch.nodes}
+        self.host = batch.host
+        self.over = threading.Event()
+        self.before = {node: set(self.processes(node)) for node in self.nodes}
+        self.most = self.ports = 0
+
+    def processes(self, node: str) -> list[str]:
+        """Those of a node, by their numbers there; but those of MPI and of Slurm."""
+        found = []
+        for each in Path(f"/proc/{self.nodes[node]}/root/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                name = (each / "comm").read_text().strip()
+                if not name.startswith(("slurm", "srun", "mpirun", "orted", "true", "sshd", "munged", "sleep")):
+                    found.append(each.name)
+        return found
+
+    def listened(self, node: str, processes: set[str]) -> int:
+        """The ports at which these processes listen."""
+        proc = Path(f"/proc/{self.nodes[node]}/root/proc")
+        sockets = set()
+        for each in processes:
+            for file in (proc / each / "fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    sockets.add(os.readlink(file))
+        lines = [line.split() for name in ("tcp", "tcp6") for line in (proc / "1" / "net" / name).read_text().splitlines()[1:]]
+        return sum(f"socket:[{words[9]}]" in sockets for words in lines if words[3] == "0A")
+
+    def run(self) -> None:
+        while not self.over.wait(0.5):
+            ports = 0
+            for node in self.nodes:
+                own = set(self.processes(node)) - self.before[node]
+                ports += self.listened(node, own)
+                if node != self.host:
+                    self.most = max(self.most, len(own))
+            self.ports = max(self.ports, ports)
+
+    def stop(self) -> str:
+        """The columns."""
+        self.over.set()
+        self.join()
+        return f"{self.most} | {self.ports}"
+
+
 def steps_of(testbed: Testbed, batch: Batch) -> int:
     """How many steps a batch job has had: they are numbered."""
     return int(testbed.exec(batch.host, ["srun", "--overlap", "-N1", "-n1", "-w", batch.host, "printenv",
@@ -72,25 +182,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--peers", type=Path, help="a virtual environment with other tools")
+    parser.add_argument("--only", nargs="+", help="rows that begin so")
     parser.add_argument("--quick", action="store_true", help="four jobs, for a look")
     options = parser.parse_args()
     if options.quick:
         options.jobs = 4
     folder = Path(tempfile.mkdtemp(prefix="vrm-load-"))
-    print("| | steps | requests to slurmctld | files left | s |\n|---|---|---|---|---|")
+    rows = [("vrm", by_vrm("shared")), ("vrm, a step for each job", by_vrm("each")), ("a loop of mpirun", by_loop("mpirun")),
+            ("a loop of srun", by_loop("srun"))]
+    rows += [("GNU parallel with srun", by_parallel)] * bool(shutil.which("parallel"))
+    if options.peers:
+        rows += [("QCG-PilotJob with mpirun", by_qcg(options.peers.absolute())), ("Parsl with srun", by_parsl(options.peers.absolute()))]
+    if options.only:
+        rows = [row for row in rows if row[0].startswith(tuple(options.only))]
+    print("| | steps | requests to slurmctld | files left | KiB left | processes on a node | ports | s |\n|---|---|---|---|---|---|---|---|")
     try:
         with Testbed(options.nodes, directory=folder / "cluster") as testbed:
-            for name, run in (("vrm", by_vrm("shared")), ("vrm, a step for each job", by_vrm("each")),
-                              ("a loop of mpirun", by_loop("mpirun")), ("a loop of srun", by_loop("srun"))):
+            for name, run in rows:
                 place = folder / name.replace(" ", "-").replace(",", "")
                 place.mkdir()
                 with testbed.allocation(options.nodes, "--exclusive") as batch:
                     testbed.exec(LOGIN, ["sdiag", "-r"], check=True)
+                    watch = Watch(testbed, batch)
+                    watch.start()
                     start = time.monotonic()
                     code = run(testbed, batch, place, options.jobs)
-                    seconds, asked = time.monotonic() - start, requests(testbed)
-                    files = sum(len(names) for _, _, names in os.walk(place))
-                    row = f"{steps_of(testbed, batch)} | {asked} | {files} | {seconds:.1f} |"
+                    seconds, asked, found = time.monotonic() - start, requests(testbed), watch.stop()
+                    files = [os.path.join(where, each) for where, _, names in os.walk(place) for each in names]
+                    size = sum(os.lstat(file).st_size for file in files) / 1024
+                    row = f"{steps_of(testbed, batch)} | {asked} | {len(files)} | {size:.0f} | {found} | {seconds:.1f} |"
                 print(f"| {name}{f' (exit status {code})' * bool(code)} | {row}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -204,10 +204,11 @@ def ensemble(jobs: int, rounds: int, peers: str | None) -> None:
     for _ in range(rounds):
         contestants.setdefault("shell loop, one at a time", []).append(
             run_loop(["/bin/true"], dict(os.environ), jobs))
-        inside, whole, _ = run_vrm(jobs, Cores=cores, Launcher={"Kind": "direct"},
-                                   Allocation={"Policy": "pack"})
-        contestants.setdefault("vrm, first start to last end", []).append(inside)
-        contestants.setdefault("vrm, whole command", []).append(whole)
+        for title, archive in (("", False), (", outputs archived", True)):
+            inside, whole, _ = run_vrm(jobs, Cores=cores, Launcher={"Kind": "direct"}, Output={"Archive": archive},
+                                       Allocation={"Policy": "pack"})
+            contestants.setdefault(f"vrm, first start to last end{title}", []).append(inside)
+            contestants.setdefault(f"vrm, whole command{title}", []).append(whole)
         if peers:
             for title, code, outputs in (("HyperQueue", HYPERQUEUE, "kept"), ("QCG-PilotJob", QCG, "kept"),
                                          ("QCG-PilotJob, outputs dropped", QCG, "dropped")):

@@ -87,12 +87,13 @@ def main() -> int:
             for python in (sys.executable, *chosen.against):
                 found.setdefault(python, []).append(run(python, folder))
         assert sum(1 for _ in read_jobs(folder / "log" / "jobs.csv")) == chosen.jobs
-        size = os.path.getsize(folder / "log" / "journal") / 1e6
+        sizes = {name: os.path.getsize(folder / "log" / name) for name in ("journal", "jobs.csv", "state")}
     table = PrettyTable(["python", "CPU [s]", "memory [MB]"])
     for python, costs in (("a run of one job", [start]), *found.items()):
         table.add_row([python if python != sys.executable else "this", f"{min(cpu for cpu, _ in costs):.2f}",
                        f"{min(memory for _, memory in costs):.0f}"])
-    print(f"a run of {chosen.jobs} ended jobs, a journal of {size:.1f} MB")
+    each = ", ".join(f"{name} {size / chosen.jobs * 0.1:.1f} MB" for name, size in sizes.items())
+    print(f"a run of {chosen.jobs} ended jobs, a journal of {sizes['journal'] / 1e6:.1f} MB; for 100,000 jobs: {each}")
     print(table)
     return 0
 

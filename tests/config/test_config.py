@@ -49,6 +49,7 @@ DEFAULTS = {
     "Allocation": {"Policy": "pack", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
     "Memory": {"Over": "warn"},
+    "Output": {"Archive": False},
     "Grace": 10.0,
     "End": {"At": "auto", "Margin": 60.0, "Fit": True},
     "Interrupted": "requeue",
@@ -446,7 +447,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ),
         (
             "Hosts:\n  Reach: [ssh, [a]]",
-            "2: Hosts.Reach: found a list, wanted auto, ssh, srun, or a list: the words of a"
+            "2: Hosts.Reach: found a list, wanted auto, flux, srun, ssh, or a list: the words of a"
             ' program instead of ssh; for example Reach: [ssh, -p, "2222"]',
         ),
         (
@@ -1020,6 +1021,7 @@ good = st.fixed_dictionaries(
         "Allocation": st.fixed_dictionaries({}, optional={"Policy": some_text}),
         "Walltime": st.sampled_from(["warn", "kill", "ignore"]),
         "Memory": st.fixed_dictionaries({"Over": st.sampled_from(["warn", "kill", "off"])}),
+        "Output": st.fixed_dictionaries({"Archive": st.booleans()}),
         "Grace": seconds,
         "OnStop": st.sampled_from(["kill", "wait", "requeue"]),
         "Forecast": st.booleans(),

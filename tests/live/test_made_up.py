@@ -24,8 +24,8 @@ from vrm.live.launch.base import LAUNCHERS, Launch, Launcher, PathLike, make_lau
 from vrm.live.launch.environment import batch_settings, environment, hydra_settings, tagged
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Node, RankSlot
-from vrm.system import ways
-from vrm.system.ways import WAYS, Way
+from vrm.system.transports import base as transports_base
+from vrm.system.transports.base import Transport, transports
 
 MADE_UP = ("moon", "twice")
 
@@ -93,7 +93,7 @@ def enter() -> None:
     """Register all that this file makes up."""
     register(Moon)
     LAUNCHERS.register("twice")(Twice)
-    ways.register(Way("rocket", lambda host, timeout: ("rocket", host)))
+    transports_base.register(Transport("rocket", lambda host, timeout: ("rocket", host)))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     monkeypatch.setattr(LAUNCHERS, "_known", dict(LAUNCHERS._known))
     enter()
     yield {"MOON_JOB": "17", "MOON_NODES": "n0 n1", "PATH": os.environ["PATH"]}
-    del systems()["moon"], WAYS["rocket"]
+    del systems()["moon"], transports()["rocket"]
 
 
 def test_a_batch_system_of_ones_own(made_up: dict[str, str]) -> None:
@@ -170,7 +170,7 @@ def test_a_run_by_both(site: Any) -> None:
 
 
 @pytest.mark.parametrize("words, wanted", [
-    (("script", "--help"), ("(--slurm | --pbs | --moon)", "for moonsub", "crater (Moon)")),
+    (("script", "--help"), ("--slurm", " | --pbs", "--moon", "for moonsub", "crater (Moon)")),
     (("script", "--moon", "-N", "2", "-t", "1h", "--cores", "2"), ("#MOON --nodes 2",)),
     (("init", "--help"), ("also write vrm.moon, for moonsub",))])
 def test_the_commands_know_it(site: Any, words: tuple[str, ...], wanted: tuple[str, ...]) -> None:
@@ -199,7 +199,7 @@ def test_a_file_is_all_that_it_takes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "vrm.cli", "script", "--help"], cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
                           capture_output=True, check=False)
-    assert "(--slurm | --pbs | --moon)" in done.stdout, done.stdout + done.stderr
+    assert "--moon" in done.stdout, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

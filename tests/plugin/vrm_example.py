@@ -12,6 +12,7 @@ from vrm.model.job import Job
 from vrm.model.forms.kinds import COUNT
 from vrm.model.forms.shapes import count
 from vrm.scheduling import combine
+from vrm.system.transports.base import Transport
 from vrm.workload.rows import Asked, Rows
 from vrm.workload.submission import Submission
 
@@ -100,6 +101,11 @@ class ExampleBatch(BatchSystem):
     def hosts(self, env):
         pairs = (pair.partition(":") for pair in env["EXAMPLE_HOSTS"].split(","))
         return {name: int(cores) for name, _, cores in pairs}
+
+
+def beside():
+    """A transport to nodes that are all this machine."""
+    return Transport("beside", lambda host, timeout: ("env", f"BESIDE={host}"))
 
 
 def watchful(simulation, progress):

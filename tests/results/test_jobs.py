@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import math
+import os
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -243,13 +246,43 @@ def test_a_very_long_torn_line_is_cut_off(tmp_path):
     assert path.read_text() == HEADER + ROW.line
 
 
-@pytest.mark.parametrize("content", ["a,b,c\n1,2,3\n", "#!/bin/sh", "id,app\n", "\n", "\0" * 10])
+@pytest.mark.parametrize("content", ["a,b,c\n1,2,3\n", "#!/bin/sh", "id,app\n", "\n"])
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "jobs.csv"
     path.write_text(content)
     with pytest.raises(JobFileError, match=r"jobs\.csv:1: .*move it away"):
         JobWriter(path)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize("whole, rest", [
+    ("", "\0" * 10), ("", HEADER[:20] + "\0" * 600), (HEADER, "\0" * 512 + ROW.line),
+    (HEADER + ROW.line, ROW.line[:9] + "\0\0" + ROW.line)])
+def test_what_a_dead_machine_leaves_is_cut_off(tmp_path, whole, rest):
+    """Zeros are where its disk had nothing yet; the journal has the jobs that are behind them."""
+    path = tmp_path / "jobs.csv"
+    path.write_text(whole + rest)
+    with JobWriter(path) as jobs:
+        jobs.write(ROW)
+    assert path.read_text() == (whole or HEADER) + ROW.line
+
+
+def test_a_disk_that_becomes_read_only_is_tried_again(tmp_path, monkeypatch):
+    path = tmp_path / "jobs.csv"
+    with JobWriter(path) as jobs:
+        jobs.write(ROW)
+
+        def refuse(*_):
+            raise OSError(errno.EROFS, "Read-only file system")
+        file = jobs._file
+        monkeypatch.setattr(os, "truncate", refuse)
+        jobs._file = types.SimpleNamespace(write=refuse, close=file.close)
+        for _ in range(2):
+            with pytest.raises(OSError):
+                jobs.write(ROW)
+        monkeypatch.undo()
+        jobs.write(ROW)
+    assert path.read_text() == HEADER + 2 * ROW.line
 
 
 def test_a_killed_writer_leaves_whole_jobs(tmp_path):

@@ -150,7 +150,7 @@ class Lives(RuleBasedStateMachine):
     def end(self, data: Any, how: JobState, killed: bool) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.state.running)))
         if killed:
-            self.state.intend(job_id, "cancel", self.now)
+            self.state.intend(job_id, "cancel", self.now, self.now)
             how = JobState.CANCELLED
         self.over(job_id, how)
         self.step(0.0)

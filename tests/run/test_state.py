@@ -93,7 +93,7 @@ def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
         elif what == "end":
             job_id = one("running")
             if draw(st.booleans()):
-                state.intend(job_id, "cancel", now)
+                state.intend(job_id, "cancel", now, now)
             state.vacate(job_id)
             close(state.end(job_id, draw(one_of(*ENDS)), now, "why", exit_code=0))
         elif what == "again":
@@ -204,6 +204,21 @@ def test_the_guards_promise_is_the_same_after_a_restart() -> None:
     run.step(11.0)
     assert set(run.state.promises) == {4}
     assert taken_up(records, guarded()).state.promises == run.state.promises
+
+
+def test_a_job_refused_behind_a_refused_one_is_refused_after_a_restart() -> None:
+    """Its end says so, and not the dependency, which could not be met either."""
+    run = machine()
+    records: list[dict[str, Any]] = [{"event": "run", "format": 3, "run": "r",
+                                      "nodes": codec.nodes_record(run.state.cluster.nodes)}]
+    run.state.log = lambda event, **values: records.append(json.loads(json.dumps({"event": event, **values})))
+    for job_id in (0, 1):
+        details = Details((Dependency.on(0),)) if job_id else PLAIN
+        run.state.submit([Job(job_id, "a.x", 99, 5.0)], details, refused=True)
+        run.state.end(job_id, JobState.REFUSED, 1.0, "it has no room", exit_code=None)
+    state = taken_up(records, machine()).state
+    assert [(entry.state, entry.cause) for entry in state.book.entries.values()] == [(JobState.REFUSED, "")] * 2
+    assert state.counts == run.state.counts
 
 
 def test_a_dependency_on_a_job_that_never_came_is_an_error() -> None:

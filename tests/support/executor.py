@@ -165,7 +165,7 @@ class Managed:
         self.live.now = now
         if not clean:
             self.jobs.says.append(Started(job_id, NO_SESSION, NO_SESSION))
-        self.jobs.says.append(Ended(job_id, ExitStatus(code, None, None, 0.0, now, 0.0, 0.0, 0, now), clean=clean))
+        self.jobs.says.append(Ended(job_id, ExitStatus(code, None, None, 0.0, now, 0.0, 0.0, 0, now, now), clean=clean))
         self.manager.launches.read_spawner()
 
     def close(self) -> None:

@@ -319,7 +319,7 @@ def test_a_shell_does_not_go_on_when_its_child_ends_first(start: Start, tmp_path
         ending = SessionEnd(shell.pid, grace=60)
         run_to_the_end(ending)
         assert shell.wait() == -signal.SIGTERM and not ending.killed
-        assert ending.told_at == pytest.approx(time.time(), abs=60)
+        assert ending.told_at == pytest.approx(time.monotonic(), abs=60)
     assert not went_on.exists()
 
 

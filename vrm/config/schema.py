@@ -133,6 +133,13 @@ class Memory(BaseModel):
     over: Over = "warn"  # off = nobody looks
 
 
+class Output(BaseModel):
+    """Where the outputs of jobs are when these have ended."""
+
+    model_config = STRICT
+    archive: Switch = False  # in one file instead of two for each job, but those that a job names itself
+
+
 class Replay(BaseModel):
     """How a recorded queue is played."""
 
@@ -163,6 +170,7 @@ class CoreSettings(BaseModel):
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=defaults)
+    output: Annotated[Output, _group("{Archive: true}")] = Field(default_factory=defaults)
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
     end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from vrm.config.kinds import OURS, kind, lower, refuse, strip
 from vrm.config.paths import VERSION, NoPath, absolute, expanded
 from vrm.model.quantities import seconds_of
-from vrm.system.ways import WAYS
+from vrm.system.transports.base import transports
 
 # Validators run from the last one in Annotated[...] to the first.
 
@@ -86,9 +86,9 @@ def _program(value: Any, info: ValidationInfo) -> str:
 def _reach(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return tuple(value)
-    if isinstance(value, str) and lower(value) in ("auto", *WAYS):
+    if isinstance(value, str) and lower(value) in ("auto", *transports()):
         return str(lower(value))
-    wanted = f"auto, {', '.join(WAYS)}, or a list: the words of a program instead of ssh"
+    wanted = f"auto, {', '.join(transports())}, or a list: the words of a program instead of ssh"
     raise refuse(value, wanted, '[ssh, -p, "2222"]')
 
 

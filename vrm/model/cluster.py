@@ -484,9 +484,20 @@ class Cluster(Pool):
         sockets = [[Socket(i, [None] * cores) for i, cores in enumerate(node.sockets)]
                    for node in self.nodes]
         for job_id, booking in self.bookings.items():
-            for slot in self.slots(booking):
-                for core in slot.cores:
-                    sockets[slot.node][slot.socket].slots[core] = job_id
+            if self.loans:
+                for slot in self.slots(booking):
+                    for core in slot.cores:
+                        sockets[slot.node][slot.socket].slots[core] = job_id
+                continue
+            for node, _, cores in booking.placement.on_nodes(self.nodes):
+                for socket in sockets[node]:
+                    count = len(socket.slots)
+                    here, cores = cores & ((1 << count) - 1), cores >> count
+                    if bits.count(here) == count:  # quicker: there may be a million cores
+                        socket.slots[:] = [job_id] * count
+                    else:
+                        for core in bits.members(here):
+                            socket.slots[core] = job_id
         return sockets
 
     def remaining(self, node: int, now: float) -> float | None:

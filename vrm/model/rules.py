@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
@@ -267,6 +268,7 @@ def section(name: str) -> dict[str, tuple[Key, Any]]:
     return found
 
 
+@cache
 def attribute(word: str) -> str:
     """`min_throughput` for `MinThroughput`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() and place else letter.lower()

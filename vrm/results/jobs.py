@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -164,26 +165,30 @@ class JobWriter:
         if has_header:
             self._widen()
         self._file = self._open()
+        self._torn: int | None = None  # the size of the file before what could not be written
         if not has_header:
             self._file.write(header())
 
     def write(self, row: JobRow) -> None:
         """Add a job; OSError when the disk does not take it, and then nothing was added."""
+        if self._torn is not None:
+            self._begin_anew(self._torn)
         start = os.path.getsize(self.path)
         try:
             self._file.write(row.line if not self._gone else f"{row.line[:-1]}{',' * len(self._gone)}\n")
         except OSError:
-            self._begin_anew(start)
+            self._torn = start
+            with suppress(OSError):  # a disk that is read-only by now: then before the next job
+                self._begin_anew(start)
             raise
 
     def _begin_anew(self, size: int) -> None:
         """Forget what could not be written, on disk and in the buffer."""
-        try:
+        with suppress(OSError):  # what it still held is what could not be written
             self._file.close()
-        except OSError:
-            pass  # what it still held is what could not be written
         os.truncate(self.path, size)
         self._file = self._open()
+        self._torn = None
 
     def _open(self) -> TextIO:
         return open(self.path, "a", buffering=1, encoding="utf-8", errors="backslashreplace",
@@ -200,21 +205,24 @@ class JobWriter:
         self.close()
 
     def _mend(self) -> bool:
-        """Cut off a torn last line; True when the header is there."""
+        """Cut off a torn last line, and what follows zeros, which a machine that has died leaves where its disk had
+        nothing yet; True when the header is there."""
         try:
             file = open(self.path, "r+b")
         except FileNotFoundError:
             return False
         with file:
-            first = file.readline(16384)
+            size = file.seek(0, os.SEEK_END)
+            end = _first_zero(file)
+            file.seek(0)
+            first = file.readline(16384)[:end]
             whole_line = first.endswith(b"\n")
             if not _continues(first) if whole_line else not header().encode().startswith(first):
                 raise JobFileError(
                     f"{self.path}:1: this is not a list of jobs that can be continued (its first"
                     f" line is not `{header().strip()}`); move it away or choose another file")
-            end = file.seek(0, os.SEEK_END)
             whole = _after_last_newline(file, end)
-            if whole < end:
+            if whole < size:
                 file.truncate(whole)
             return whole > 0
 
@@ -260,6 +268,18 @@ def _rearranged(line: bytes, places: list[int]) -> bytes:
     """A line with its cells in other places, -1 for an empty one. Its text stays as it is."""
     cells = cells_of(line[:-1])
     return b",".join([cells[at] if at >= 0 else b"" for at in places]) + b"\n"
+
+
+def _first_zero(file: Any) -> int:
+    """Where the first zero byte of a file is; its size when there is none."""
+    file.seek(0)
+    before = 0
+    while part := file.read(1 << 20):
+        at: int = part.find(0)
+        if at >= 0:
+            return before + at
+        before += len(part)
+    return before
 
 
 def _after_last_newline(file: Any, end: int) -> int:

@@ -174,6 +174,9 @@ class JobBook:
         if entry.state is not JobState.RUNNING:
             self.take_out(entry)
             if entry.state.ended:  # it was dropped, and those that depend on it with it
+                if state is not entry.state:  # it was refused, which a journal tells behind the job
+                    entry.state = state
+                    entry.cause = "" if entry.cause == DEPENDENCY else entry.cause
                 return []
         if self._forgets and state is JobState.COMPLETED and entry.wished is None:
             del self.entries[job_id]

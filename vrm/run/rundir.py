@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from collections.abc import Iterator, Mapping
 
+from vrm.run.journal.archive import Archive
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
 from vrm.system.trust import distrust
@@ -55,6 +56,7 @@ class RunDirectory:
         self.jobs = self.directory / "jobs.csv"
         self.steps = self.directory / "steps.csv"
         self.shares = self.directory / "shares.csv"
+        self.outputs = self.directory / "outputs"
         self.forecast = self.directory / "forecast.json"
         self.forecasts = self.directory / "forecasts.jsonl"
         self.pids = self.directory / "pids"
@@ -229,6 +231,7 @@ class RunDirectory:
             folder = self.directory / "earlier" / f"{stamp}-{number}"
         folder.mkdir(parents=True)
         self.forecast.unlink(missing_ok=True)
+        outputs = [*outputs, self.outputs, Archive(self.outputs).index]
         for path in [*old, self.steps, self.forecasts, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
                      *self.scripts.iterdir(), *outputs]:
             with contextlib.suppress(FileNotFoundError):

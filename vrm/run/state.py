@@ -235,10 +235,10 @@ class State:
             self.record("back", id=job_id)
         return self._lose(self.book.again(job_id))
 
-    def intend(self, job_id: int, reason: str, time: float, **origin: Any) -> None:
-        """The manager is about to end a running job; `time` is of the wall clock."""
-        self.intents[job_id] = reason, time
-        self.record("intent", id=job_id, reason=reason, time=time, **origin)
+    def intend(self, job_id: int, reason: str, time: float, tick: float, **origin: Any) -> None:
+        """The manager is about to end a running job; `time` is of the wall clock, `tick` of that since the boot."""
+        self.intents[job_id] = reason, tick
+        self.record("intent", id=job_id, reason=reason, time=time, tick=tick, **origin)
 
     def end(self, job_id: int, state: JobState, now: float, reason: str = "",
             **more: Any) -> list[Dropped]:

@@ -93,7 +93,7 @@ class Scheduler:
 
     def new_queue(self) -> JobQueue:
         """An empty queue in this scheduler's order."""
-        return JobQueue(self.ordering, self.policy.nodes, self.policy.size, self.queues)
+        return JobQueue(self.ordering, self.policy.nodes, self.policy.size, self.queues, self.policy.similar)
 
     def check(self, job: Job) -> None:
         """Raise Infeasible, with the reason, when the job can never run here."""

@@ -142,6 +142,19 @@ def write_atomically(path: Path, text: str, private: bool = False) -> None:
         raise
 
 
+def sync_names(directory: PathLike) -> None:
+    """Bring the names of the files in a directory to disk: that a file is there after the death of its machine, its own
+    sync does not say. OSError when that fails; file systems that know no such thing have no fault."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
 @contextlib.contextmanager
 def naming(path: PathLike) -> Iterator[None]:
     """Errors of the system within the block name the file: a full disk does not say which."""

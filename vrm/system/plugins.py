@@ -13,8 +13,10 @@ takes the place of one. A package that lies where others may write is refused, u
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +30,7 @@ GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
     "vrm.eligibilities": "eligibility of nodes", "vrm.node_orders": "node order", "vrm.shares": "share of a node",
     "vrm.estimators": "estimator", "vrm.launchers": "launcher", "vrm.batch_systems": "batch system",
+    "vrm.transports": "transport to nodes",
     "vrm.engines": "engine of simulations", "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
     "vrm.commands": "command", "vrm.options": "option", "vrm.readers": "reader of measurements",
     "vrm.speeds": "model of speeds",
@@ -87,8 +90,27 @@ def find_own(group: str, name: str) -> Plugin | None:
 
 
 @functools.cache
+def _any_installed() -> bool:
+    """Whether a package may add something: most machines have none, and to ask for all takes longer."""
+    for place in sys.path:
+        try:
+            for name in os.listdir(place or "."):
+                if name.endswith((".dist-info", ".egg-info")):
+                    with contextlib.suppress(OSError), open(f"{place or '.'}/{name}/entry_points.txt", "rb") as file:
+                        if b"[vrm." in file.read().replace(b" ", b""):
+                            return True
+        except NotADirectoryError:
+            return True  # an archive, perhaps
+        except OSError:
+            continue
+    return False
+
+
+@functools.cache
 def installed(group: str) -> tuple[Plugin, ...]:
     """What packages add to a group, in the order of the names."""
+    if not _any_installed():
+        return ()
     from importlib.metadata import entry_points  # takes longer than most commands
 
     return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)

@@ -274,7 +274,7 @@ class Ending:
 
     `remaining` are the processes seen by the last `poll` (which may never end when a process
     hangs in the kernel or belongs to somebody else), `killed` says whether SIGKILL was sent,
-    `told_at` when the first signal was sent (wall clock; None: not yet), and `deadline` when to
+    `told_at` when the first signal was sent (by the clock since the boot; None: not yet), and `deadline` when to
     call `poll` next, on the clock of its `now`.
     """
 
@@ -317,7 +317,7 @@ class Ending:
             oldest = min(self.remaining, key=lambda pid: (pid.started, int(pid)), default=None)
             self._first = oldest.group if oldest is not None else None
         if self.remaining and self.told_at is None:
-            self.told_at = time.time()
+            self.told_at = time.monotonic()
         if now >= self._kill_at:
             self._kill_groups()
             for pid in self.remaining:

@@ -49,6 +49,17 @@ def test_slurm_whole_nodes() -> None:
     assert runs(text) == ["exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml' \"$@\""]
 
 
+@pytest.mark.parametrize("known, flags, there", [
+    ("--stepmgr", "Alloc,Contain,X11", True), ("--stepmgr", "Alloc", False), ("--spread-job", "Contain", False)])
+def test_steps_are_made_on_the_job_where_slurm_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, flags: str,
+                                                   there: bool) -> None:
+    for name, says in (("sbatch", f"  {known}  enable stepmgr"), ("scontrol", f"PrivateData = none\nPrologFlags             = {flags}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ("#SBATCH --stepmgr" in directives(script("slurm", Wrapper(VRM, 8, 7200, exclusive=True)))) == there
+
+
 def test_slurm_with_everything() -> None:
     text = script("slurm", Wrapper(
         VRM, 1, 90061, "study", cores=20, memory=1400, account="p200", queue="compute,long",

@@ -19,7 +19,7 @@ from support.lending_site import KILLED, PROGRAM, allowed, cores, done, events, 
 from support.testbed import LOGIN, Testbed
 
 from vrm.ext.lending.part import AGAIN, PATIENCE, LendingPart
-from vrm.live.manager.part import Closed, JobAsked
+from vrm.live.manager.part import Closed, JobAsked, Parts
 from vrm.ext.lending.orders import Masks
 from vrm.live.nodes.outcomes import AgentOrder
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
@@ -457,6 +457,6 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
 
 
 def test_a_manager_without_this_part_takes_up_no_lends(asked: Managed) -> None:
-    asked.live.parts = [part for part in asked.live.parts if not isinstance(part, LendingPart)]
+    asked.live.parts = Parts(part for part in asked.live.parts if not isinstance(part, LendingPart))
     with pytest.raises(RunError, match="jobs of this run lend cores, and the part `lending` of vrm's extensions, which gives"):
         asked.manager.continuing._go_on_lending()

@@ -298,7 +298,7 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
 
 PYTHON = r"\S*python[\d.]* .*"
 VICTIMS = {"relay": PYTHON + r"/relay\.py ", "runner": PYTHON + re.escape(MARK[:-1]), "srun": "srun --overlap -N",
-           "agent of mpirun": PYTHON + r"/rsh_agent\.py .*n1 ", "daemon of mpirun": r"(\S*/)?orted "}
+           "agent of mpirun": r"(?s)sh -c read -r code said .* n1$", "daemon of mpirun": r"(\S*/)?orted "}
 """The processes of a job on two nodes, by their command lines."""
 
 

@@ -37,7 +37,8 @@ from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_t
 from vrm.live.relay.boot import MODULES, boot
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
-from vrm.system.ways import SSH, WAYS, choose
+from vrm.system.transports.base import choose, transports
+from vrm.system.transports.ssh import COMMAND as SSH
 from support.agents import CPUS, Jobs, OPEN_MPI, RUN, StandIn, jobs, nodes, two_cpus  # noqa: F401
 
 
@@ -93,9 +94,9 @@ def test_an_agents_srun_inherits_nothing_of_the_jobs_tasks() -> None:
     env = {"SLURM_JOB_ID": "5", "SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "A": "b",
            "SLURM_MEM_PER_CPU": "100", "SBATCH_EXPORT": "NONE", "SLURM_CONF": "/c",
            "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
-    assert WAYS["srun"].environment(env) == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
+    assert transports()["srun"].environment(env) == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
                                              "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
-    assert WAYS["ssh"].environment(env) == env
+    assert transports()["ssh"].environment(env) == env
 
 
 def test_names_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,30 @@ def test_a_status_that_cannot_be_written_is_told(desk: Desk) -> None:
     assert desk.marker(1).exists()
 
 
+def test_a_status_that_was_told_and_not_recorded_is_written_when_the_manager_has_ended(place: Path) -> None:
+    """Only the manager's memory has it, so its supervisor keeps it until it is recorded, or the manager is gone."""
+    later = place / "later"
+    with Spawner() as spawner:
+        desk = Desk(place, spawner)
+        supervisors = {}
+        for job in ("lost", "recorded", "again"):
+            desk.launch(job, ["sh", "-c", "sleep 0.1; exit 3"], status=later / job)
+            supervisors[job] = desk.await_event(job, Started).supervisor_pid
+            assert desk.await_event(job, Ended).status.code == 3 and spawner.unwritten(later / job)
+        spawner.recorded(later / "recorded")
+        assert all(lives(pid) for job, pid in supervisors.items() if job != "recorded")
+        desk.launch("again", ["false"], status=later / "again")  # its next start is on record
+        wait_until(lambda: not lives(supervisors["again"]), "its supervisor is not needed any more")
+        wait_until(lambda: not lives(supervisors["recorded"]), "nor is this one")
+        desk.seen.clear()
+        assert desk.await_event("again", Ended).status.code == 1
+        assert [spawner.unwritten(later / job) for job in supervisors] == [True, False, True]
+        later.mkdir()
+    wait_until(lambda: (later / "lost").exists() and (later / "again").exists(), "they are written")
+    assert read_status(later / "lost").code == 3 and read_status(later / "again").code == 1
+    assert not (later / "recorded").exists()
+
+
 def test_a_status_that_nobody_could_be_told_is_written_later(place: Path) -> None:
     """Neither manager nor disk takes the status: the supervisor keeps it until one does."""
     fifo = place / "go"

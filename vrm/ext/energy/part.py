@@ -57,6 +57,8 @@ class EnergyPart(Part):
     """Measures the energy of jobs on nodes of which something is known, and sets their frequencies. It knows jobs from
     their start until they are recorded."""
 
+    observes = (Launched, JobLeft, Metered, RecordPrepared)
+
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self._jobs: dict[int, _Measured] = {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-
-from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Job
 from vrm.model.cluster import Booking
 from vrm.model.job import Details
@@ -16,5 +13,8 @@ def start_of(job: Job, details: Details, run: Run, now: float, end: float, kill:
     """Where a job that joined the run at `now` (seconds) would start, and when, if all jobs took as long as their
     limits let them; None where it would not start before `end`. The rest as of `Frozen`. Infeasible when it can
     never run; LifeError when it depends on a job that there is not."""
+    from vrm.ext.forecast.frozen import Frozen  # the start of a manager need not wait for these
+    from vrm.ext.forecast.replay import limits, replay
+
     plan = replay(Frozen(run, now, end, kill, fit).with_job(job, details), limits).get(job.id)
     return None if plan is None else Booking(job, plan.placement, plan.start, plan.end)

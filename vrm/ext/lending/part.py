@@ -64,6 +64,8 @@ class _Order:
 class LendingPart(Part):
     """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
 
+    observes = (Masks, Closed, JobAsked, JobLeft, ProgramPrepared, Stopped)
+
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self.ends = live.part(Ends)

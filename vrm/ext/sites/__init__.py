@@ -1,1 +1,1 @@
-"""Launchers besides Open MPI, and batch systems besides Slurm."""
+"""Launchers besides Open MPI, batch systems besides Slurm, and the transport of Flux."""

@@ -20,6 +20,8 @@ class Steps(Part):
     """Writes the file of each script job (see `vrm.ext.steps.jobfile`), and when it has ended its own line behind those
     of its steps."""
 
+    observes = (ScriptPrepared, JobEnded)
+
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         live.scripts.measure = str(live.run_directory.programs / PROGRAM)

@@ -12,20 +12,14 @@ of it, is for the probe to say.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from dataclasses import dataclass, field
 from collections.abc import Mapping, Sequence
 
+from vrm.live.batch.asking import ANSWER_SECONDS, answer_of
 from vrm.live.batch.base import BatchJob, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
-
-ANSWER_SECONDS = 10.0
-"""Seconds that a batch system's program may take to answer."""
-
 
 @dataclass(frozen=True)
 class Allocation:
@@ -64,7 +58,7 @@ def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) ->
     shares: dict[str, NodeShare] = {}
     if batch is not None:
         def run(argv: Sequence[str]) -> str:
-            return _output(argv, env, ANSWER_SECONDS)
+            return answer_of(argv, env, ANSWER_SECONDS)
 
         if hostfile is None:
             cores.update(batch.granted(said, hosts, run))
@@ -131,23 +125,7 @@ def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> BatchJob:
     # The id becomes a word of a command line: it must look like one.
     if re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
         for argv, parse in system.questions(job):
-            answer = parse(_output(argv, env, seconds))
+            answer = parse(answer_of(argv, env, seconds))
             if answer.end is not None or answer.cores:
                 return answer
     return BatchJob(system.own_end(env))
-
-
-def _output(argv: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
-    """What a program prints, "" when it fails, hangs or is not there."""
-    try:
-        program = subprocess.Popen(
-            argv, env={**env, "SLURM_TIME_FORMAT": "standard"}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-    except OSError:
-        return ""
-    try:
-        output, _ = program.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(program.pid, signal.SIGKILL)  # with what it has started
-        output, _ = program.communicate()
-    return output.decode(errors="replace") if program.returncode == 0 else ""

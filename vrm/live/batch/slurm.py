@@ -8,9 +8,11 @@ Inside a step (srun), the nodes of the step count.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from vrm.live.batch.asking import ANSWER_SECONDS, answer_of
 from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, Question, NodeShare,
                                  Wrapper, WrapperError, indices_of, register, whole)
 from vrm.model.forms.hosts import MOST_HOSTS, expand
@@ -131,6 +133,8 @@ class Slurm(BatchSystem):
         ask += [f"# {warning} s before the end vrm itself (B:) gets a signal: it starts nothing "
                 "more and ends.", f"--signal=B:USR1@{warning}",
                 "# A node that fails ends the jobs that run on it, not the allocation.", "--no-kill"]
+        if has_step_manager(os.environ):
+            ask += ["# Steps are made on the job's first node, not by Slurm's controller.", "--stepmgr"]
         if wrapper.chain > 1:
             ask += ["# Of the jobs of this name and user, one runs at a time.",
                     "--dependency=singleton"]
@@ -146,6 +150,12 @@ class Slurm(BatchSystem):
     def chain(self, file: str, rest: str) -> list[str]:
         """`singleton`, in the script, lets one run at a time."""
         return [f"for i in 1 {rest}; do sbatch {file}; done"]
+
+
+def has_step_manager(env: Environment) -> bool:
+    """Whether this Slurm can leave the steps of a job to one of its nodes: from 24.05 on, where `PrologFlags` has Contain."""
+    return ("--stepmgr" in answer_of(("sbatch", "--help"), env, ANSWER_SECONDS)
+            and bool(re.search(r"(?im)^PrologFlags\s*=.*\bcontain", answer_of(("scontrol", "show", "config"), env, ANSWER_SECONDS))))
 
 
 def slurm_hosts(env: Mapping[str, str]) -> dict[str, int]:

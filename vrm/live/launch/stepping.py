@@ -26,7 +26,7 @@ from vrm.model.job import Details
 from vrm.model.quantities import repeated
 from vrm.system import marks
 from vrm.system.files import user_name
-from vrm.system.ways import WAYS
+from vrm.system.transports.srun import without_wishes
 
 OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
 """Variables that batch systems and their launchers set for a job of their own."""
@@ -187,7 +187,7 @@ def _without_ours(site: Mapping[str, str]) -> str:
     unset = ("for each in $(env | sed -n 's/^\\(S[A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $each in "
              "SLURM*|SRUN*|SBATCH*) unset \"$each\";; esac; done\n")
     return unset + "".join(f"export {name}={shlex.quote(value)}\n" for name, value
-                           in WAYS["srun"].environment(site).items() if name.isidentifier())
+                           in without_wishes(site).items() if name.isidentifier())
 
 
 def confined(commands: Path, emulated: bool) -> dict[str, str]:

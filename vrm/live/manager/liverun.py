@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from typing import Any, TypeVar
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
 from vrm.live.manager.copies import Copies
-from vrm.live.manager.part import Part, event_fault
+from vrm.live.manager.part import Part, Parts, event_fault
 from vrm.live.manager.takeover.recovery import Place
 from vrm.live.manager.records.records import Records, Tell
 from vrm.live.manager.jobs.running import Running
@@ -120,7 +120,7 @@ class LiveRun:
         self.ids = Ids(run.directory / "ids")
         self.begin(self.new_state())
         self.running: dict[int, Running] = {}
-        self.parts: Sequence[Part] = ()
+        self.parts = Parts()
         self.copies = Copies()
         self.start_of: StartOf | None = None
         self.clock = Clock()
@@ -158,7 +158,7 @@ class LiveRun:
 
     def notify(self, event: object) -> None:
         """Let all parts take notice of an event."""
-        for part in self.parts:
+        for part in self.parts.observers(type(event)):
             part.observe(event)
 
     def part(self, kind: type[Kind]) -> Kind:

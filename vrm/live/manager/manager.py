@@ -41,7 +41,7 @@ from vrm.live.manager.jobs.jobcontrol import JobControl
 from vrm.live.manager.jobs.launches import Launches
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
-from vrm.live.manager.part import POLL, Part
+from vrm.live.manager.part import POLL, Part, Parts
 from vrm.live.manager.part_packages import give_events, of_packages
 from vrm.live.manager.records.recording import RecordWriting
 from vrm.live.manager.records.records import Tell
@@ -90,8 +90,8 @@ class Manager:
         first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs,
                  RecordWriting(live))
         then = self.launches, Adopting(live, site), Checks(live, self.ends), self.showing
-        live.parts = *first, *then  # extensions may ask for these
-        live.parts = self.parts = (*first, *of_packages(live), *then, *further)
+        live.parts = Parts((*first, *then))  # extensions may ask for these
+        live.parts = self.parts = Parts((*first, *of_packages(live), *then, *further))
         self._next_step = math.inf
         self._next_poll = 0.0
         self._looked = -math.inf                  # when the files were looked at
@@ -153,7 +153,7 @@ class Manager:
                 part.begin(selector)
             while not self._done():
                 timeout = max(0.0, min(self._next_poll, self._next_decision(),
-                                       *(part.deadline(live.now) for part in self.parts)) - live.clock())
+                                       *(part.deadline(live.now) for part in self.parts.having("deadline"))) - live.clock())
                 ready = selector.select(timeout)
                 if stopping.suspended(timeout):
                     ready = selector.select(0)  # it has timed out before it saw the SIGCONT
@@ -176,14 +176,14 @@ class Manager:
     def turn(self, now: float, files: bool) -> None:
         """What has happened changes the run, then it decides, and what was decided is done. `files`: look at files, too,
         that other hosts may write."""
-        for part in self.parts:
+        for part in self.parts.having("look"):
             part.look(now, files)
         if self.live.changed or now >= self._next_decision():
             self.decide(now)
-        for part in self.parts:
+        for part in self.parts.having("act"):
             part.act(now)
         now = self.live.clock()
-        for part in self.parts:
+        for part in self.parts.having("tidy"):
             part.tidy(now)
 
     def _rung(self) -> None:
@@ -204,13 +204,13 @@ class Manager:
         live, book = self.live, self.live.state.book
         if (self.stopping.signals > 2 or self.orders.gone) and not live.running:
             return True  # what a full disk does not take is taken up by the next manager
-        if any(part.busy() for part in self.parts):
+        if any(part.busy() for part in self.parts.having("busy")):
             return False
         if live.phase == "stopping":
             return True
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
         if (len(live.state.queue) or any(True for _ in book.held) or book.begins.next < live.end.closing
-                or any(part.expects(live.now) for part in self.parts)):
+                or any(part.expects(live.now) for part in self.parts.having("expects"))):
             return False
         over = self.intake.over(live.now)
         if self.intake.rest_wanted:
@@ -250,7 +250,7 @@ class Manager:
 
     def start(self, start: Start, now: float) -> None:
         """A job starts, now or when a part finds that it can."""
-        if not any(part.starts(start, now) for part in self.parts):
+        if not any(part.starts(start, now) for part in self.parts.having("starts")):
             self.launches.add(start)
         self.live.dirty = True
 

@@ -15,6 +15,8 @@ from vrm.live.nodes.nodewatch import Down, Left, Unsure, Up
 class Nodes(Part):
     """Lets all parts know what the agents on the nodes report. `closed`: until when nothing starts on a node."""
 
+    observes = (Down, Unsure, Up)
+
     def __init__(self, live: LiveRun, ends: Ends) -> None:
         self.live = live
         self.ends = ends

@@ -7,7 +7,7 @@ import selectors
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from vrm.live.manager.records.records import EndedJob
 from vrm.model import Booking, Job
@@ -36,11 +36,12 @@ class Part:
 
     A part of an extension may have events of its own in the journal (`vrm.live.manager.liverun.LiveRun.record`): `events`
     has a check of each value, by the events' names and the names of their values; vrm.model.forms.shapes has some checks. `name`
-    and `package` are those under which it was added."""
+    and `package` are those under which it was added. `observes`: the classes of what it takes notice of."""
 
     name = ""
     package = ""
     events: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {}
+    observes: tuple[type, ...] = (object,)
 
     def happened(self, event: str, values: Mapping[str, Any]) -> None:
         """Take in an event of its own that an earlier manager of the run has recorded; called in their order, before
@@ -112,6 +113,33 @@ class Part:
 
     def leave(self) -> None:
         """The manager ends, however it does: leave nothing behind."""
+
+
+def overrides(part: Part, hook: str) -> bool:
+    """Whether a part does something at this hook."""
+    return getattr(getattr(part, hook), "__func__", None) is not getattr(Part, hook)
+
+
+class Parts(tuple[Part, ...]):
+    """The parts of a manager, in order."""
+
+    def __init__(self, parts: Iterable[Part] = ()) -> None:
+        self._having: dict[str, list[Part]] = {}
+        self._observers: dict[type, list[Part]] = {}
+
+    def having(self, hook: str) -> list[Part]:
+        """Those that override a hook: a turn for a short job has time for no others."""
+        found = self._having.get(hook)
+        if found is None:
+            found = self._having[hook] = [part for part in self if overrides(part, hook)]
+        return found
+
+    def observers(self, kind: type) -> list[Part]:
+        """Those that take notice of events of a class."""
+        found = self._observers.get(kind)
+        if found is None:
+            found = self._observers[kind] = [part for part in self.having("observe") if issubclass(kind, part.observes)]
+        return found
 
 
 def event_fault(part: Part, event: str, values: Mapping[str, Any]) -> str:

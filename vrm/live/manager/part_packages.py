@@ -7,7 +7,7 @@ from typing import Any
 from collections.abc import Callable, Sequence
 
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part, event_fault
+from vrm.live.manager.part import Part, event_fault, overrides
 from vrm.run.journal.past import Past
 from vrm.system import plugins
 from vrm.system.errors import RunError
@@ -50,10 +50,14 @@ def give_events(parts: Sequence[Part], past: Past, path: Path) -> None:
 def guarded(part: Part, live: LiveRun) -> Part:
     """The part, which does nothing more once one of its hooks has raised something: the run goes on without it. In half
     of a change, which the journal shows, it ends the manager, and the next one goes on by the journal."""
+    out: list[Exception] = []
+
     def guard(name: str) -> Callable[..., Any]:
         own, otherwise = getattr(part, name), getattr(Part, name)
 
         def call(*arguments: Any) -> Any:
+            if out:
+                return otherwise(part, *arguments)
             before = live.journal.appended
             try:
                 return own(*arguments)
@@ -62,11 +66,11 @@ def guarded(part: Part, live: LiveRun) -> Part:
                     raise
                 live.tell("warning", f"{type(part).__module__}:{type(part).__name__} is left out from here on: its "
                                      f"`{name}` raised {type(error).__name__}: {error}")
-                for hook in HOOKS:
-                    setattr(part, hook, getattr(Part, hook).__get__(part))
+                out.append(error)
                 return otherwise(part, *arguments)
         return call
 
     for name in HOOKS:
-        setattr(part, name, guard(name))
+        if overrides(part, name):
+            setattr(part, name, guard(name))
     return part

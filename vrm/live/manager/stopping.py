@@ -174,7 +174,7 @@ class Stopping(Part):
         than the batch system gives vrm."""
         live = self.live
         self._closing = True
-        moment = time.time()
+        moment = time.monotonic()
         delay = allocation.kill_delay(live.place.allocation)
         live.grace = min(live.grace, max(0.0, delay - RESERVE))
         for running in live.running.values():

@@ -43,7 +43,7 @@ from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown,
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
 from vrm.live.relay.relay import EACH, SILENT
-from vrm.system.ways import WAYS, choose
+from vrm.system.transports.base import choose, transports
 
 PING_EVERY, RELAYED_EVERY = 5.0, 60.0
 """Seconds from an agent's answer to the next ping; less where a node must answer in less. The relay asks other nodes every
@@ -83,7 +83,7 @@ class Agents:
 
     `run` is the mark of the run's processes, needed before ranks are asked for or swept. `relay` leads to other
     nodes, None where there are none; it serves the programs of jobs, too. `reach`
-    is auto, or one of `vrm.system.ways`; `command` replaces ssh, and `attach` adds its sessions to the
+    is auto, or one of `vrm.system.transports`; `command` replaces ssh, and `attach` adds its sessions to the
     batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are cores to be
     claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`:
     seconds in which a node must answer. Times given and returned are of the clock time.monotonic.
@@ -104,7 +104,7 @@ class Agents:
         self._attach = tuple(attach)
         self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
         self._devices = {host: dict(wanted) for host, wanted in (wanted or {}).items()}
-        self.env = WAYS[self.reach].environment(env)
+        self.env = transports()[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping,
                                RELAYED_EVERY if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)

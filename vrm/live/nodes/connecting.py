@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from vrm.live.relay.boot import boot
 from vrm.model.forms.hosts import fold_hosts
 from vrm.system.hosts import host_name
-from vrm.system.ways import WAYS
+from vrm.system.transports.base import transports
 
 SILENCE = 120
 """Seconds after which an agent that hears nothing ends."""
@@ -25,7 +25,7 @@ _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
 
 def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (), attach: Sequence[str] = (),
                  gpus: int = 0) -> tuple[str, ...]:
-    """What starts the runner of another node. `reach` is one of `vrm.system.ways`.
+    """What starts the runner of another node. `reach` is one of `vrm.system.transports`.
 
     `command` replaces ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
@@ -44,7 +44,7 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
 def group_line(hosts: Sequence[str], reach: str, timeout: float, gpus: int = 0) -> tuple[str, ...]:
     """What starts a runner on each of several nodes at once; () where this way of reaching them cannot. `gpus`: how many
     the batch system grants on each."""
-    way = WAYS[reach]
+    way = transports()[reach]
     if way.group is None:
         return ()
     return (*way.group(fold_hosts(hosts), len(hosts), timeout), *way.gpus(gpus * len(hosts)), *_start(f"${way.own_name}"))
@@ -60,7 +60,7 @@ def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), g
            ) -> tuple[tuple[str, ...], bool]:
     """The words that start a program on a node, before its own; whether these go as one word, for a
     shell. Arguments as `command_line`."""
-    way = WAYS[reach]
+    way = transports()[reach]
     if not way.shell:
         return (*way.start(host, timeout), *way.gpus(gpus)), False
     return ((*command, host) if command else way.start(host, timeout)), True
@@ -70,7 +70,7 @@ def is_local(host: str, env: Mapping[str, str]) -> bool:
     """Whether this is the machine's own name."""
     own = os.uname().nodename
     names = {own, "localhost", "127.0.0.1", "::1",
-             *(env[way.own_name] for way in WAYS.values() if way.own_name in env)}
+             *(env[way.own_name] for way in transports().values() if way.own_name in env)}
     if host in names:
         return True
     # A short name and a long one are the same, two long ones are not.

@@ -31,8 +31,10 @@ if not __package__:
     sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "runner")]
     import boot
     import wire
+    from connections import NodeConnection, NodeLink, RelayClient
 else:
     from vrm.live.relay import boot
+    from vrm.live.relay.connections import NodeConnection, NodeLink, RelayClient
     from vrm.live.runner import wire
 
 TYPE_CHECKING = False
@@ -65,56 +67,6 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 KILLED = re.compile(r"error: (\S+): tasks? [\d,-]+: ")
 """What srun says of a runner that has ended."""
-
-
-def refused(reason: str) -> bytes:
-    """How a program that was not started ended, as a runner would say it."""
-    return marshal.dumps((f"{UNREACHED}: {reason}", 0, 0.0, 0.0, 0), 2)
-
-
-class RelayClient:
-    """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
-    whole), what waits for the node to answer, and what waits for the client to read it. `node`: the connection behind which
-    it is done. `ending`: nothing more comes from it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.kind = self.host = b""
-        self.number = 0
-        self.node: NodeConnection | None = None
-        self.unread = bytearray()
-        self.unsent = bytearray()
-        self.unheard = bytearray()
-        self.ending = False
-
-
-class NodeLink:
-    """A program, ssh or srun, with the runners of one node or of several at its other end."""
-
-    def __init__(self, process: subprocess.Popen[bytes], hosts: list[bytes]) -> None:
-        assert process.stdin and process.stdout and process.stderr
-        self.process = process
-        self.several = len(hosts) > 1
-        self.nodes: dict[bytes, NodeConnection] = {}
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-        self.unread = bytearray()
-        self.unsent = bytearray()
-        self.sent = False  # the program, to all runners at once
-        self.noise = 0
-        self.said = ""
-
-
-class NodeConnection:
-    """One node behind a link. `due`: when it counts as lost, or is to be asked whether it is not; `asked` tells which."""
-
-    def __init__(self, host: bytes, link: NodeLink, due: float) -> None:
-        self.host = host
-        self.link = link
-        self.ready = False
-        self.due = due
-        self.asked = True
-        self.unread = bytearray()
-        self.clients: dict[int, RelayClient] = {}
 
 
 class Relay:
@@ -229,7 +181,7 @@ class Relay:
     def end_client(self, client: RelayClient) -> None:
         """Nothing more comes from a client: its program is killed, its agent sees the end of its input."""
         if client.number and not client.ending:
-            self.pass_on(client, signal.SIGKILL.value if client.kind == wire.PROGRAM else b"")
+            self.pass_on(client, b"" if client.kind == wire.AGENT else signal.SIGKILL.value)
         if client.kind == wire.AGENT and not client.ending:  # which may say something still
             client.ending = True
             self.poll.modify(client.connection.fileno(), 0)
@@ -247,7 +199,7 @@ class Relay:
             return
         client.node = node
         node.clients[client.number] = client
-        self.send(client, node, order)
+        self.send(client, node, node.link.shortened(order) if node.ready and client.kind != wire.AGENT else order)
 
     def pass_on(self, client: RelayClient, what: int | bytes) -> None:
         """Pass on a signal to the program of a client, where that still runs, or input to its agent."""
@@ -381,8 +333,8 @@ class Relay:
 
     def answer(self, client: RelayClient, content: bytes) -> None:
         """How the program of a client ended; or what its agent says, or its end."""
-        if client.kind == wire.PROGRAM:
-            self.dismiss(client, content)
+        if client.kind != wire.AGENT:
+            self.dismiss(client, content if client.kind == wire.PROGRAM else wire.said(client.host, content))
             return
         said = marshal.loads(content)
         if isinstance(said, bytes):
@@ -435,8 +387,10 @@ class Relay:
         """What a client wanted was not started, or is lost with its node if that was `ready`."""
         if client.kind == wire.AGENT:
             self.dismiss(client, b"\n" + reason.encode() + b"\n")
+        elif ready:
+            self.dismiss(client)
         else:
-            self.dismiss(client, b"" if ready else refused(reason))
+            self.answer(client, marshal.dumps((f"{UNREACHED}: {reason}", 0, 0.0, 0.0, 0), 2))
 
     def lose(self, node: NodeConnection, reason: str) -> None:
         """A node is out of reach: what was to start there has not, what ran there is lost. One that was to be reached
@@ -470,9 +424,9 @@ class Relay:
             self.disconnect(link)
             return
         for node in link.nodes.values():
-            if lost.ready and self.nodes.get(node.host) is node:
+            if lost.ready and self.nodes.get(node.host) == node:
                 del self.nodes[node.host]
-        link.unsent += wire.frame(lost.host, 0, b"end")  # should it hear that still
+        link.unsent += wire.frame(lost.host, 0, marshal.dumps(None, wire.PORTABLE))  # should it hear that still
         self.flush(link)
 
     def lose_link(self, link: NodeLink, reason: str) -> None:

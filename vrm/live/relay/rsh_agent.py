@@ -3,13 +3,15 @@ with no connection, and no step of the batch system, of its own. It runs alone: 
 COMMAND ...`, and stays as long as the daemon, whose exit status it takes.
 
 The daemon has the environment of mpirun. What it prints goes to the job's standard error. When this process is killed,
-the daemon is.
+the daemon is. It becomes a shell, which needs little memory: a job has one for each other node.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+import _signal as signal  # `signal` imports enum
 
 if __name__ == "__main__":
     sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runner"))
@@ -34,30 +36,34 @@ def target(words: list[str]) -> tuple[str, str]:
     return words[at], " ".join(words[at + 1:])
 
 
-def start(words: list[str]) -> tuple[str, int]:
-    """Start the command and wait for its end: why it could not be started ("": it was), and its exit status."""
+WAIT = '''read -r code said <&3 || { code=255; said="the connection to $0 was lost"; }
+[ -z "$said" ] || echo "vrm: $said" >&2
+exit "$code"'''
+"""For a shell: wait for the end of the daemon on the node $0."""
+
+
+def start(words: list[str]) -> None:
+    """Start the command and become what waits for its end. ValueError says why it could not be started."""
     try:
         host, command = target(words)
         env = dict(os.environb)
         errors = env.get(ERRORS, os.devnull.encode())
-        connection = wire.connect(env[ADDRESS], wire.PROGRAM, os.fsencode(host), (
+        connection = wire.connect(env[ADDRESS], wire.DAEMON, os.fsencode(host), (
             [env.get(b"SHELL", b"/bin/sh"), b"-c", os.fsencode(command)], env, b"/", errors, errors, None, (), None, True,
             b"", 0.0, False))
     except KeyError:
-        return "this is not a job of vrm", 255
-    except (OSError, ValueError) as error:
-        return f"vrm's relay cannot be reached: {error}", 255
-    answer = wire.answer(connection)
-    if not answer:
-        return f"the connection to {host} was lost", 255
-    message, raw = answer[:2]
-    if message is not None:
-        return f"{host}: {message}", 255
-    return "", 128 + os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else os.WEXITSTATUS(raw)
+        raise ValueError("this is not a job of vrm") from None
+    except OSError as error:
+        raise ValueError(f"vrm's relay cannot be reached: {error}") from None
+    os.dup2(connection.fileno(), 3)
+    os.set_inheritable(3, True)  # it may have been 3 already
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execv("/bin/sh", ["sh", "-c", WAIT, host])
 
 
 if __name__ == "__main__":
-    said, code = start(sys.argv[1:])
-    if said:
-        sys.stderr.write(f"vrm: {said}\n")
-    sys.exit(code)
+    try:
+        start(sys.argv[1:])
+    except ValueError as error:
+        sys.stderr.write(f"vrm: {error}\n")
+    sys.exit(255)

@@ -79,6 +79,7 @@ class Runner:
         self.running: "Dict[int, Any]" = {}  # programs by their process numbers
         self.waiting: "Dict[int, Any]" = {}  # by their numbers, orders that wait for a directory: until when, and for which
         self.agents: "Dict[int, RunningAgent]" = {}  # by their output
+        self.base: "Any" = {}  # the environment of a program
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
         self.poll = select.poll()
 
@@ -134,8 +135,7 @@ class Runner:
     def take(self, number: int, content: bytes) -> bool:
         """An order, a signal, input for an agent, or the question whether this process is there; True if it is to end."""
         if not number:
-            self.say(number)
-            return bool(content)
+            return self.take_word(content)
         what = marshal.loads(content)
         if isinstance(what, int):
             for pid, program in self.running.items():
@@ -156,11 +156,23 @@ class Runner:
             self.start(number, what[1])
         return False
 
+    def take_word(self, content: bytes) -> bool:
+        """The environment that others are compared with, the question whether this process is there, or the word that it is
+        to end; True for the last."""
+        if content:
+            self.base = marshal.loads(content)
+            return self.base is None
+        self.say(0)
+        return False
+
     # Programs.
 
     def start(self, number: int, order: "Tuple[Any, ...]") -> None:
         """Start a program, or wait for its directory."""
         argv, env, *rest = order
+        if isinstance(env, tuple):
+            changes, gone = env
+            env = {**{name: value for name, value in self.base.items() if name not in gone}, **changes}
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
         try:
             self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)

@@ -12,7 +12,7 @@ import _signal as signal  # see `wire.py`
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 HELD_BACK = 200
 """Milliseconds for which a line without its end is held back, which may become a report."""
@@ -98,6 +98,19 @@ class Prepared:
 
 PREPARED = Prepared()
 """Those of this process."""
+
+
+def fork_into(body: "Callable[..., object]", *arguments: "Any") -> int:
+    """Fork a child that does this, and then ends; its process number. OSError where there is no process for it."""
+    pid = os.fork()
+    if not pid:
+        status = 255
+        try:
+            body(*arguments)
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
 
 
 # The launch.
@@ -229,21 +242,20 @@ def start_wait(absent: "Absent") -> int:
     """Fork a process that ends when the directory is there, or the time for that is over; its process number. It is
     a part of the job: a signal that ends a job ends it. Raises StartError."""
     try:
-        pid = os.fork()
+        return fork_into(wait_for_folder, absent)
     except OSError as error:
         raise StartError(f"no process that waits for its directory: {reason_of(error)}") from None
-    if pid:
-        return pid
-    try:
-        os.setpgid(0, 0)
-        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        due = time.monotonic() + absent.seconds
-        while not os.path.isdir(absent.folder) and time.monotonic() < due:
-            time.sleep(LOOK_EVERY)
-    finally:
-        os._exit(0)
+
+
+def wait_for_folder(absent: "Absent") -> None:
+    """Return when the directory is there, or the time for that is over."""
+    os.setpgid(0, 0)
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    due = time.monotonic() + absent.seconds
+    while not os.path.isdir(absent.folder) and time.monotonic() < due:
+        time.sleep(LOOK_EVERY)
 
 
 def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
@@ -258,24 +270,20 @@ def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: "Tuple
         found = open_output(path)
     except (OSError, ValueError) as error:
         raise StartError(described("file of bindings", path, error)) from None
-    failure = None
     try:
-        pid = os.fork()
+        fork_into(sieve_alone, source, errors, found, ranks, marks)
     except OSError as error:
-        pid, failure = -1, error
-    if pid:
-        os.close(found)
-        if failure is not None:
-            raise StartError(f"no process for its output: {reason_of(failure)}")
-        return
-    try:
-        # Nothing else stays open: the manager's lock would never be free.
-        for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
-            os.dup2(descriptor, target)
-        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        sieve(ranks, marks)
+        raise StartError(f"no process for its output: {reason_of(error)}") from None
     finally:
-        os._exit(0)
+        os.close(found)
+
+
+def sieve_alone(source: int, errors: int, found: int, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
+    """`sieve`, with nothing else open: the manager's lock would never be free."""
+    for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
+        os.dup2(descriptor, target)
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    sieve(ranks, marks)
 
 
 def sieve(left: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:

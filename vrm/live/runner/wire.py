@@ -3,8 +3,8 @@ the runners (`runner.py`) and back. The standard library only, Python 3.6 or new
 
 A client connects to the relay's socket, which has an abstract name and no file: only processes of this machine can
 connect, and each side refuses those of another user. It sends its kind (one byte), the node's name and the order behind
-their length. A program (PROGRAM) then gets a byte for each signal to pass on, its answer is how it ended. An agent (AGENT) gets and
-gives bytes.
+their length. A program (PROGRAM) then gets a byte for each signal to pass on, its answer is how it ended. So is that to a daemon
+of mpirun (DAEMON), as a line for a shell: its exit status, and what went wrong. An agent (AGENT) gets and gives bytes.
 
 To runners goes a frame: the lengths of content (four bytes) and of name (one), the number of the order (eight), the
 name of the node (EVERY: each that hears it), the content, and the end of a line, since Slurm passes on whole lines only. One srun brings
@@ -12,7 +12,8 @@ the frames of all nodes to each of its runners.
 
 From runners come lines, since the lines of many arrive through one srun: the mark LINE, the node's name, and a part
 of the frame in base64: its number, length and content. A frame of number 0 without content asks whether the other is there,
-and is the answer.
+and is the answer. One with a dictionary tells all runners of a link the environment of its first program; those of others
+are said by what is different in them.
 """
 
 import binascii
@@ -26,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Tuple
 
-PROGRAM, AGENT = b"p", b"a"
+PROGRAM, AGENT, DAEMON = b"p", b"a", b"d"
 """Kinds of clients."""
 
 EVERY = b"*"
@@ -79,6 +80,14 @@ def answer(connection: "socket.socket") -> "Tuple[Any, ...]":
     except OSError:
         return ()
     return marshal.loads(data) if data else ()
+
+
+def said(host: bytes, content: bytes) -> bytes:
+    """How a daemon ended, for a shell."""
+    message, raw = marshal.loads(content)[:2]  # type: str, int
+    if message:
+        return b"255 " + host + b": " + message.encode() + b"\n"
+    return b"%d\n" % (128 + os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else os.WEXITSTATUS(raw))
 
 
 def frame(host: bytes, number: int, content: bytes = b"") -> bytes:

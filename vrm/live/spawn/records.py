@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class ExitStatus:
     """How a job ended: one of exit code, signal and error is set.
 
     `start` and `end` are seconds since the epoch by the wall clock; `duration` comes from a
-    clock that does not jump. `user` and `system` are the CPU seconds of the program and of all
+    clock that does not jump, and so does `tick`, the end by this machine's clock since its boot (None: an older vrm has
+    not recorded it). `user` and `system` are the CPU seconds of the program and of all
     descendants it waited for, `maxrss` is the largest memory of any one of them, in bytes.
     """
 
@@ -40,6 +42,11 @@ class ExitStatus:
     system: float
     maxrss: int
     duration: float
+    tick: float | None = None
+
+    def before(self, tick: float) -> bool:
+        """Whether the program had ended by then, on the clock of `tick`."""
+        return tick == math.inf or (self.tick is not None and self.tick < tick)
 
     @property
     def ok(self) -> bool:
@@ -71,7 +78,8 @@ def read_status(path: PathLike, job: JobId | None = None) -> ExitStatus | None:
         return None
     values = lines[1]
     try:
-        return ExitStatus(*(values[name] for name in ExitStatus.__dataclass_fields__))
+        given = {name: values[name] for name in ExitStatus.__dataclass_fields__ if name != "tick"}
+        return ExitStatus(**given, tick=values.get("tick"))
     except (KeyError, TypeError) as error:
         raise RecordError(f"{os.fsdecode(path)} is not a job's exit status: {error!r}") from error
 

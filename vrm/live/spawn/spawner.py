@@ -145,6 +145,7 @@ class Spawner:
         self._refused = False                                  # the spawner could not fork
         self._old: list[bytes] = []                            # files for the next markers
         self._renamed = 0
+        self._unwritten: dict[bytes, _Supervisor] = {}         # by the status that they could not write
         self._live: set[JobId] = set()
         self._poll: select.epoll | None = None
 
@@ -232,6 +233,7 @@ class Spawner:
         self._supervisors.clear()
         self._idle.clear()
         self._waiting.clear()
+        self._unwritten.clear()
         self._live.clear()
 
     def _wait(self) -> int:
@@ -268,7 +270,10 @@ class Spawner:
             raise SpawnerError("the spawner was not started")
         if request.id in self._live:
             raise ValueError(f"job {request.id} lives already")
-        if os.path.exists(request.marker):
+        if self.release(request.status):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(request.marker)
+        elif os.path.exists(request.marker):
             self._remove_marker(request)
         packed = request.packed(self._old[-1] if self._old else b"", self._relay.address if self._relay else "")
         del self._old[-1:]
@@ -296,6 +301,7 @@ class Spawner:
     def recorded(self, status: PathLike) -> None:
         """The end that a status file tells of is on record elsewhere: the file is not needed any
         more. It becomes the marker of a later job, or is removed. Raises OSError."""
+        self.release(status)
         self._renamed += 1
         folder = os.path.dirname(absolute(status))
         try:
@@ -308,6 +314,20 @@ class Spawner:
                 os.unlink(status)
         except FileNotFoundError:
             pass
+
+    def unwritten(self, status: PathLike) -> bool:
+        """Whether a supervisor keeps this status, which it could not write."""
+        return absolute(status) in self._unwritten
+
+    def release(self, status: PathLike) -> bool:
+        """Let a supervisor end that could not write this status: what it told is on record elsewhere. Whether there was
+        one."""
+        each = self._unwritten.pop(absolute(status), None)
+        if each is not None:
+            with contextlib.suppress(OSError):
+                each.connection.send(supervisor.RECORDED)
+            self._drop(each)
+        return each is not None
 
     def _assign(self) -> None:
         """Give waiting jobs to supervisors without one, and ask for as many as are missing."""
@@ -404,12 +424,15 @@ class Spawner:
                 told.append(failed(launch.request, message, problem))
             each.launch = None
             self._live.remove(launch.request.id)
-            if clean and problem is None and len(self._idle) < KEPT:
+            if problem is not None:
+                self._unwritten[absolute(launch.request.status)] = each
+            elif clean and len(self._idle) < KEPT:
                 self._idle.append(each)
             else:
                 self._drop(each)
                 return
         if ended:
+            self._unwritten = {status: other for status, other in self._unwritten.items() if other is not each}
             self._drop(each)
             if each.launch is not None:
                 self._lost(told, each, each.launch)

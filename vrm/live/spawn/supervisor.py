@@ -8,7 +8,8 @@ else, and ends when the manager does.
 
 *A supervisor* leads the session in which its job runs, and outlives manager and spawner. In this
 order it writes the marker, starts the job, waits, writes the status, removes the marker, tells the
-manager. The start is told on its own only of a job that runs for a while; else the end tells of it.
+manager. A status that the disk does not take it keeps until the manager has recorded it, and writes it when the manager
+ends before. The start is told on its own only of a job that runs for a while; else the end tells of it.
 A supervisor ignores every signal that can be ignored: a Ctrl-C or a batch system's warning that
 reaches it must not lose the status.
 
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
 STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
 
+RECORDED = b"r"
+"""What a manager says when it has recorded a status that could not be written."""
+
 SUBREAPER = 36
 """The option of prctl(2) that makes a process the subreaper of its descendants."""
 
@@ -115,6 +119,13 @@ class Link:
         files = control[0][2] if control else b""
         return (*marshal.loads(data[4:]), [int.from_bytes(files[at:at + 4], sys.byteorder)
                                            for at in range(0, len(files), 4)])
+
+    def recorded(self) -> bool:
+        """Wait until the manager has recorded what it was told; False if it ends before."""
+        try:
+            return bool(self.connection.recv(1))
+        except ConnectionError:
+            return False
 
     def closed(self) -> bool:
         """Whether there is no manager."""
@@ -212,22 +223,18 @@ def start_stand_in(link: Link, files: list[int], relay: bytes, host: bytes, orde
     its last words. `order` are the arguments of `start_job` there, `relay` the name of the relay. Raises StartError."""
     last_words, pen = os.pipe()
     try:
-        pid = os.fork()
+        pid = starting.fork_into(stand_in, link, last_words, files, relay, host, order, pen)
     except OSError as error:
         raise starting.StartError(f"no process for it: {starting.reason_of(error)}") from None
-    if not pid:
-        try:
-            os.close(last_words)
-            link.connection.close()
-            stand_in(files, relay, host, order, pen)
-        finally:
-            os._exit(255)
     os.close(pen)
     return pid, last_words
 
 
-def stand_in(files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int) -> None:
-    """Have the order carried out on the node, and end as the program does there."""
+def stand_in(link: Link, last_words: int, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int
+             ) -> None:
+    """Have the order carried out on the node, and end as the program does there; `last_words` and `link` are its parent's."""
+    os.close(last_words)
+    link.connection.close()
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
     answer: tuple[Any, ...] = ()
@@ -298,8 +305,10 @@ def read_words(last_words: int) -> tuple[Any, ...] | None:
 
 # A supervisor's life.
 
-def run_supervisor(link: Link, facts: Facts) -> None:
-    """The body of a forked child; never returns."""
+def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] = ()) -> None:
+    """The body of a forked child, which never returns; `others` are sockets of its parent."""
+    for each in others:
+        each.close()
     result = 1
     try:
         started = leave_spawner()
@@ -352,7 +361,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     user = system = duration = 0.0
     maxrss = 0
     begin, tick = time.time(), time.monotonic()
-    end = begin
+    end, over = begin, tick
     last_words = -1
     pid = 0
     place = home.Home(os.path.dirname(marker))
@@ -371,7 +380,8 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         user, system, maxrss = server.end(usage)
         if order[7] is not None:
             starting.wait_for_sieve()
-        duration, end = time.monotonic() - tick, time.time()
+        over, end = time.monotonic(), time.time()
+        duration = over - tick
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
         else:
@@ -384,12 +394,13 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
 
     text += (f'{{"id": {name}, "code": {number_or_null(code)}, "signal": {number_or_null(number)}, '
              f'"error": {quoted(message)}, "start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
-             f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
+             f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}, "tick": {over:.6f}}}\n')
     release(kept)
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
-    outcome = (code, number, None, begin, end, user, system, maxrss, duration)
-    if link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean)):
+    outcome = (code, number, None, begin, end, user, system, maxrss, duration, over)
+    told = link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
+    if told and (problem is None or link.recorded()):
         place.close()
         return clean and problem is None
     _keep(place, problem, marker, status, text, sync)
@@ -472,14 +483,10 @@ def serve(control: socket.socket, facts: Facts) -> None:
         for _ in wanted:
             try:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-                pid = os.fork()
+                pid = starting.fork_into(run_supervisor, Link(theirs), facts, (ours, control))
             except OSError as error:
                 control.send(marshal.dumps(starting.reason_of(error)))
                 continue
-            if not pid:
-                ours.close()
-                control.close()
-                run_supervisor(Link(theirs), facts)
             theirs.close()
             control.sendmsg([marshal.dumps(pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
                                                     ours.fileno().to_bytes(4, sys.byteorder))])

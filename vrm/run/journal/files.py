@@ -23,7 +23,7 @@ from vrm.model.quantities import numbers
 from vrm.run.journal import check
 from vrm.run.journal.codec import jobs_of, more_fault
 from vrm.run.journal.check import EndRecord, JournalError, Record
-from vrm.system.files import naming, open_own
+from vrm.system.files import naming, open_own, sync_names
 
 FORMAT = check.NEWEST
 """What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
@@ -83,6 +83,9 @@ class Journal:
             raise
         self._reserved = self._end
         os.ftruncate(self._fd, self._end)
+        if not self._end:  # it is new: its name, and that of its directory
+            for directory in (path.parent, path.parent.parent):
+                sync_names(directory)
 
     def append(self, event: str, **values: Any) -> None:
         """Add a record; it is on disk after the next `sync`."""

@@ -382,7 +382,7 @@ def _back(past: Past, record: Record) -> None:
 
 @event("intent", _runs)
 def _intent(past: Past, record: Record) -> None:
-    past.state.intend(record["id"], record["reason"], record.get("time", 0.0))
+    past.state.intend(record["id"], record["reason"], record.get("time", 0.0), record.get("tick", 0.0))
 
 
 @event("end", _ends_once)

@@ -15,6 +15,7 @@ from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.orderings.candidates import Candidates
 from vrm.scheduling.orderings.ordering import Ordering
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import Registry
@@ -79,6 +80,16 @@ def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPol
                 for each in reservations:
                     each.forget()
                     longest, beside = each.window(now)
+            if placement and isinstance(jobs, Candidates):
+                _narrow(jobs, room, longest, beside, now, policy, reservations)
+
+
+def _narrow(jobs: Candidates, room: int | None, longest: float, beside: int, now: float, policy: CountingPolicy,
+            reservations: Sequence[Shadow]) -> None:
+    """Leave out at once what `backfill` would pass over."""
+    known = jobs.similar == policy.similar
+    jobs.narrow(math.inf if room is None else room, longest, beside,
+                [each.refusals(now) for each in reservations] if known else ())
 
 
 class ListScheduling(Dispatcher):

@@ -98,6 +98,12 @@ class Shadow:
             return math.inf, 0
         return math.nextafter(self.time - now, math.inf), self.spare
 
+    def refusals(self, now: float) -> tuple[float, dict[Hashable, int]]:
+        """Jobs that take longer than these seconds, and are in their class no smaller than what it has here, may not
+        start. The seconds may be longer by a rounding; they are infinite where that is not known."""
+        known = self.pool is not None and self._lasts is EXPECTED and self.time < math.inf
+        return math.nextafter(self.time - now, math.inf) if known else math.inf, self._too_large
+
     def may(self, job: Job, size: int, now: float, policy: CountingPolicy) -> bool:
         """Whether a job may start now, as far as is known without its place."""
         if size <= self.spare or now + self._lasts(job) <= self.time:

@@ -8,9 +8,10 @@ import copy
 import math
 from array import array
 from typing import TYPE_CHECKING, Any
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model.job import Job
+from vrm.scheduling.orderings.candidates import Kinds, Similar
 
 if TYPE_CHECKING:
     import numpy
@@ -28,6 +29,7 @@ class SortedJobs:
         self.entries: list[tuple[Any, ...]] = []
         self.first = 0
         self._columns: Columns | None = None
+        self._kinds: JobKinds | None = None
 
     def copy(self) -> SortedJobs:
         """An independent copy."""
@@ -36,6 +38,7 @@ class SortedJobs:
         if self._columns is not None:
             estimates, sizes, nodes = self._columns
             twin._columns = estimates[:], sizes[:], nodes[:]
+        twin._kinds = self._kinds and self._kinds.copy()
         return twin
 
     def prepend(self, part: float) -> None:
@@ -54,6 +57,8 @@ class SortedJobs:
         if self._columns is not None:
             for column, value in zip(self._columns, (job.expected, self._size_of(job), nodes)):
                 column.insert(at - self.first, value)  # type: ignore[attr-defined]
+        if self._kinds is not None:
+            self._kinds.insert(at - self.first, job)
 
     def remove(self, key: tuple[float, ...], job: Job) -> None:
         """Take a job out."""
@@ -62,12 +67,12 @@ class SortedJobs:
             self.remove_first()
             return
         del self.entries[at]
-        for column in self._columns or ():
+        for column in (*(self._columns or ()), *(self._kinds.columns if self._kinds else ())):
             del column[at - self.first]
 
     def remove_first(self) -> None:
         """Take the head out."""
-        for column in self._columns or ():
+        for column in (*(self._columns or ()), *(self._kinds.columns if self._kinds else ())):
             del column[0]
         self.entries[self.first] = None  # type: ignore[call-overload]  # let the job go
         self.first += 1
@@ -83,6 +88,43 @@ class SortedJobs:
                              array("q", map(self._nodes_of, jobs)))
         return self._columns
 
+    def kinds(self, similar: Similar | None) -> Kinds:
+        """The classes of the jobs, kept from the first call on."""
+        if self._kinds is None:
+            self._kinds = JobKinds(similar, [entry[-1] for entry in self.entries[self.first:]])
+        return self._kinds.arrays()
+
+
+class JobKinds:
+    """The classes of jobs (see `Similar`) as columns: their numbers, and the sizes in them."""
+
+    def __init__(self, similar: Similar | None, jobs: Sequence[Job]) -> None:
+        self._similar = similar
+        self._numbers: dict[Hashable, int] = {}
+        self.columns = array("q"), array("q")
+        for job in jobs:
+            self.insert(len(self.columns[0]), job)
+
+    def copy(self) -> JobKinds:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin._numbers = dict(self._numbers)
+        twin.columns = self.columns[0][:], self.columns[1][:]
+        return twin
+
+    def insert(self, at: int, job: Job) -> None:
+        """Enter a job at a place."""
+        found = self._similar(job) if self._similar is not None else None
+        kind, weight = (-1, 0) if found is None else (self._numbers.setdefault(found[0], len(self._numbers)), found[1])
+        for column, value in zip(self.columns, (kind, weight)):
+            column.insert(at, value)
+
+    def arrays(self) -> Kinds:
+        """All of them; valid until the next change."""
+        import numpy
+        kinds, weights = (numpy.frombuffer(column, numpy.int64) for column in self.columns)
+        return Kinds(kinds, weights, self._numbers)
+
 
 class SlottedJobs:
     """Jobs in no order, in `slots`, with what utilities are made of in columns."""
@@ -90,6 +132,7 @@ class SlottedJobs:
     def __init__(self) -> None:
         self.slots: list[Job] = []
         self._slot_of: dict[int, int] = {}
+        self._kinds: JobKinds | None = None
         self._take((array("d"), array("d"), array("q"), array("q"), array("q"), array("q")))
 
     def _take(self, columns: tuple[Any, ...]) -> None:
@@ -101,7 +144,18 @@ class SlottedJobs:
         twin = copy.copy(self)
         twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
         twin._take(tuple(column[:] for column in self._columns))
+        twin._kinds = self._kinds and self._kinds.copy()
         return twin
+
+    def slot_of(self, job: Job) -> int:
+        """Where a job is."""
+        return self._slot_of[job.id]
+
+    def kinds(self, similar: Similar | None) -> Kinds:
+        """The classes of the jobs, kept from the first call on."""
+        if self._kinds is None:
+            self._kinds = JobKinds(similar, self.slots)
+        return self._kinds.arrays()
 
     def add(self, job: Job, size: int, nodes: int) -> None:
         """Enter a job."""
@@ -109,11 +163,13 @@ class SlottedJobs:
         self.slots.append(job)
         for column, value in zip(self._columns, (job.expected, job.submit, size, nodes, job.procs, job.id)):
             column.append(value)
+        if self._kinds is not None:
+            self._kinds.insert(len(self.slots) - 1, job)
 
     def remove(self, job: Job) -> None:
         """Take a job out; the last one takes its slot."""
         slot, last = self._slot_of.pop(job.id), self.slots[-1]
-        for column in (self.slots, *self._columns):
+        for column in (self.slots, *self._columns, *(self._kinds.columns if self._kinds else ())):
             column[slot] = column[-1]
             column.pop()
         if last is not job:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.queues import NO_QUEUES, Queues
+from vrm.scheduling.orderings.candidates import Candidates, Kinds, Similar
 from vrm.scheduling.orderings.job_columns import SlottedJobs, SortedJobs
 from vrm.scheduling.orderings.limits import QueueUsage
 from vrm.scheduling.orderings.ordering import Ordering
@@ -125,7 +126,10 @@ class _Sorted(Waiting):
         jobs = self._queue.sorted
         estimates, sizes, _ = jobs.columns()
         entries, head = jobs.entries, jobs.first
-        return (entries[head + place][-1] for place in _fitting(estimates, sizes, first, room, window, beside))
+        places = _fitting(estimates, sizes, first, room, window, beside)
+        if isinstance(places, list):
+            return (entries[head + place][-1] for place in places)
+        return self._queue.candidates(lambda place: entries[head + place][-1], places, estimates, sizes, jobs.kinds)
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
                gone: int) -> list[Job]:
@@ -181,7 +185,8 @@ class _Ranked(Waiting):
             return
         if self._by_arrays:
             import numpy
-            self._ordered = self._in_order(numpy.arange(len(self._queue.slotted.slots)))
+            slots = self._in_order(numpy.arange(len(self._queue.slotted.slots)))
+            self._ordered = list(map(self._queue.slotted.slots.__getitem__, slots.tolist()))
         else:
             key, now = self._queue.key, self._now
             keyed: list[tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slotted.slots]
@@ -202,22 +207,21 @@ class _Ranked(Waiting):
             self._values = self._queue.slotted.utilities(self._queue.ordering.vector, self._now)
         return self._values
 
-    def _in_order(self, slots: numpy.ndarray) -> list[Job]:
-        """The jobs of some slots in order: by arrays, but for those whose utilities are close."""
+    def _in_order(self, slots: numpy.ndarray) -> numpy.ndarray:
+        """Some slots in the order of their jobs: by arrays, but for those whose utilities are close."""
         import numpy
         values = self._all_utilities()[slots]
         order = numpy.argsort(-values, kind="stable")
-        values = values[order]
-        found = list(map(self._queue.slotted.slots.__getitem__, slots[order].tolist()))
+        values, slots = values[order], slots[order]
         size = numpy.abs(values)
         with numpy.errstate(invalid="ignore"):  # infinity less infinity is not apart
             apart = values[:-1] - values[1:] > numpy.maximum(size[:-1], size[1:]) * _CLOSE
         if not apart.all():
-            ends = [0, *(apart.nonzero()[0] + 1).tolist(), len(found)]
-            for begin, end in zip(ends, ends[1:]):
-                if end - begin > 1:
-                    found[begin:end] = sorted(found[begin:end], key=self.key)
-        return found
+            jobs, starts = self._queue.slotted.slots, numpy.concatenate(([True], apart)).nonzero()[0]
+            ends = numpy.append(starts[1:], len(slots))
+            for begin, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist()):
+                slots[begin:end] = sorted(slots[begin:end].tolist(), key=lambda slot: self.key(jobs[slot]))
+        return slots
 
     def _next(self) -> None:
         """Find the first of the jobs that are not in order yet."""
@@ -251,13 +255,14 @@ class _Ranked(Waiting):
         queue = self._queue
         if first > len(self._ordered):
             self[first - 1]
-        places = _fitting(queue.slotted.estimates, queue.slotted.sizes, 0, room, window, beside)
-        ahead = {job.id for job in self._ordered[:first]}
-        if self._by_arrays:
+        jobs = queue.slotted
+        places = _fitting(jobs.estimates, jobs.sizes, 0, room, window, beside)
+        ahead = {jobs.slot_of(job) for job in self._ordered[:first]}
+        if self._by_arrays and not isinstance(places, list):
             import numpy
-            return [job for job in self._in_order(numpy.array(places, numpy.int64)) if job.id not in ahead]
-        found = map(queue.slotted.slots.__getitem__, places)
-        return sorted((job for job in found if job.id not in ahead), key=self.key)
+            places = self._in_order(places[~numpy.isin(places, list(ahead))])
+            return queue.candidates(jobs.slots.__getitem__, places, jobs.estimates, jobs.sizes, jobs.kinds)
+        return sorted((jobs.slots[place] for place in places if place not in ahead), key=self.key)
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
                gone: int) -> list[Job]:
@@ -267,8 +272,8 @@ class _Ranked(Waiting):
 
 
 def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, window: float, beside: int
-             ) -> list[int]:
-    """The places from `first` on of the jobs of `Waiting.fitting`."""
+             ) -> list[int] | numpy.ndarray:
+    """The places from `first` on of the jobs of `Waiting.fitting`; many as an array."""
     if len(sizes) - first < _FEW:
         return [at for at, size in enumerate(sizes[first:], first)
                 if size <= room and (size <= beside or estimates[at] <= window)]
@@ -277,8 +282,7 @@ def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, 
     fits = size <= room
     if window < math.inf:
         fits &= (numpy.frombuffer(estimates)[first:] <= window) | (size <= beside)
-    places: list[int] = (fits.nonzero()[0] + first).tolist()
-    return places
+    return fits.nonzero()[0] + first
 
 
 class JobQueue:
@@ -289,14 +293,16 @@ class JobQueue:
     others the jobs stand in slots, with what utilities are made of in columns beside them.
     `prioritised` from the first job on whose priority is not 0: keys then begin with it.
 
-    `jobs` are all that wait. Those `outside` are over a limit of their queue (of `queues`) until
-    `admit` lets them in, or `bound` to an advance reservation (job id: its id); views have them not.
+    `similar(job)` is that of the placement policy. `jobs` are all that wait. Those `outside` are over a limit of their
+    queue (of `queues`) until `admit` lets them in, or `bound` to an advance reservation (job id: its id); views have
+    them not.
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
                  size_of: Callable[[Job], int] | None = None,
-                 queues: Queues = NO_QUEUES) -> None:
+                 queues: Queues = NO_QUEUES, similar: Similar | None = None) -> None:
         self.ordering = ordering
+        self.similar = similar
         self.queues = queues
         self.outside: dict[int, Job] = {}
         self.bound: dict[int, int] = {}  # of jobs that wait, will come, run or ended
@@ -465,6 +471,13 @@ class JobQueue:
                 sorted_.remove_first()
             else:
                 self.remove(job.id)
+
+    def candidates(self, job_at: Callable[[int], Job], places: numpy.ndarray, estimates: array[float],
+                   sizes: array[int], kinds: Callable[[Similar | None], Kinds]) -> Candidates:
+        """The jobs at these places, for backfilling; the columns are those of all jobs."""
+        import numpy
+        seconds, size = numpy.frombuffer(estimates)[places], numpy.frombuffer(sizes, numpy.int64)[places]
+        return Candidates(job_at, places, seconds, size, lambda: kinds(self.similar), self.similar)
 
     def in_order(self, now: float) -> Waiting:
         """The waiting jobs, first to start first. Valid until the next change."""

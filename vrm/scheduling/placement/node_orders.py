@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 from collections.abc import Iterator, Sequence
 
-from vrm.model.cluster import Pool
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import Node
@@ -80,6 +80,18 @@ class ByPartner(Order):
 
     def __init__(self, heatmap: Heatmap | None = None) -> None:
         self._heatmap = heatmap
+        self._known: tuple[Cluster | None, int, dict[str, int]] = (None, -1, {})
+
+    def _by_app(self, view: Pool) -> dict[str, int]:
+        """The nodes on which each application is, kept until the cluster changes."""
+        if isinstance(view, Cluster) and self._known[:2] == (view, view.generation):
+            return self._known[2]
+        found: dict[str, int] = {}
+        for (app, _), (lane0, lane1) in view.tenants.items():
+            found[app] = found.get(app, 0) | lane0 | lane1
+        if isinstance(view, Cluster):
+            self._known = view, view.generation, found
+        return found
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
         """The empty nodes, then those of each rank, then those where nobody is now (a lane that is
@@ -92,8 +104,8 @@ class ByPartner(Order):
             return
         by_rank: dict[float, int] = {}
         kind, known = job.kind, 0
-        for (app, _), (lane0, lane1) in view.tenants.items():
-            beside = (lane0 | lane1) & shared
+        for app, nodes in self._by_app(view).items():
+            beside = nodes & shared
             if beside:
                 rank = self._heatmap.rank(kind, app)
                 by_rank[rank] = by_rank.get(rank, 0) | beside

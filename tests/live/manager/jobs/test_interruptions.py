@@ -48,7 +48,7 @@ def batch(site: Site, *arguments: str) -> subprocess.Popen[str]:
 
 
 def status(code: int = 0, end: float = 100.0) -> ExitStatus:
-    return ExitStatus(code, None, None, 0.0, end, 0.0, 0.0, 0, end)
+    return ExitStatus(code, None, None, 0.0, 5.0, 0.0, 0.0, 0, 5.0, end)
 
 
 @pytest.mark.parametrize("intent, state", [

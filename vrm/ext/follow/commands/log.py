@@ -22,15 +22,18 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "log", log, "show what a job has printed", [shared],
-        "vrm log 3\nvrm log 3 --follow\nvrm log 3 --err",
+        "vrm log 3\nvrm log 3 --follow\nvrm log 3 --err\nvrm log --extract 3 4",
         "The path of the file is shown on a terminal. --follow waits for a job that has not "
-        "started, and ends with it.")
-    parser.add_argument("id", metavar="ID", help="a job's id, or its name"
+        "started, and ends with it. --extract is for runs with Output: {Archive: true}.")
+    parser.add_argument("id", metavar="ID", nargs="*", help="a job's id, or its name; several with --extract"
                         ).completer = job_ids  # type: ignore[attr-defined]
     parser.add_argument("-f", "--follow", action="store_true",
                         help="keep printing new output until the job ends")
     parser.add_argument("--err", action="store_true", help="standard error instead of standard "
                         "output")
+    parser.add_argument("--extract", action="store_true",
+                        help="write what these jobs (default: all) have printed and the archive has, into files of "
+                             "their own in this directory")
 
 
 class Watched:
@@ -78,34 +81,80 @@ class Watched:
 def log(arguments: argparse.Namespace) -> int:
     """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
     run = run_of(arguments)
-    arguments.id = id_for(arguments, arguments.id)
-    watched = Watched(run, arguments.id)
+    if arguments.extract:
+        return extract(run, [id_for(arguments, word) for word in arguments.id])
+    if len(arguments.id) != 1:
+        raise CannotRun("give the id of one job")
+    watched = Watched(run, id_for(arguments, arguments.id[0]))
     found, row = watched.look(), watched.row()
-    if found is not None:
-        app = found["app"]
-    elif row is not None:
-        app = row.app
-    else:
-        raise CannotRun(f"there is no job {arguments.id}; `vrm queue --all` shows all jobs")
-    place = run.errors if arguments.err else run.output
-    path: Path = place(app, arguments.id)
-    if not path.exists():
-        path = elsewhere(run, arguments.id, arguments.err) or path
-    if found is None and row is not None and row.start is None and not path.exists():
-        raise CannotRun(f"job {arguments.id} never ran: {row.status}"
-                        + f"; {row.reason}" * bool(row.reason))
-    if not path.exists() and not arguments.follow:
-        raise CannotRun(f"job {arguments.id} ({app}) has not started; `vrm log {arguments.id} "
-                        "--follow` waits for it")
-    if sys.stderr.isatty():
+    if found is None and row is None:
+        raise CannotRun(f"there is no job {watched.id}")
+    app = found["app"] if found is not None else row.app  # type: ignore[union-attr]
+    path = place_of(run, app, watched.id, arguments.err)
+    archived = found is None and not path.exists() and show_archived(run, row, arguments.err)
+    if not archived and not path.exists():
+        refuse(watched.id, app, row if found is None else None, arguments.follow)
+    if sys.stderr.isatty() and not archived:
         tell(f"==> {path}")
-    size = copy(path, watched.over if arguments.follow else lambda: True)
+    size = archived or copy(path, watched.over if arguments.follow else lambda: True)
     if arguments.follow:
-        report(watched, app)
+        report(watched, app, arguments.err, bool(size))
     elif not size and not arguments.err:
-        errors = run.errors(app, arguments.id)
+        errors = run.errors(app, watched.id)
         if errors.exists() and errors.stat().st_size:
-            tell(f"{path} is empty; `vrm log {arguments.id} --err` shows standard error")
+            tell(f"{path} is empty; `vrm log {watched.id} --err` shows standard error")
+    return 0
+
+
+def place_of(run: Any, app: str, job_id: int, err: bool) -> Path:
+    """The file of what a job prints."""
+    path: Path = (run.errors if err else run.output)(app, job_id)
+    return path if path.exists() else elsewhere(run, job_id, err) or path
+
+
+def refuse(job_id: int, app: str, ended: Any, follow: bool) -> None:
+    """Raise CannotRun for a job without a file, unless that is waited for."""
+    if ended is not None and ended.start is None:
+        raise CannotRun(f"job {job_id} never ran: {ended.status}" + f"; {ended.reason}" * bool(ended.reason))
+    if not follow:
+        raise CannotRun(f"job {job_id} ({app}) has not started; `vrm log {job_id} --follow` waits for it")
+
+
+def show_archived(run: Any, row: Any, err: bool) -> bool:
+    """Print what the archive has of a job that has ended; whether it has something."""
+    from vrm.run.journal.archive import ERR, OUT, Archive
+    archive = Archive(run.outputs)
+    frame = archive.find(row.id, ERR if err else OUT)
+    if frame is None:
+        if row.start is None or not archive.path.exists():
+            return False
+        if not err and archive.find(row.id, ERR) is not None:
+            tell(f"job {row.id} has printed nothing on standard output; `vrm log {row.id} --err` shows standard error")
+        return True
+    if sys.stderr.isatty():
+        tell(f"==> {archive.path}")
+    for part in archive.parts(frame):
+        sys.stdout.buffer.write(part)
+    sys.stdout.flush()
+    return True
+
+
+def extract(run: Any, ids: list[int]) -> int:
+    """Write outputs of these jobs, or of all, into this directory."""
+    from vrm.results.jobs import read_jobs
+    from vrm.run.journal.archive import OUT, Archive
+    archive = Archive(run.outputs)
+    frames = [frame for frame in archive.all() if not ids or frame.job_id in ids]
+    missing = set(ids) - {frame.job_id for frame in frames}
+    apps = {row.id: row.app for row in read_jobs(run.jobs)} if frames else {}
+    for frame in frames:
+        path = Path(f"{apps.get(frame.job_id, 'job')}.{frame.job_id}.{'o' if frame.output == OUT else 'e'}")
+        with open(path, "wb") as file:
+            file.writelines(archive.parts(frame))
+    tell(f"{len(frames)} file(s) of {len({frame.job_id for frame in frames})} job(s) written")
+    if missing:
+        from vrm.model.quantities import fold
+        raise CannotRun(f"{archive.path} has nothing of {fold(sorted(missing))}")
     return 0
 
 
@@ -152,9 +201,11 @@ def copy(path: Path, over: Callable[[], bool]) -> int:
             file.close()
 
 
-def report(watched: Watched, app: str) -> None:
-    """Print on standard error how the job ended."""
+def report(watched: Watched, app: str, err: bool, shown: bool) -> None:
+    """Print on standard error how the job ended; and what it has printed, if that is in the archive and not `shown`."""
     row = watched.row()
+    if row is not None and not shown:
+        show_archived(watched.run, row, err)
     if row is None:
         tell(f"job {watched.id} ({app}) has not ended, but no manager runs; `vrm run` continues it")
     else:

@@ -16,6 +16,8 @@ class Forecasts(Part):
     """Lets the forecaster know what happens, whenever that is shown, and says when a job would start that is asked
     about."""
 
+    observes = (Shown,)
+
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self.forecaster = Forecaster(live.settings, live.run_directory, math.inf,

@@ -73,6 +73,8 @@ class Door(Part):
     """Takes calls and answers them. Without a socket (a file system that has none) only command files
     are obeyed (`afar`), and `trouble` says why."""
 
+    observes = (JobUsage,)
+
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self.counter = LiveCounter(live)

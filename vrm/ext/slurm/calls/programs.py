@@ -17,6 +17,8 @@ class CommandPrograms(Part):
     """The commands as the C program: at once where it is there already, else compiled next to the run when a script
     starts, which may need them. Until then, and without a compiler, they are scripts."""
 
+    observes = (Launched,)
+
     def __init__(self, live: LiveRun) -> None:
         self._run = live.run_directory
         self._thread: threading.Thread | None = None

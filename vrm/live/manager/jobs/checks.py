@@ -18,6 +18,8 @@ from vrm.model.job import Request
 class Checks(Part):
     """Asks the nodes about jobs that run for a while, and acts on what they say."""
 
+    observes = (Bound, MemoryUse)
+
     def __init__(self, live: LiveRun, ends: Ends) -> None:
         self.live = live
         self.ends = ends
@@ -46,7 +48,7 @@ class Checks(Part):
                     self.live.watch.follow_memory(running.job.id, limits)
 
     def _moving(self, job_id: int) -> bool:
-        return any(part.moving(job_id) for part in self.live.parts)
+        return any(part.moving(job_id) for part in self.live.parts.having("moving"))
 
     def _check(self, running: Running) -> None:
         job_id, cluster = running.job.id, self.live.cluster

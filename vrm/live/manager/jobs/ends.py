@@ -43,10 +43,11 @@ class Ends(Part):
 
     def end_job(self, running: Running, intent: str, grace: float | None = None,
                 **origin: object) -> None:
-        """End a running job because of `intent`, which is recorded first."""
-        if not running.intent:
+        """End a running job because of `intent`, which is recorded first. What its user wants is more than what it was
+        to be ended for before."""
+        if not running.intent or (intent in ("cancel", "requeue") and intent != running.intent):
             running.intent = intent
-            self.live.state.intend(running.job.id, intent, time.time(), **origin)
+            self.live.state.intend(running.job.id, intent, time.time(), time.monotonic(), **origin)
             self.live.synced()
         if running.away:
             self.ended(running, None, *verdict(running.intent, None))
@@ -252,9 +253,8 @@ class Ends(Part):
     def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
         """Let a job that ran run anew; its files go only when the journal says so."""
         dropped = self.live.state.again(job.id, self.live.now, why, retry, **origin)
-        if any(path.exists() for path in self._left_by(job.id)):
-            self.live.synced()
-            self.clear(job.id)
+        if any(path.exists() for path in self._left_by(job.id)) and self.live.synced():
+            self.clear(job.id)  # else the spawner does, once the journal has the next start
         self.drop(dropped)
         self.live.changes()
         self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
@@ -265,6 +265,9 @@ class Ends(Part):
 
     def clear(self, job_id: int) -> None:
         """Remove what a start has left, or it would be taken for the end of the next one."""
+        status = self.live.run_directory.status(job_id)
+        if self.live.spawner.unwritten(status) and self.live.synced():
+            self.live.spawner.release(status)
         for path in self._left_by(job_id):
             try:
                 path.unlink(missing_ok=True)

@@ -46,6 +46,8 @@ class Launches(Part):
     """Launches what was decided, and follows it by what the spawner tells. `prepared` are starts that are launched when
     they are in the journal."""
 
+    observes = (Closed, Stopped)
+
     def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site) -> None:
         self.live = live
         self.ends = ends

@@ -22,7 +22,7 @@ class Running:
     away: bool = False                   # on another host: its processes are out of reach
     marker: Marker | None = None
     intent: str = ""                     # why the manager ends it, see `verdict`
-    told: float = math.inf               # when it was told to end, by the wall clock
+    told: float = math.inf               # when it was told to end, as `ExitStatus.tick`
     lost: bool = False                   # its supervisor was killed
     ending: SessionEnd | None = None
     gone_since: float = math.inf         # its files are not there

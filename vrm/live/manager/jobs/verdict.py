@@ -36,9 +36,9 @@ def verdict(intent: str, status: ExitStatus | None, why: str = "",
     """How a job ended, and the reason for people.
 
     `intent` is why the manager ended it ("": it did not), `why` says more, and `told` when it was
-    told to end (wall clock). `status` is None where its supervisor was killed.
+    told to end (by the machine's clock since its boot). `status` is None where its supervisor was killed.
     """
-    if status is not None and status.ok and status.end < told and intent != "node":
+    if status is not None and status.ok and status.before(told) and intent != "node":
         return JobState.COMPLETED, ""
     if status is not None and status.error:
         return JobState.FAILED, status.describe()

@@ -97,6 +97,7 @@ class Records:
         self._mismatched: set[int] = set()
         self._found: dict[int, str] = {}  # what the nodes said of where ranks are, by job
         self._writer: JobWriter | None = None
+        self._stale = False  # jobs.csv has lines of jobs that wait again
         self._shares: set[str] = set()  # lines of jobs that jobs.csv lacks
 
     def open(self, past: Past) -> None:
@@ -145,6 +146,8 @@ class Records:
 
         OSError when the disk does not take it; then it is still pending.
         """
+        if self._stale:
+            self._renew()
         outcome = self.pending[0]
         job, booking, run = outcome.job, outcome.booking, self.run
         if outcome.session is not None:
@@ -262,13 +265,16 @@ class Records:
         for job_id in gone:
             self.rows.pop(job_id, None)
         self.pending = collections.deque(each for each in self.pending if each.job.id not in gone)
+        self._stale = True
+        with contextlib.suppress(OSError):  # a full disk: then before the next line is written
+            self._renew()
+
+    def _renew(self) -> None:
+        """Write `jobs.csv` without the jobs that wait again."""
+        self._write_rows()
         self.close()
-        try:
-            self._write_rows()
-        except OSError as error:
-            self.tell("warning", f"cannot write {self.run.jobs}: {error.strerror}; jobs that wait "
-                                 "again will be in it twice")
         self._writer = JobWriter(self.run.jobs)
+        self._stale = False
 
     def _write_rows(self) -> None:
         write_atomically(self.run.jobs, header() + "".join(row.line for row in self.rows.values()))

@@ -1,0 +1,1 @@
+"""The real manager in a simulated world: see docs/reliability.md."""

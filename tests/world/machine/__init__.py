@@ -1,0 +1,1 @@
+"""A simulated machine: its kernel, and the modules of Python through which programs reach it."""

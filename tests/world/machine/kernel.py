@@ -1,0 +1,425 @@
+"""The kernel of the simulated machine: it says which process runs, for how long, and what time it is.
+
+Each process is a greenlet that runs until a system call makes it wait, or until its turn is over; both are decided
+here, by one seed. Nothing else in the world is left to chance. Time goes on by TICK at each system call, and jumps to
+the next thing that is due when nobody can run.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import heapq
+import traceback
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from world.machine.files import Files, fail
+from world.machine.processes import (CHLD, CONT, DEFAULT, HARMLESS, IGNORE, KILL, STOP, Killed, Process, Waiters)
+
+TICK = 2e-5
+"""Seconds that a system call takes."""
+
+EPOCH = 1_700_000_000.0
+"""Seconds since the epoch at which a world begins."""
+
+FIRST, LAST = 100, 30000
+"""Process numbers that are given, in turn."""
+
+UID = 1000
+HOST = "node0"
+FILES = 1024
+
+LOCK_WAITERS: dict[int, Waiters] = {}
+"""Those that wait for the lock of a file, by its inode's number."""
+
+NEVER = 1 << 62
+"""Steps after which something happens that does not happen."""
+
+
+class Kernel:
+    """A machine. `steps` counts system calls (with `most` of them it is `over`), `now` are the seconds of the world, `booted` when the machine was
+    started, `ahead` what the wall clock has more than `now`.
+    `faults` may act at the step `fault_at`, which it sets. `wrong` are errors of the programs themselves."""
+
+    def __init__(self) -> None:
+        self.reset(0)
+
+    def reset(self, seed: int, strict: bool = False) -> None:
+        """Begin another world."""
+        self.chance = Random(seed)
+        self.disk = Files(UID, strict)
+        self.now, self.ahead, self.boots, self.booted = 1000.0, EPOCH - 1000.0, 0, 0.0
+        self.steps, self.fault_at, self.switch_at = 0, NEVER, 0
+        self.events = 0
+        self.faults: Callable[[], None] = lambda: None
+        self.quantum = 30.0
+        self.slow: Callable[[], float] = lambda: 0.0   # seconds that an fsync takes
+        self.agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self.asked = 0
+        self.programs: dict[str, Callable[..., Any]] = {}
+        self.wrong: list[str] = []
+        self.digest, self.trace = 0, None if not getattr(self, "tracing", False) else list[str]()
+        self.on_end: Callable[[Process], None] = lambda process: None
+        self.on_signal: Callable[[Process, int], None] = lambda process, number: None
+        self.on_start: Callable[[Process], None] = lambda process: None
+        self.names: dict[str, Any] = {}                # abstract names of sockets
+        self.over, self.most = False, NEVER
+        LOCK_WAITERS.clear()
+        self._start()
+
+    def _start(self) -> None:
+        """The machine starts: it has its first process only."""
+        self.boots += 1
+        self.boot = f"00000000-0000-4000-8000-{self.boots:012d}"
+        self.processes: dict[int, Process] = {}
+        self.last_pid = self.chance.choice((LAST, LAST, 140))
+        self.next_pid = FIRST + self.chance.randrange(self.last_pid - FIRST if self.last_pid < LAST else 1000)
+        self.init = Process(1, None, "init", ["init"], {}, 0)
+        self.init.subreaper = True
+        self.processes[1] = self.init
+        self.current = self.init
+        self.ready: list[Process] = []
+        self.sleeping: dict[Process, None] = {}
+        self.corpses: list[Process] = []
+        self.names.clear()
+
+    # What is told of a world.
+
+    def note(self, what: str) -> None:
+        """Something has happened that a trace tells."""
+        self.events += 1
+        self.digest = zlib.crc32(what.encode("utf-8", "surrogateescape"), self.digest)
+        if self.trace is not None:
+            self.trace.append(f"{self.steps:7d} {self.now - 1000:12.6f} {self.current!r:18} {what}")
+
+    # Each system call.
+
+    def enter(self) -> Process:
+        """A system call begins: time goes on, others may run, a fault may come, signals arrive. The process that asks."""
+        process = self.current
+        if process.dead:
+            raise Killed
+        self.steps += 1
+        process.steps += 1
+        self.now += TICK
+        if self.steps >= self.fault_at:
+            self.faults()
+            if process.dead:
+                raise Killed
+            if process.stopped:
+                self._pause(process)
+        if self.steps >= self.switch_at:
+            self._pause(process)
+        if process.pending:
+            self.deliver(process)
+        return process
+
+    def _pause(self, process: Process) -> None:
+        """The turn of a process is over."""
+        self.switch_at = self.steps + 1 + int(self.chance.expovariate(1.0) * self.quantum)
+        if process is self.init:
+            return
+        self.over |= self.steps > self.most
+        self._run(process)
+        self.main.switch()
+        if process.dead:
+            raise Killed
+
+    def wait(self, queues: Iterable[Waiters], until: float | None = None) -> bool:
+        """Sleep until a queue is woken, a signal comes, or a time; whether handlers of signals were called. Who calls
+        looks again whether it has what it waits for."""
+        process = self.current
+        if process is self.init:
+            raise RuntimeError("the first process cannot wait")
+        process.ready = False
+        queues = list(queues)
+        for queue in queues:
+            queue[process] = None
+        process.wake_at = until
+        if until is not None:
+            self.sleeping[process] = None
+        self.main.switch()
+        for queue in queues:
+            queue.pop(process, None)
+        self.sleeping.pop(process, None)
+        if process.dead:
+            raise Killed
+        return bool(process.pending) and self.deliver(process)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long, whatever signals come."""
+        until = self.now + seconds
+        while self.now < until:
+            self.wait((), until)
+
+    def wake(self, queue: Waiters) -> None:
+        """Let those run that wait there."""
+        for process in queue:
+            self._run(process)
+
+    def _run(self, process: Process) -> None:
+        if not (process.ready or process.dead or process.stopped):
+            process.ready = True
+            self.ready.append(process)
+
+    # The loop.
+
+    def at(self, moment: float, act: Callable[[], None]) -> None:
+        """Do something at a time, by nobody."""
+        self.asked += 1
+        heapq.heappush(self.agenda, (moment, self.asked, act))
+
+    def run(self, until: float) -> bool:
+        """Let all run until `over`, or until nothing is left to do; False when that takes longer than `until`."""
+        self.main = getcurrent()
+        while not self.over:
+            if self.corpses:
+                self._bury()
+            if self.agenda and self.agenda[0][0] <= self.now:
+                self.current = self.init
+                heapq.heappop(self.agenda)[2]()
+                continue
+            for process in list(self.sleeping):
+                if process.wake_at is not None and process.wake_at <= self.now:
+                    self.sleeping.pop(process)
+                    self._run(process)
+            if not self.ready:
+                due = min((each.wake_at for each in self.sleeping if each.wake_at is not None and not each.stopped),
+                          default=float("inf"))
+                if self.agenda:
+                    due = min(due, self.agenda[0][0])
+                if due == float("inf"):
+                    return True
+                self.now = max(self.now, due)
+                if self.now > until:
+                    return False
+                continue
+            process = self._choose()
+            self.current = process
+            process.fiber.switch()
+            self.current = self.init
+        return True
+
+    def _choose(self) -> Process:
+        at = int(self.chance.random() * len(self.ready)) if len(self.ready) > 1 else 0
+        process = self.ready.pop(at)
+        process.ready = False
+        self.disk.wall = int((self.now + self.ahead) * 1e9)
+        return process
+
+    def _bury(self) -> None:
+        """Unwind what processes did that were killed."""
+        while self.corpses:
+            process = self.corpses.pop()
+            if process.fiber is not None and process.fiber and process.fiber is not getcurrent():
+                self.current = process
+                process.fiber.switch()
+        self.current = self.init
+
+    # Processes.
+
+    def _pid(self) -> int:
+        while self.next_pid in self.processes or any(
+                self.next_pid in (each.group, each.session) for each in self.processes.values()):
+            self.next_pid = FIRST if self.next_pid >= self.last_pid else self.next_pid + 1
+        found = self.next_pid
+        self.next_pid = FIRST if found >= self.last_pid else found + 1
+        return found
+
+    def born(self, parent: Process, role: str, argv: Sequence[str], env: Mapping[str, str],
+             body: Callable[[], object]) -> Process:
+        """A new process, which has nothing open yet."""
+        process = Process(self._pid(), parent, role, argv, env, int((self.now - self.booted) * 100))
+        process.inherit(parent)
+        parent.children[process.pid] = process
+        self.processes[process.pid] = process
+        process.body = body
+        process.fiber = greenlet(self._life)
+        process.fiber.parent = self.main if hasattr(self, "main") else getcurrent()
+        self._run(process)
+        return process
+
+    def fork_into(self, function: Callable[..., object], *arguments: Any) -> int:
+        """As `vrm.live.runner.starting.fork_into`: a child that does this, and ends; its process number."""
+        parent = self.enter()
+        if self.faulty_fork():
+            raise fail(errno.EAGAIN)
+        role = function.__name__.replace("run_", "")
+        child = self.born(parent, role, parent.argv, parent.env, lambda: function(*arguments))
+        for number, opened in parent.files.items():
+            opened.count += 1
+            child.files[number] = opened
+        child.on_exec = set(parent.on_exec)
+        child.alone = {key: copy.deepcopy(value) for key, value in parent.alone.items()}
+        self.note(f"fork {child!r}")
+        return child.pid
+
+    faulty_fork: Callable[[], bool] = staticmethod(lambda: False)
+
+    def _life(self) -> None:
+        """The body of a greenlet."""
+        process = self.current
+        assert process.body is not None
+        status = 0
+        try:
+            found = process.body()
+            status = (found << 8) if isinstance(found, int) else 0
+        except Killed:
+            return
+        except SystemExit as end:
+            code = end.code
+            status = (code & 255) << 8 if isinstance(code, int) else 256 if code else 0
+        except BaseException as error:  # a process of vrm has failed
+            if process.dead:
+                return
+            self.wrong.append(f"{process!r} failed:\n{''.join(traceback.format_exception(type(error), error, error.__traceback__))}")
+            status = 1 << 8
+        if not process.dead:
+            self.end(process, status)
+
+    def end(self, process: Process, status: int) -> None:
+        """A process ends, as wait4 tells it."""
+        if process.dead:
+            return
+        process.dead, process.status, process.ready = True, status, False
+        self.note(f"end of {process!r} status {status:#x}")
+        self.sleeping.pop(process, None)
+        if process in self.ready:
+            self.ready.remove(process)
+        if process is not self.current or getcurrent() is not process.fiber:
+            self.corpses.append(process)
+        self.on_end(process)
+        for number in sorted(process.files):
+            self.close(process, number)
+        self._orphans(process)
+        self.wake(process.exit_waiters)
+        parent = process.parent
+        assert parent is not None
+        self._tell_parent(process, parent)
+
+    def _orphans(self, process: Process) -> None:
+        heir = process.parent
+        while heir is not None and (heir.dead or not heir.subreaper):
+            heir = heir.parent
+        heir = heir or self.init
+        for child in list(process.children.values()):
+            child.parent = heir
+            heir.children[child.pid] = child
+            if child.dead:
+                self._tell_parent(child, heir)
+        process.children.clear()
+
+    def _tell_parent(self, process: Process, parent: Process) -> None:
+        if parent is self.init or parent.actions.get(CHLD) == IGNORE:
+            self.reap(process)
+        else:
+            self.signal(parent, CHLD)
+        self.wake(parent.child_waiters)
+
+    def reap(self, process: Process) -> None:
+        """A process that has ended is forgotten."""
+        process.reaped = True
+        self.processes.pop(process.pid, None)
+        if process.parent is not None:
+            process.parent.children.pop(process.pid, None)
+
+    def close(self, process: Process, number: int) -> None:
+        """Close a file of a process."""
+        opened = process.files.pop(number)
+        process.on_exec.discard(number)
+        opened.count -= 1
+        if not opened.count:
+            opened.gone()
+
+    # Signals.
+
+    def signal(self, process: Process, number: int) -> None:
+        """A signal comes to a process."""
+        if process.dead or process is self.init:
+            return
+        self.on_signal(process, number)
+        if number == KILL:
+            self.end(process, KILL)
+        elif number == STOP:
+            process.stopped = True
+            if process in self.ready:
+                self.ready.remove(process)
+                process.ready = False
+        else:
+            if number == CONT and process.stopped:
+                process.stopped = False
+                self._run(process)
+            self._common(process, number)
+
+    def _common(self, process: Process, number: int) -> None:
+        if number in process.mask:
+            if number not in process.pending:
+                process.pending.append(number)
+                self._run(process)
+            return
+        action = process.actions.get(number, DEFAULT)
+        if action == IGNORE or (action == DEFAULT and number in HARMLESS):
+            return
+        if action == DEFAULT:
+            self.end(process, number)
+        elif number not in process.pending:
+            process.pending.append(number)
+            self._run(process)
+
+    def deliver(self, process: Process) -> bool:
+        """Call the handlers of signals that have come; whether there were any."""
+        called = False
+        for number in [each for each in process.pending if each not in process.mask]:
+            process.pending.remove(number)
+            action = process.actions.get(number, DEFAULT)
+            if action == DEFAULT and number not in HARMLESS:
+                self.end(process, number)
+                raise Killed
+            if action in (DEFAULT, IGNORE):
+                continue
+            called = True
+            if process.wakeup >= 0 and process.wakeup in process.files:
+                process.files[process.wakeup].put(bytes([number]))
+            action(number, None)
+        return called
+
+    # The machine dies.
+
+    def crash(self) -> None:
+        """Power goes: all processes are gone, and the disk has what it has. The next start is the scenario's."""
+        self.note("the machine dies")
+        gone = [process for process in self.processes.values() if process is not self.init]
+        for process in gone:
+            process.dead, process.status, process.ready = True, KILL, False
+            self.corpses.append(process)
+        self.ready.clear()
+        self.sleeping.clear()
+        dying = self.current
+        if dying in self.corpses:
+            self.corpses.remove(dying)
+        corpses = self.corpses
+        LOCK_WAITERS.clear()
+        self.disk.crash(self.chance)
+        self.booted = self.now - 5.0
+        self._start()
+        self.corpses = corpses
+        self.current = dying
+
+
+K = Kernel()
+"""The machine of this interpreter: there is one at a time."""
+
+
+def lowest(process: Process, least: int = 0) -> int:
+    """The lowest number that no open file of a process has."""
+    number = least
+    files = process.files
+    while number in files:
+        number += 1
+    return number
+

@@ -1,0 +1,97 @@
+"""Processes of the simulated machine: what the kernel knows of each."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+KILL, STOP, CONT, CHLD, PIPE, TERM = (int(each) for each in (
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM))
+
+HARMLESS = frozenset(int(each) for each in (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH))
+"""Signals that end nobody by default."""
+
+DEFAULT, IGNORE = 0, 1
+
+Waiters = dict["Process", None]
+"""Processes that sleep until something happens, in the order in which they came."""
+
+
+class Killed(BaseException):
+    """Unwinds what a process did that has ended: none of its system calls does anything any more."""
+
+
+class Process:
+    """A process. `role` is its name in traces, `body` what it does, `alone` what a fork copies of what modules of vrm
+    keep for a process (see `modules.PerProcess`). Of a process that has ended `status` is left, until its parent has it."""
+
+    __slots__ = ("pid", "parent", "group", "session", "role", "argv", "env", "cwd", "files", "on_exec", "started",
+                 "mask", "actions", "pending", "wakeup", "status", "dead", "reaped", "children", "subreaper", "fiber",
+                 "wake_at", "ready", "stopped", "limits", "alone", "body", "child_waiters", "exit_waiters", "cpu", "facts",
+                 "affinity", "steps")
+
+    def __init__(self, pid: int, parent: Process | None, role: str, argv: Sequence[str], env: Mapping[str, str],
+                 started: int) -> None:
+        self.pid, self.parent, self.role, self.argv, self.env = pid, parent, role, list(argv), dict(env)
+        self.group = self.session = pid
+        self.cwd = "/"
+        self.files: dict[int, Any] = {}     # open file descriptions by number
+        self.on_exec: set[int] = set()      # numbers that are closed by an exec
+        self.started = started
+        self.mask: frozenset[int] = frozenset()
+        self.actions: dict[int, Any] = {}   # handlers of signals, or IGNORE
+        self.pending: list[int] = []
+        self.wakeup = -1
+        self.status: int | None = None
+        self.dead = self.reaped = self.subreaper = self.stopped = False
+        self.children: dict[int, Process] = {}
+        self.fiber: Any = None
+        self.wake_at: float | None = None
+        self.ready = False
+        self.limits: dict[int, tuple[int, int]] = {}
+        self.alone: dict[Any, Any] = {}
+        self.body: Callable[[], object] | None = None
+        self.child_waiters: Waiters = {}
+        self.exit_waiters: Waiters = {}
+        self.cpu = 0.0
+        self.facts: dict[str, Any] = {}     # what a scenario knows of it
+        self.affinity = frozenset(range(64))
+        self.steps = 0
+
+    def __repr__(self) -> str:
+        return f"{self.role}({self.pid})"
+
+    def inherit(self, parent: Process) -> None:
+        """What a fork copies, but for open files."""
+        self.group, self.session, self.cwd = parent.group, parent.session, parent.cwd
+        self.mask, self.actions, self.affinity = parent.mask, dict(parent.actions), parent.affinity
+        self.limits = dict(parent.limits)
+
+    @property
+    def zombie(self) -> bool:
+        """Whether it has ended, and nobody has asked for its status."""
+        return self.dead and not self.reaped
+
+    def ignores(self, number: int) -> bool:
+        """Whether a signal does nothing to it."""
+        action = self.actions.get(number, DEFAULT)
+        return action == IGNORE or (action == DEFAULT and number in HARMLESS)
+
+    def due(self) -> bool:
+        """Whether a signal waits that is not blocked."""
+        return any(number not in self.mask for number in self.pending)
+
+    @property
+    def tag(self) -> str:
+        """The job of the run whose process it is, "" for none."""
+        return self.env.get("VRM_JOB_ID", "") if "VRM_RUN" in self.env else ""
+
+
+def line_of(process: Process) -> str:
+    """/proc/PID/stat."""
+    state = "Z" if process.dead else "T" if process.stopped else "R" if process.ready else "S"
+    parent = process.parent.pid if process.parent is not None else 0
+    name = process.role.split("#")[0][:15]
+    return (f"{process.pid} ({name}) {state} {parent} {process.group} {process.session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 "
+            f"1 0 {process.started} 0 0\n")

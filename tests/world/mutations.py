@@ -1,0 +1,163 @@
+"""Defects that are put into vrm, one at a time: the world must find each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+MOST = 4000
+"""Worlds in which a defect must be found."""
+
+
+class Mutation(NamedTuple):
+    """A defect: `changes` are of modules, a text that is there once, and what stands there instead. `earlier`: vrm has had
+    it, as the commit or review that is named tells."""
+
+    name: str
+    changes: tuple[tuple[str, str, str], ...]
+    earlier: str = ""
+
+
+ALL = (
+    # What vrm has had: found by this world, or told by the commit that mended it.
+    Mutation("a refused job is cancelled after a restart", ((
+        "vrm.run.book", "                if state is not entry.state:", "                if False:"),), "seed 7"),
+    Mutation("jobs.csv stays closed on a read-only disk", ((
+        "vrm.results.jobs", "            with suppress(OSError):  # a disk that is", "            if True:  # a disk that is"), (
+        "vrm.results.jobs", "        if self._torn is not None:\n", "        if False:\n")), "seed 11"),
+    Mutation("zeros in jobs.csv end the run", ((
+        "vrm.results.jobs", "            end = _first_zero(file)\n", "            end = size\n"),), "seed 26"),
+    Mutation("a status that could not be written goes with its supervisor", ((
+        "vrm.live.spawn.supervisor", "    if told and (problem is None or link.recorded()):", "    if told:"),), "seed 222"),
+    Mutation("a cancel is forgotten when a job is being ended", ((
+        "vrm.live.manager.ends", '(intent in ("cancel", "requeue") and intent != running.intent)', "False"),), "seed 1095"),
+    Mutation("a job that waits again is twice in jobs.csv", ((
+        "vrm.live.manager.records", "        if self._stale:\n", "        if False:\n"),), "seed 2311"),
+    Mutation("the name of the journal is not synced", ((
+        "vrm.run.journal.files", "        if not self._end:  # it is new", "        if False:  # it is new"),), "seed 10256"),
+    Mutation("signals and ends are compared by a clock that is set", ((
+        "vrm.live.manager.verdict", "status.before(told)", "status.end < told"), (
+        "vrm.live.manager.ends", "time.time(), time.monotonic(), **origin", "time.time(), time.time(), **origin"), (
+        "vrm.system.processes", "            self.told_at = time.monotonic()", "            self.told_at = time.time()")), "seed 100900"),
+    Mutation("a status is let go before the journal has it", ((
+        "vrm.live.manager.ends", "if self.live.spawner.unwritten(status) and self.live.synced():", "if True:"),), "seed 2411"),
+    Mutation("files of a start go before the journal says so", ((
+        "vrm.live.manager.ends", "for path in self._left_by(job.id)) and self.live.synced():",
+        "for path in self._left_by(job.id)):"),), "review of ends.py"),
+    Mutation("a refusal that a crash kept out of the journal is forgotten", ((
+        "vrm.live.manager.continuing", "            if never:  # the machine", "            if False:  # the machine"),), "084f4bc5"),
+    Mutation("a command is carried out again after a crash", ((
+        "vrm.live.manager.orders", "if name in self._done and not repeated else", "if False else"),), "9193622a"),
+    Mutation("the lock is free while a launch is under way", ((
+        "vrm.live.manager.manager", "            live.spawner.hold = (lock,)\n", "            live.spawner.hold = ()\n"),), "0.1"),
+    Mutation("a supervisor lost before the job began begins it twice", ((
+        "vrm.live.spawn.spawner", "Marker.read(request.marker, request.id) is None", "True"),), "32d20987"),
+    Mutation("zeros behind the journal are records", ((
+        "vrm.run.journal.files", 'if line[-1:] != b"\\n" or b"\\0" in line:', 'if line[-1:] != b"\\n":'),), "ddf584ee"),
+    # Others.
+    Mutation("the journal is not synced", ((
+        "vrm.run.journal.files", "                os.fdatasync(self._fd)", "                pass"),)),
+    Mutation("a job is launched before its start is on disk", ((
+        "vrm.live.manager.launches", "        if not live.synced():\n            return\n        prepared",
+        "        live.journal.show()\n        prepared"),)),
+    Mutation("what a failed write left in the journal stays", ((
+        "vrm.run.journal.files", "            self._begun = 0\n            os.ftruncate(self._fd, self._end)\n", "            self._begun = 0\n"),)),
+    Mutation("records that failed to be written are dropped", ((
+        "vrm.run.journal.files", "            self._put(data)\n        self._end",
+        "            try:\n                self._put(data)\n            except OSError:\n                self._pending.clear()\n"
+        "                raise\n        self._end"),)),
+    Mutation("a torn line of the journal is not cut", ((
+        "vrm.run.journal.files", "        self._reserved = self._end\n        os.ftruncate(self._fd, self._end)\n        if",
+        "        self._reserved = self._end = os.fstat(self._fd).st_size\n        if"),)),
+    Mutation("the intent to end a job is not synced", ((
+        "vrm.live.manager.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
+    Mutation("commands are answered before they are on disk", ((
+        "vrm.live.manager.orders", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
+    Mutation("a status in the marker is not looked for", ((
+        "vrm.live.manager.recovery", "            status = read_status(run.marker(job_id), job_id)  # written", "            pass  # written"),)),
+    Mutation("the status is looked for before the supervisor", ((
+        "vrm.live.manager.recovery", "        alive = marker.alive() if marker else False\n        status = read_status(run.status(job_id), job_id)\n",
+        "        status = read_status(run.status(job_id), job_id)\n        alive = marker.alive() if marker else False\n"),)),
+    Mutation("a boot is not told from another", ((
+        "vrm.live.manager.recovery", "gone or marker.boot != here.boot", "gone"),)),
+    Mutation("a process is known by its number alone", ((
+        "vrm.live.spawn.records", "stat is not None and stat.pid.started == self.started and", "stat is not None and"),)),
+    Mutation("a job that never began has failed", ((
+        "vrm.live.manager.continuing", '        if running.intent in ("cancel", "stop"):\n', "        if True:\n"),)),
+    Mutation("jobs that a stop ended do not run again", ((
+        "vrm.live.manager.continuing", "wanted = unsuccessful if failed else stopped", "wanted = unsuccessful if failed else (lambda entry: False)"),)),
+    Mutation("the manager before has told a job to end, and this one does not", ((
+        "vrm.live.manager.continuing", "found.what == recovery.RUNNING and intent:", "found.what == recovery.RUNNING and False:"),)),
+    Mutation("cores are free before the processes are gone", ((
+        "vrm.live.manager.ends", "            self.end_session(running, grace)\n",
+        "            self.end_session(running, grace)\n            self.live.state.vacate(running.job.id)\n            self.live.changed = True\n"),)),
+    Mutation("what a lost supervisor's job has left runs on", ((
+        "vrm.live.manager.ends", "        else:\n            self.end_session(running)\n\n    def look",
+        "        else:\n            self._session_gone(running)\n\n    def look"),)),
+    Mutation("a supervisor does not see that something is left", ((
+        "vrm.live.spawn.supervisor", "    clean = alone and starting.childless()\n", "    clean = True\n"),)),
+    Mutation("nobody looks for what a run has left", ((
+        "vrm.live.manager.manager", "        while left and not ending.poll", "        while False and not ending.poll"), (
+        "vrm.live.manager.records", "        for outcome in outcomes:\n", "        for outcome in ():\n"))),
+    Mutation("a supervisor forgets a status that could not be written", ((
+        "vrm.live.spawn.supervisor", "    while problem is not None and time.monotonic() < last", "    while False and time.monotonic() < last"),)),
+    Mutation("exit status 0 after a signal is success", ((
+        "vrm.live.manager.verdict", "status.ok and status.before(told) and", "status.ok and"),)),
+    Mutation("retries are not counted", (("vrm.run.book", "        entry.tries += retry\n", ""),)),
+    Mutation("the end of a job is told before it is on record", ((
+        "vrm.live.spawn.supervisor", "    release(kept)\n    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
+    Mutation("a hold is not recorded", (("vrm.run.state", '        self.record("hold", id=job_id)\n', ""),)),
+    Mutation("a start that was taken back is not forgotten", ((
+        "vrm.run.journal.past", '    past.forget(record["id"])\n    past.state.back', "    past.state.back"),)),
+    Mutation("dependents of a job that ended are not told", ((
+        "vrm.run.book", "        return self.dependencies.settle(entry, state, now)\n\n    def again", "        entry.state = state\n        return []\n\n    def again"),)),
+    Mutation("a command file is written in place", ((
+        "vrm.run.control", "        write_json(run.commands / name, command, private=True)",
+        "        (run.commands / name).write_text(json.dumps(command))"),)),
+    Mutation("a marker is written in place", ((
+        "vrm.live.spawn.supervisor", "    write(old, text, True, False)\n    os.rename(old, path)\n", "    write(path, text, True, False)\n"),)),
+    Mutation("the exit code is that of another child", ((
+        "vrm.live.spawn.supervisor", "            if child == pid:\n", "            if child:\n"),)),
+    Mutation("the place in the queue file is not kept", ((
+        "vrm.live.manager.intake", "Position(*past.position) if past.position else None", "None"), (
+        "vrm.live.manager.intake", "taken=bool(past.lines)", "taken=False"))),
+    Mutation("the walltime of jobs is not looked at after a restart", ((
+        "vrm.live.manager.ends", "            elif not running.warned and now >= running.due:", "            elif not running.warned and not running.taken_over and now >= running.due:"),)),
+)
+"""Those that the world must find."""
+
+
+def found(name: str) -> Mutation:
+    """The mutation of this name."""
+    return next(each for each in ALL if each.name == name)
+
+
+def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> tuple[int, str]:
+    """How many worlds it took, and what was wrong then; 0 when it was not found."""
+    script = [sys.executable, str(Path(__file__).with_name("run.py")), "--first", str(first), "--seeds", str(MOST), "--minutes",
+              str(minutes), "--stop", "--mutation", mutation.name, "--worker", f"{first},1"]
+    done = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith('{"failed"'):
+            said = json.loads(line)
+            return said["failed"] - first + 1, said["wrong"][0].strip().splitlines()[0]
+    return 0, done.stdout.strip()[-300:] if done.returncode else ""
+
+
+def all_found(arguments: argparse.Namespace) -> int:
+    """Try each; the exit status."""
+    missed = 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = pool.map(partial(seeds_until_found, first=1, minutes=arguments.minutes), ALL)
+        for mutation, (seeds, wrong) in zip(ALL, results):
+            missed += not seeds
+            print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
+                  + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
+    print(f"{len(ALL) - missed} of {len(ALL)} found")
+    return int(bool(missed))

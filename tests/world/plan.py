@@ -1,0 +1,147 @@
+"""What happens in a world, from its seed: nodes, jobs, what users do, which faults come when. All of it is a value, so
+that a failure can be had with less of it (`shrinking`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, NamedTuple
+
+
+class Fault(NamedTuple):
+    """After so many more system calls of whomever, something goes wrong."""
+
+    gap: int
+    kind: str
+    value: float = 0.0
+
+
+class Act(NamedTuple):
+    """A user does something at a time (seconds after the beginning)."""
+
+    time: float
+    kind: str
+    value: Any = None
+
+
+KILLS = ("manager", "spawner", "supervisor", "spare", "both", "program", "client")
+"""Faults that kill a process: the manager, its spawner, a supervisor with a job, one without, manager and spawner at once,
+the program of a job, a user's command."""
+
+DISK = ("full", "quota", "readonly", "eio", "slow")
+"""Faults of the disk: nothing more fits (for some seconds), read-only, a write or sync that fails, slow syncs."""
+
+OTHERS = ("machine", "clock", "pause", "fork")
+"""The machine dies; the clock is set; the manager is stopped for a while; no process can be forked."""
+
+CRASHES = (*KILLS[:6], "machine")
+"""What counts as a crash."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A world. `lines` are the queue file, `quantum` the system calls of a turn."""
+
+    seed: int
+    nodes: int = 1
+    cores: int = 2
+    policy: str = "compact"
+    backfilling: str = "easy"
+    interrupted: str = "requeue"
+    on_stop: str = "kill"
+    walltime: str = "warn"
+    quantum: float = 30.0
+    strict: bool = False
+    lines: tuple[str, ...] = ()
+    acts: tuple[Act, ...] = ()
+    faults: tuple[Fault, ...] = field(default=())
+
+    def but(self, **values: Any) -> Plan:
+        """The same with other values."""
+        return replace(self, **values)
+
+    def told(self) -> str:
+        """For people."""
+        rows = [f"{self.nodes} node(s) of {self.cores} cores, {self.policy}, {self.backfilling}, Interrupted: {self.interrupted}, "
+                f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
+        rows += [f"  line {number}: {line}" for number, line in enumerate(self.lines)]
+        rows += [f"  at {act.time:.3f} s: {act.kind} {'' if act.value is None else act.value}" for act in self.acts]
+        at = 0
+        for fault in self.faults:
+            at += fault.gap
+            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}")
+        return "\n".join(rows)
+
+
+def line_of(chance: Random, number: int, cores: int) -> str:
+    """A line of a queue."""
+    seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.4, 1.5, 1.5))
+    code = chance.choice((0, 0, 0, 0, 0, 3, 42))
+    flags = "".join(flag for flag, share in (("i", 0.3), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
+                    if chance.random() < share)
+    line = f"job.x {chance.randint(1, cores) if chance.random() < 0.95 else cores + 1} {chance.choice((1, 9, 60))} 0 args='{seconds} {code} {flags or '-'}'"
+    if chance.random() < 0.3:
+        line += f" retries={chance.randint(1, 3)}"
+    if number and chance.random() < 0.25:
+        line += f" after={chance.choice(('', 'any:', ''))}{chance.randrange(number)}"
+    if chance.random() < 0.15:
+        line += " priority=1"
+    if chance.random() < 0.06:
+        line += f" array=0-{chance.randint(1, 2)}"
+    return line
+
+
+def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
+    """What users do."""
+    found = list[Act]()
+    for _ in range(chance.choice((0, 1, 2, 3, 5))):
+        time = chance.choice((0.01, 0.3, 1.0, 3.0)) * chance.random()
+        kind = chance.choice(("submit", "submit", "cancel", "hold", "requeue", "append", "append", "insert", "stop", "term",
+                              "release"))
+        value: Any = None
+        if kind in ("submit", "append", "insert"):
+            value = line_of(chance, 0, cores)
+        elif kind in ("cancel", "hold", "requeue", "release"):
+            value = chance.randrange(jobs)
+        elif kind == "stop":
+            value = chance.random() < 0.4
+        found.append(Act(time, kind, value))
+        if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # somebody else wants something at the same time
+            found.append(Act(time + chance.choice((0.01, 0.3)) * chance.random(), "cancel", chance.randrange(min(3, jobs))))
+    if any(act.kind == "hold" for act in found):
+        found.append(Act(6.0, "release", "all"))
+    return sorted(found, key=lambda act: act.time)
+
+
+def faults_of(chance: Random) -> list[Fault]:
+    """What goes wrong."""
+    tempo = chance.choice((15, 40, 40, 80, 150, 400))
+    weights = {kind: chance.choice((0.0, 1.0, 3.0)) * (3.0 if kind in CRASHES else 1.0) for kind in (*KILLS, *DISK, *OTHERS)}
+    weights["manager"] += 4.0
+    kinds = [kind for kind, weight in weights.items() if weight > 0]
+    found = list[Fault]()
+    for _ in range(chance.choice((3, 10, 40, 80))):
+        gap = chance.randint(1, 12) if chance.random() < 0.25 else 1 + int(chance.expovariate(1.0 / tempo))
+        kind = chance.choices(kinds, [weights[kind] for kind in kinds])[0]
+        value = round(chance.choice((0.02, 0.5, 2.0)) * (0.2 + chance.random()), 4)
+        if kind == "clock":
+            value = chance.choice((-1, 1)) * chance.choice((2.0, 100.0, 90000.0))
+        elif kind == "eio":
+            value = float(chance.randint(1, 4))
+        elif kind == "pause":
+            value = chance.choice((0.1, 2.5, 8.0))
+        found.append(Fault(gap, kind, value))
+    return found
+
+
+def plan_of(seed: int, strict: bool = False) -> Plan:
+    """The world of a seed."""
+    chance = Random(seed)
+    nodes, cores = chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 2, 4))
+    jobs = chance.randint(2, 7)
+    return Plan(
+        seed, nodes, cores, chance.choice(("compact", "pack")), chance.choice(("none", "easy", "conservative")),
+        chance.choice(("requeue", "requeue", "mark")), chance.choice(("kill", "wait", "requeue")),
+        chance.choice(("warn", "kill")), chance.choice((3.0, 30.0, 30.0, 200.0)), strict or chance.random() < 0.3,
+        tuple(line_of(chance, number, cores) for number in range(jobs)),
+        tuple(acts_of(chance, jobs, cores)), tuple(faults_of(chance)))

@@ -1,0 +1,433 @@
+"""What must be true of a run, whatever happened: see docs/reliability.md. `History` is what really happened to the programs
+of jobs; it is compared with what the manager has recorded and told."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from world.machine import loading
+from world.machine.kernel import K
+from world.machine.processes import KILL, Process
+from world.plan import Act, Plan
+
+if TYPE_CHECKING:
+    from world.world import World
+
+_LIFE = re.compile(rb'"event":"(job|start|end|again|back|revise)","id":(\d+)[^\n]*\n')
+
+SURE = ("start", "end", "again", "back", "revise")
+
+
+@functools.cache
+def vrm() -> SimpleNamespace:
+    """What the world uses of vrm, loaded into the machine."""
+    found: dict[str, Any] = {}
+    for name in _USED:
+        module, _, member = f"vrm.{name}".rpartition(".")
+        try:
+            found[member] = import_module(f"{module}.{member}")
+        except ImportError:
+            found[member] = getattr(import_module(module), member)
+    return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
+
+
+_USED = (
+    "config.policies.make_scheduler",
+    "config.schema.load",
+    "live.launch.base.make_launcher",
+    "live.launch.script.Scripts",
+    "live.manager.manager.Manager",
+    "live.site.setup.Site",
+    "live.site.setup.make_room",
+    "live.spawn.supervisor",
+    "model.Cluster",
+    "model.Node",
+    "results.jobs.read_jobs",
+    "run.control",
+    "run.journal.codec",
+    "run.journal.files",
+    "run.journal.past.replay",
+    "run.rundir.RunDirectory",
+    "system.errors.RunError",
+)
+"""Modules of vrm, and what is in them."""
+
+
+_SETTINGS: dict[Any, Any] = {}
+
+
+def settings_of(plan: Plan, path: str) -> Any:
+    """The settings of a plan; they are read once, and that does not count as something that happened."""
+    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime
+    if key not in _SETTINGS:
+        steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
+        _SETTINGS[key] = vrm().load(path)
+        K.steps, K.now, K.switch_at = steps, now, switch
+        K.chance.setstate(chance)
+    return _SETTINGS[key]
+
+
+def manager_of(world: World) -> Any:
+    """The real manager, as `vrm run` makes it on an emulated cluster."""
+    house, settings = vrm(), world.settings
+    nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
+    cluster = house.Cluster(nodes, settings.licences)
+    scheduler = house.make_scheduler(settings, cluster)
+    launcher = house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT)
+    scripts = house.Scripts({}, {}, {})
+    scripts.launcher = launcher
+    site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts)
+    return house.Manager(settings, site, house.RunDirectory.of(settings), lambda kind, text: K.note(f"says {kind}: {text}"))
+
+
+def all_ended(manager: Any) -> bool:
+    """Whether no job is left, nor one that was ended by a stop, which the same command runs again."""
+    state = manager.live.state
+    return not state.waiting and not manager.live.running and not any(
+        entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
+
+
+class Run:
+    """One execution of a job's program. `crashed`: the machine died while it ran, or before its end was on disk; `shot`: a
+    fault killed it; `orphaned`: a fault killed its supervisor; `signalled`: the manager was to end it; `sent`: it has."""
+
+    def __init__(self, job: int, process: Process) -> None:
+        self.job, self.process, self.started, self.words = job, process, K.now, process.argv[1:]
+        self.ended: float | None = None
+        self.status: int | None = None
+        self.crashed = self.shot = self.orphaned = self.signalled = self.sent = False
+        self.cores: frozenset[tuple[int, int, int]] = frozenset()
+
+    @property
+    def alive(self) -> bool:
+        return self.ended is None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended by itself, and everybody concerned could know how."""
+        return self.ended is not None and not (self.crashed or self.shot or self.orphaned or self.signalled)
+
+    @property
+    def code(self) -> int | None:
+        """As a shell would show it."""
+        if self.status is None:
+            return None
+        return self.status >> 8 if not self.status & 127 else 128 + (self.status & 127)
+
+    def __repr__(self) -> str:
+        marks = "".join(f" {name}" for name in ("crashed", "shot", "orphaned", "signalled") if getattr(self, name))
+        end = "" if self.ended is None else f" to {self.ended - 1000:.3f}, {self.code}"
+        return f"<run of job {self.job} {self.words} from {self.started - 1000:.3f}{end}{marks}>"
+
+
+class Told:
+    """A command of a user, and what its client was told. `ids` are jobs that it says there are."""
+
+    def __init__(self, act: Act) -> None:
+        self.act, self.name, self.reply, self.over = act, "", None, False
+        self.ids: list[int] = []
+        self.at = 0.0
+        self.sent: Any = None
+
+    def begin(self, sent: Any, now: float) -> None:
+        self.sent, self.at = sent, now
+
+
+class History:
+    """What really happened."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, list[Run]] = {}
+        self.wrong: list[str] = []
+        self.trouble_until = 0.0
+        self.forks_refused = False
+        self.machines = self.failures = 0
+        self.torn = False       # a user has written half a line into the queue file
+        self.unguarded = False  # a supervisor was killed
+        self.compared = 0
+        self.stopping = False   # somebody has told the manager to stop
+
+    def say(self, text: str) -> None:
+        """Something is wrong."""
+        self.wrong.append(f"at {K.now - 1000:.6f} s, call {K.steps}: {text}")
+        K.over = True
+
+    @staticmethod
+    def journal(disk: bool = False) -> bytes:
+        """The journal as processes see it, or as the disk has it."""
+        try:
+            inode = K.disk.find("/home/user/w/log/journal", "/")
+        except OSError:
+            return b""
+        return inode.disk if disk else bytes(inode.data)
+
+    # While it happens.
+
+    def begin(self, world: World, process: Process) -> Run:
+        """The program of a job begins."""
+        job = int(process.env["VRM_JOB_ID"])
+        run, runs = Run(job, process), self.runs.setdefault(job, [])
+        parent = process.parent
+        run.signalled = self.stopping
+        run.orphaned = parent is not None and parent.dead
+        if any(each.alive for each in runs):
+            self.say(f"job {job} runs twice at the same time: {runs}, {run}")
+        last, starts, record = b"", 0, b""
+        for found in _LIFE.finditer(self.journal(disk=True)):
+            if int(found[2]) == job and found[1] != b"job":
+                last = found[1]
+                if last == b"start":
+                    starts, record = starts + 1, found[0]
+        if last != b"start" or starts <= len(runs):
+            self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}")
+        else:
+            self._cores(world, run, record)
+        runs.append(run)
+        return run
+
+    def _cores(self, world: World, run: Run, line: bytes) -> None:
+        """No core has two jobs."""
+        house = vrm()
+        record = house.files._decode(f'{{{line.decode()}')[0]
+        nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
+        placement = house.codec.placement_of(record["placement"], house.Cluster(nodes))
+        run.cores = frozenset((slot.node, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
+        for others in self.runs.values():
+            for each in others:
+                if each.alive and each.cores & run.cores and each is not run:
+                    self.say(f"{run} has cores of {each}: {sorted(each.cores & run.cores)}")
+
+    def stop(self) -> None:
+        """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
+        self.stopping = True
+        last = self._last(self.journal())
+        for job, runs in self.runs.items():
+            runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
+
+    def intents(self) -> None:
+        """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
+        due: dict[int, bytes] = {}
+        for found in re.finditer(rb'"event":"(start|intent|end|again)","id":(\d+)', self.journal()):
+            due[int(found[2])] = found[1]
+        for job, word in due.items():
+            if word == b"intent" and job in self.runs:
+                self.runs[job][-1].signalled = True
+
+    def signalled(self, process: Process, number: int) -> None:
+        run = process.facts.get("run")
+        if run is not None and K.current.role == "manager" and number not in (0, 18):
+            run.signalled = True
+            run.sent |= run.alive
+
+    def lost_supervisor(self, victim: Process) -> None:
+        """A fault has killed a process: it may have been that which knew how a program ended."""
+        if victim.role == "supervisor":
+            self.unguarded = True
+            for runs in self.runs.values():
+                for run in runs:
+                    if run.process.parent is victim or run.process in victim.children.values():
+                        run.orphaned = True
+
+    def crash(self, world: World) -> None:
+        """The machine dies."""
+        self.machines += 1
+        for runs in self.runs.values():
+            for run in runs:
+                if run.alive:
+                    run.crashed, run.ended, run.status = True, K.now, KILL
+
+    def after_crash(self, world: World) -> None:
+        """What the disk has now says which ends nobody knows."""
+        last = self._last(self.journal())
+        for job, runs in self.runs.items():
+            if last.get(job) == b"start" and runs:
+                runs[-1].crashed = True
+
+    @staticmethod
+    def _last(journal: bytes) -> dict[int, bytes]:
+        """The last word of a journal about each job."""
+        return {int(found[2]): found[1] for found in _LIFE.finditer(journal) if found[1] != b"job"}
+
+    def refused(self, world: World, text: str) -> None:
+        """A manager could not begin, or go on."""
+        failed, self.failures = self.failures < K.disk.failures, K.disk.failures
+        trouble = K.now < self.trouble_until + 2.0 or failed or self.forks_refused
+        if not trouble and "runs on" not in text:
+            self.say(f"the manager says: {text}")
+
+    def left(self, world: World, manager: Any) -> None:
+        """A manager has ended as it should."""
+        self._compare(manager, self.journal(disk=True), "at the end of a life")
+
+    def killed(self, world: World, manager: Any) -> None:
+        """A manager was killed."""
+        if world.lives % 3 == 0 and "journal" in vars(manager.live) and not manager.live.journal.pending:
+            self._compare(manager, self.journal(), "when it was killed")
+
+    def _compare(self, manager: Any, data: bytes, when: str) -> None:
+        house, live = vrm(), manager.live
+        try:
+            past = house.replay(house.files.parsed(data, "journal"), "journal", live.new_state())
+        except ValueError as error:
+            self.say(f"the journal {when}: {error}")
+            return
+        self.compared += 1
+        found, wanted = facts(past.state), facts(live.state)
+        for job in sorted({*found, *wanted}):
+            if found.get(job) != wanted.get(job) and job not in past.state.losing:
+                self.say(f"job {job} {when} is {wanted.get(job)} in memory, and {found.get(job)} by the journal")
+
+
+def facts(state: Any) -> dict[int, tuple[Any, ...]]:
+    """What must be the same in memory and after a replay."""
+    return {job: (entry.state.value, entry.held, entry.tries, entry.losses, entry.job.procs, entry.job.walltime,
+                  entry.job.payload.arguments, entry.details.retries)
+            for job, entry in state.book.entries.items()}
+
+
+# Users.
+
+
+def send(world: World, act: Act) -> dict[str, Any]:
+    """The command of an act."""
+    if act.kind == "submit":
+        return {"do": "submit", "line": act.value}
+    if act.kind == "stop":
+        return {"do": "stop", "now": act.value}
+    return {"do": act.kind, "ids": [act.value]}
+
+
+def answer(world: World, told: Told) -> None:
+    """What the client of vrm does with it (`vrm.commands.job`)."""
+    house = vrm()
+    run = house.RunDirectory.of(world.settings)
+    try:
+        if not run.manager_runs():
+            told.over = True
+            return
+        told.name = house.control.send(run, told.sent)
+        stops = told.sent["do"] == "stop"
+        told.reply = house.control.answered(run, told.name, 10.0, 0.0 if stops else None)
+        told.ids = ((told.reply or {}).get("ids", []) if told.sent["do"] == "submit" else [])
+        if told.reply is None and told.sent["do"] == "submit":
+            told.ids = house.files.made_by(run.journal, told.name)
+    except (house.RunError, OSError):
+        told.name = told.name or "?"
+        told.reply = {"ok": False, "text": "error"}
+        return
+    told.over, told.at = True, K.now
+    K.note(f"client is told {told.reply}")
+
+
+# At the end of a world.
+
+
+def events_of(world: World) -> dict[str, int]:
+    """How many records of each kind the journal has."""
+    found: dict[str, int] = {}
+    for event in re.findall(rb'^\{"event":"(\w+)"', world.history.journal(), re.MULTILINE):
+        found[event.decode()] = found.get(event.decode(), 0) + 1
+    return found
+
+
+def judge(world: World) -> None:
+    """Everything has ended."""
+    house, history = vrm(), world.history
+    K.current = K.init
+    left = [process for process in K.processes.values() if process is not K.init]
+    if left:
+        history.say(f"there are still {left}")
+    past = house.replay(house.files.parsed(history.journal(), "journal"))
+    rows = {}
+    for row in house.read_jobs("/home/user/w/log/jobs.csv"):
+        if row.id in rows:
+            history.say(f"job {row.id} is twice in jobs.csv")
+        rows[row.id] = row
+    entries = past.state.book.entries
+    for job in sorted({*history.runs, *entries, *rows}):
+        if job not in entries:
+            history.say(f"job {job} ran, and the journal does not know it")
+        elif not entries[job].state.ended:
+            history.say(f"job {job} is lost: it is {entries[job].state.value}")
+        elif job not in rows or rows[job].status != entries[job].state.value:
+            history.say(f"job {job} is {entries[job].state.value}, and in jobs.csv {rows.get(job)}")
+        else:
+            _judge_job(world, entries[job], rows[job], history.runs.get(job, []))
+    _judge_told(world, past)
+    waiting = [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
+    asked = {told.name for told in world.told if told.over}
+    waiting = [name for name in waiting if name in asked]
+    if waiting:
+        history.say(f"nobody has answered the commands {waiting}")
+
+
+def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
+    history, job, state = world.history, entry.job.id, entry.state.value
+    asked = {act.kind for act in world.plan.acts if act.value in (job, "all")}
+    for run in runs[:-1]:
+        if run.clean and run.code == 0 and "requeue" not in asked:
+            history.say(f"job {job} ended well, and ran again: {runs}")
+        if run.clean and run.code and not entry.details.retries and "requeue" not in asked:
+            history.say(f"job {job} has no retries, and ran again: {runs}")
+    failures = [run for run in runs if run.clean and run.code]
+    if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
+        history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
+    unknown = "could not start" in row.reason or (history.unguarded and "its supervisor was killed" in row.reason) or (
+        history.machines and "was restarted" in row.reason)  # the last start may have come to no run
+    last = None if unknown or not runs else runs[-1]
+    if state == "completed" and (last is None or last.code != 0):
+        history.say(f"job {job} is completed, and it is not: {runs}")
+    if last is not None and last.clean:
+        known = row.exit_code if row.exit_code is not None else None
+        if state == "failed" and last.code == 0:
+            history.say(f"job {job} is failed ({row.reason}), and it ended well: {runs}")
+        if state in ("failed", "completed") and known != last.code:
+            history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
+        if state == "cancelled" and not asked & {"cancel", "requeue"}:
+            history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
+    if state == "cancelled" and row.reason == "the manager was stopped":
+        history.say(f"job {job} was to run again after a stop: {runs}")
+    if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
+        history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
+    sent = last is not None and last.sent and not (last.shot or last.orphaned or last.crashed)
+    if sent and (state == "completed" or (state == "failed" and last is not None and last.code in (137, 143))):
+        history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
+    if last is None:
+        allowed = state == "cancelled" or (
+            state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
+            state == "failed" and unknown) or (state == "timeout" and history.unguarded)
+        if not allowed:
+            history.say(f"job {job} is {state} ({row.reason}), and it never ran")
+    elif state == "refused":
+        history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
+
+
+def _judge_told(world: World, past: Any) -> None:
+    history, entries = world.history, past.state.book.entries
+    for told in world.told:
+        if not told.over or not told.name:
+            continue
+        kind, ok = told.sent["do"], bool(told.reply and told.reply["ok"])
+        if told.reply and told.reply["text"].startswith("not understood"):
+            history.say(f"a user asked {told.sent}, and was told {told.reply}")
+        if kind == "submit":
+            if [job for job in told.ids if job not in entries]:
+                history.say(f"a user was told of jobs {told.ids}, which there are not")
+            if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
+                history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
+        elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):
+            job = told.act.value
+            late = [run for run in history.runs.get(job, []) if run.started > told.at]
+            if late:
+                history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
+        elif kind == "hold" and ok:
+            job = told.act.value
+            free = min((each.at for each in world.told if each.sent and each.sent["do"] == "release" and each.at >= told.at),
+                       default=float("inf"))
+            late = [run for run in history.runs.get(job, []) if told.at < run.started < free - 11.0]
+            if late and not any(act.kind == "release" and act.value == job for act in world.plan.acts):
+                history.say(f"a user was told that job {job} is held, and it ran: {late}")

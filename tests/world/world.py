@@ -1,0 +1,401 @@
+"""A world while it runs: the machine with its manager, the users, and the faults of a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from dataclasses import dataclass, field
+from typing import Any
+
+from greenlet import getcurrent
+
+from world import actors, truths
+from world.machine import file_calls, loading, process_calls
+from world.machine.kernel import K, NEVER
+from world.machine.processes import KILL, TERM, Process
+from world.plan import Act, Fault, Plan
+from world.truths import History, Told
+
+MOST_SECONDS = 900.0
+"""Virtual seconds in which a world must come to its end."""
+
+MOST_PUT_OFF = 40
+"""How often a fault waits for something to happen to."""
+
+MOST_STEPS = 120_000
+"""System calls in which it must."""
+
+HOME = "/home/user/w"
+
+ERRNO = {"full": 28, "quota": 122, "readonly": 30}
+
+
+@dataclass
+class Outcome:
+    """What became of a world."""
+
+    plan: Plan
+    wrong: list[str]
+    digest: int
+    steps: int
+    events: int
+    crashes: int
+    lives: int
+    kinds: dict[str, int] = field(default_factory=dict)   # faults that came, by kind
+    journal: dict[str, int] = field(default_factory=dict)  # records, by event
+    trace: list[str] = field(default_factory=list)
+
+
+class World:
+    """Runs one plan. `history` is what really happened to the programs of jobs, `told` what users were answered."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.history = History()
+        self.told: list[Told] = []
+        self.faults = list(plan.faults)
+        self.kinds: dict[str, int] = {}
+        self.crashes = self.lives = 0
+        self.manager: Process | None = None
+        self.object: Any = None      # the Manager of the life that runs
+        self.finished = False
+        self.acting = len(plan.acts)
+        self.began = 0.0
+        self.lasting = sum(act.value == "all" for act in plan.acts)
+        self._refuse_forks = 0
+        self._slow_until = 0.0
+        self.put_off = 0
+
+    # Its parts.
+
+    def run(self) -> Outcome:
+        """Let it happen, and judge it."""
+        plan = self.plan
+        K.reset(plan.seed, plan.strict)
+        K.quantum, K.most = plan.quantum, MOST_STEPS
+        K.main = getcurrent()
+        loading.forget()
+        K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
+        K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
+        K.programs.update(spawner=truths.vrm().spawner, job=actors.job)
+        K.on_start, K.on_signal = self._started, self.history.signalled
+        self._prepare()
+        self._next_fault()
+        self.began = K.now
+        for at, act in enumerate(plan.acts):
+            K.at(K.now + act.time, lambda at=at, act=act: self._act(at, act))  # type: ignore[misc]
+        self._start_manager()
+        wrong = self.history.wrong
+        if not K.run(K.now + MOST_SECONDS) and not wrong:
+            wrong.append(f"it has not ended in {MOST_SECONDS:g} s")
+        if K.steps > MOST_STEPS:
+            wrong.append(f"it has not ended in {MOST_STEPS} calls")
+        K.over = False
+        if self.finished and not wrong and not K.wrong:
+            K.on_end, K.fault_at = self._ended, NEVER
+            K.run(K.now + 30.0)
+            truths.judge(self)
+        elif not self.finished and not wrong and not K.wrong:
+            wrong.append("nobody can go on: " + ", ".join(map(repr, K.processes.values())))
+        found = [*wrong, *K.wrong]
+        self._end()
+        return Outcome(plan, found, K.digest, K.steps, K.events, self.crashes, self.lives, self.kinds,
+                       truths.events_of(self), list(K.trace or ()))
+
+    def _prepare(self) -> None:
+        """The files of the user and of the system."""
+        disk, plan = K.disk, self.plan
+        for folder in ("/usr/bin", "/tmp", f"{HOME}/bin"):
+            file_calls.makedirs(folder)
+        self.write("/usr/bin/python3", "#!world spawner\n", 0o755)
+        self.write(f"{HOME}/bin/job.x", "#!world job\n", 0o755)
+        self.write(f"{HOME}/vrm.yaml", f"""Applications: {{Path: bin, Queue: queue}}
+Scheduling: {{Backfilling: {plan.backfilling}}}
+Allocation: {{Policy: {plan.policy}}}
+Nodes: {plan.nodes}
+Sockets: 1
+Cores: {plan.cores}
+Emulate: true
+Launcher: {{Kind: direct}}
+Log: log
+Grace: 1
+Walltime: {plan.walltime}
+Interrupted: {plan.interrupted}
+OnStop: {plan.on_stop}
+End: {{At: never}}
+""")
+        self.write(f"{HOME}/queue", "".join(f"{line}\n" for line in plan.lines))
+        self.settings = truths.settings_of(plan, f"{HOME}/vrm.yaml")
+        disk.save_all()
+
+    @staticmethod
+    def write(path: str, text: str, mode: int = 0o644) -> None:
+        """Write a file as its user, who syncs it."""
+        number = file_calls.open_(path, 0o1101, mode)
+        data = text.encode()
+        try:
+            while data:
+                data = data[file_calls.write(number, data):]
+            file_calls.fsync(number)
+        finally:
+            file_calls.close(number)
+
+    def _end(self) -> None:
+        """Unwind what is left."""
+        K.fault_at, K.faults = NEVER, lambda: None
+        for process in list(K.processes.values()):
+            if process is not K.init and not process.dead:
+                process.dead, process.status = True, KILL
+                K.corpses.append(process)
+        K._bury()
+        self.object = None
+
+    # The manager's lives.
+
+    def _start_manager(self) -> None:
+        if self.manager is None and not self.finished:
+            self.lives += 1
+            self.manager = actors.user("manager", self._life)
+
+    def _life(self) -> int:
+        """One life of the real manager."""
+        try:
+            self.object = manager = truths.manager_of(self)
+            manager.run()
+        except (truths.vrm().RunError, OSError) as error:  # as `vrm.cli.main` does
+            K.note(f"says error: {error}")
+            self.history.refused(self, str(error))
+            return 2
+        self.history.left(self, manager)
+        return 0
+
+    def _ended(self, process: Process) -> None:
+        """A process has ended."""
+        run = process.facts.get("run")
+        if run is not None:
+            run.ended, run.status = K.now, process.status
+        if process is self.manager:
+            self.manager, self.history.stopping = None, self._stop_waits()
+            self.history.intents()
+            self._manager_ended(process)
+
+    def _stop_waits(self) -> bool:
+        """Whether there is a command that tells the next manager to stop."""
+        names = {told.name for told in self.told if told.sent and told.sent["do"] == "stop"}
+        try:
+            return bool(names & set(K.disk.find(f"{HOME}/log/commands", "/").names))
+        except OSError:
+            return False
+
+    def _manager_ended(self, process: Process) -> None:
+        normal = process.status == 0
+        if not normal and process.status == KILL and self.object is not None:
+            self.history.killed(self, self.object)
+        manager, self.object = self.object, None
+        if normal and manager is not None and self.acting <= self.lasting and truths.all_ended(manager):
+            self.finished = True
+            K.over = True
+            return
+        if K.wrong or self.history.wrong or K.steps > MOST_STEPS or self.lives > 1000:
+            if not (K.wrong or self.history.wrong):
+                self.history.wrong.append(f"it has not ended in {K.steps} system calls and {self.lives} lives")
+            K.over = True
+            return
+        due = [each.time + self.began - K.now for each in self.plan.acts[len(self.plan.acts) - self.acting:]]
+        rest = 0.02 if process.status == KILL else 0.4 if normal else max(1.5, self.history.trouble_until - K.now)
+        if normal and manager is not None and truths.all_ended(manager) and due:
+            rest = max(rest, min(due))  # nobody has anything to do for it before
+        K.at(K.now + rest, self._start_manager)
+
+    # Programs of jobs.
+
+    def _started(self, process: Process) -> None:
+        """A program was started: it may be that of a job."""
+        if process.role == "job":
+            process.facts["run"] = self.history.begin(self, process)
+
+    # Users.
+
+    def _act(self, at: int, act: Act) -> None:
+        """Do what users do; it may take a while."""
+        if K.disk.trouble and act.kind in ("append", "insert"):
+            K.at(K.now + 1.0, lambda: self._act(at, act))
+            return
+        body = {"append": self._append, "insert": self._insert, "term": self._term}.get(act.kind)
+        if body is not None:
+            actors.user("editor", lambda: self._edit(body, act))
+        else:
+            process = actors.user("client", lambda: self._command(act))
+            process.facts["act"] = act
+            told = Told(act)
+            process.facts["told"] = told
+            self.told.append(told)
+            process.facts["over"] = False
+        self.acting -= 1
+        if act.kind == "release" and act.value == "all":  # who has held something looks after it
+            self.acting += 1
+            K.at(K.now + 20.0, lambda: self._act(at, act))
+
+    def _edit(self, body: Any, act: Act) -> int:
+        with contextlib.suppress(OSError):
+            body(act)
+        return 0
+
+    def _append(self, act: Act) -> None:
+        number = file_calls.open_(f"{HOME}/queue", 0o2001)
+        line = f"{act.value}\n".encode()
+        size = file_calls.fstat(number).st_size
+        if file_calls.write(number, line) < len(line):
+            self.history.torn = True  # vrm may read the half line
+            file_calls.ftruncate(number, size)
+        file_calls.fsync(number)
+        file_calls.close(number)
+
+    def _insert(self, act: Act) -> None:
+        lines = bytes(K.disk.find(f"{HOME}/queue", "/").data).decode().splitlines()
+        lines.insert(len(lines) // 2, act.value)
+        try:
+            self.write(f"{HOME}/queue.new", "".join(f"{line}\n" for line in lines))
+            file_calls.rename(f"{HOME}/queue.new", f"{HOME}/queue")
+        except OSError:
+            file_calls.unlink(f"{HOME}/queue.new")
+
+    def _term(self, act: Act) -> None:
+        if self.manager is not None:
+            self.history.stop()
+            process_calls.kill(self.manager.pid, TERM)
+
+    def _command(self, act: Act) -> int:
+        """As `vrm submit`, `vrm cancel` and the others."""
+        told = K.current.facts["told"]
+        if act.kind == "stop":
+            self.history.stop()
+        told.begin(truths.send(self, act), K.now)
+        truths.answer(self, told)
+        return 0
+
+    # Faults.
+
+    def _next_fault(self) -> None:
+        K.fault_at = K.steps + self.faults[0].gap if self.faults else NEVER
+
+    def _fault(self) -> None:
+        """The next fault comes."""
+        fault = self.faults.pop(0)
+        self._next_fault()
+        happened = getattr(self, f"_do_{fault.kind}", self._kill)(fault)
+        if happened is False:
+            self._put_off(fault)
+        else:
+            self.put_off = 0
+            self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
+
+    def _put_off(self, fault: Fault) -> None:
+        """There is nothing for a fault to happen to: it waits, and the others behind it."""
+        self.put_off += 1
+        if self.put_off < MOST_PUT_OFF:
+            self.faults.insert(0, fault._replace(gap=1 + int(K.chance.random() * 30)))
+            self._next_fault()
+        else:
+            self.put_off = 0
+
+    def _kill(self, fault: Fault) -> bool:
+        """kill -9 of a process of a kind."""
+        victims = self.victims(fault.kind)
+        for victim in victims:
+            K.note(f"fault: kill -9 {victim!r}")
+            self.crashes += 1
+            run = victim.facts.get("run")
+            if run is not None:
+                run.shot = True
+            for child in victim.children.values():
+                if "run" in child.facts:
+                    child.facts["run"].orphaned = True
+            victim.facts["shot"] = True
+            self.history.lost_supervisor(victim)
+            K.signal(victim, KILL)
+        return bool(victims)
+
+    def victims(self, kind: str) -> list[Process]:
+        """The processes that a fault kills."""
+        living = [process for process in K.processes.values() if not process.dead]
+        if kind == "manager":
+            return [self.manager] if self.manager is not None else []
+        if kind in ("spawner", "both"):
+            found = [process for process in living if process.role == "spawner"]
+            return [*found, *([self.manager] if kind == "both" and self.manager is not None else [])]
+        if kind in ("supervisor", "spare"):
+            found = [process for process in living if process.role == "supervisor"
+                     and bool(process.children) == (kind == "supervisor")]
+        else:
+            found = [process for process in living if process.role == {"program": "job"}.get(kind, kind)]
+        return [found[int(K.chance.random() * len(found))]] if found else []
+
+    def _do_machine(self, fault: Fault) -> None:
+        self.crashes += 1
+        self.kinds["machine"] = self.kinds.get("machine", 0)
+        self.history.crash(self)
+        self.manager, self.object = None, None
+        self._slow_until = 0.0
+        K.crash()
+        self.history.after_crash(self)
+        K.at(K.now + 1.0, self._start_manager)
+
+    def _do_disk(self, fault: Fault, number: int) -> None:
+        K.note(f"fault: {fault.kind} for {fault.value:g} s")
+        K.disk.trouble, K.disk.left = number, int(K.chance.random() ** 3 * 3000)
+        self.history.trouble_until = max(self.history.trouble_until, K.now + fault.value)
+
+        def over() -> None:
+            if K.disk.trouble == number:
+                K.disk.trouble = 0
+        K.at(K.now + fault.value, over)
+
+    def _do_full(self, fault: Fault) -> None:
+        self._do_disk(fault, 28)
+
+    def _do_quota(self, fault: Fault) -> None:
+        self._do_disk(fault, 122)
+
+    def _do_readonly(self, fault: Fault) -> None:
+        self._do_disk(fault, 30)
+
+    def _do_eio(self, fault: Fault) -> None:
+        K.note("fault: a write or sync fails")
+        K.disk.broken = int(fault.value)
+
+    def _do_slow(self, fault: Fault) -> None:
+        K.note("fault: slow disk")
+        self._slow_until = K.now + fault.value
+
+    def _do_clock(self, fault: Fault) -> None:
+        K.note(f"fault: the clock is set by {fault.value:g} s")
+        K.ahead += fault.value
+
+    def _do_pause(self, fault: Fault) -> bool:
+        manager = self.manager
+        if manager is None or manager.stopped:
+            return False
+        K.note(f"fault: the manager is stopped for {fault.value:g} s")
+        K.signal(manager, 19)
+        K.at(K.now + fault.value, lambda: K.signal(manager, 18))
+        return True
+
+    def _do_fork(self, fault: Fault) -> None:
+        K.note("fault: no processes")
+        self._refuse_forks = 2
+        self.history.forks_refused = True
+
+    def _no_fork(self) -> bool:
+        if self._refuse_forks and K.current.role in ("manager", "spawner", "supervisor"):
+            self._refuse_forks -= 1
+            return True
+        return False
+
+
+def run(plan: Plan) -> Outcome:
+    """Run a world."""
+    found = World(plan).run()
+    if plan.seed % 32 == 0:
+        gc.collect()
+    return found

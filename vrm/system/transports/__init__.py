@@ -1,0 +1,1 @@
+"""How vrm gets onto other nodes: a file for each transport."""
