@@ -42,7 +42,7 @@ CASES = [
                               r"time of squeue to Slurm's: \d"],
                  marks=[pytest.mark.testbed, pytest.mark.skipif(bool(missing()), reason=missing() or "")]),
     ("forecast", [r"(?m)^likely +160 .* compact +\d+\.\d+$", r"(?m)^4 draws +20 .* strip +\d+\.\d+ +\d+\.\d+$"]),
-    pytest.param("manager", [r"vrm, first start to last end \| +\d+\.\d+ +\| +\d+ +\|",
+    pytest.param("manager", [r"vrm, first start to last end +\| +\d+\.\d+ +\| +\d+ +\|",
                              r"from the end of an mpirun .* median \d+\.\d+ ms",
                              r"strip +\| +WFP3 +\| +\d+\.\d+ +\| +\d+\.\d+ +\|",
                              r"an idle manager uses \d+\.\d+ % of a core"],

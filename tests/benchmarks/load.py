@@ -65,13 +65,13 @@ COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none",
             "srun": "env -u SLURM_TASKS_PER_NODE srun -N2 -n16 -c1 -w $1,$2 --quiet"}
 
 
-def by_vrm(steps: str) -> Callable[[Testbed, Batch, Path, int], int]:
-    """A run of vrm with this value of `Hosts.Steps`; gives its exit status."""
+def by_vrm(hosts: str, more: str = "") -> Callable[[Testbed, Batch, Path, int], int]:
+    """A run of vrm with these settings of `Hosts`, and others; gives its exit status."""
     def run(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
         (folder / "queue").write_text("true 16 60 0\n" * jobs + "end\n")
         (folder / "vrm.yaml").write_text(
             f"Applications: {{Path: /bin, Queue: {folder}/queue}}\nAllocation: {{Policy: compact}}\n"
-            f"Launcher: {{Kind: openmpi, AllowRoot: true}}\nHosts: {{Steps: {steps}}}\nLog: {folder}/log\n")
+            f"Launcher: {{Kind: openmpi, AllowRoot: true}}\nHosts: {{{hosts}}}\n{more}Log: {folder}/log\n")
         return testbed.exec(batch.host, [sys.executable, "-m", "vrm.cli", "-c", folder / "vrm.yaml"],
                             env={**batch.env, "PYTHONPATH": str(ROOT)}, cwd=folder, timeout=3600).returncode
     return run
@@ -189,7 +189,8 @@ def main() -> None:
     if options.quick:
         options.jobs = 4
     folder = Path(tempfile.mkdtemp(prefix="vrm-load-"))
-    rows = [("vrm", by_vrm("shared")), ("vrm, a step for each job", by_vrm("each")), ("a loop of mpirun", by_loop("mpirun")),
+    rows = [("vrm", by_vrm("Steps: shared")), ("vrm with an archive", by_vrm("", "Output: {Archive: true}\n")),
+            ("vrm, a step for each job", by_vrm("Steps: each")), ("a loop of mpirun", by_loop("mpirun")),
             ("a loop of srun", by_loop("srun"))]
     rows += [("GNU parallel with srun", by_parallel)] * bool(shutil.which("parallel"))
     if options.peers:

@@ -1,5 +1,5 @@
 """Small programs that ask a system what it does. Each runs on the real system and on the simulated machine, and its
-answers must be the same (`test_machine`). `s` has the modules of the system, `s.fork` (see
+answers must be the same (`test_simulated_machine`). `s` has the modules of the system, `s.fork` (see
 `vrm.live.runner.starting.fork_into`) and `s.subreaper`."""
 
 from __future__ import annotations

@@ -201,6 +201,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--regressions", action="store_true", help="the seeds that have failed once")
     parser.add_argument("--mutations", action="store_true", help="put back defects, each of which must be found")
     parser.add_argument("--digests", default="", help="only print what the traces of these seeds are known by")
+    parser.add_argument("--skip", type=int, default=0, help="with --mutations: so many of them")
     parser.add_argument("--mutation", default="", help=argparse.SUPPRESS)
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

@@ -130,11 +130,11 @@ class Told:
     def __init__(self, act: Act) -> None:
         self.act, self.name, self.reply, self.over = act, "", None, False
         self.ids: list[int] = []
-        self.at = 0.0
+        self.at = self.asked = 0.0
         self.sent: Any = None
 
     def begin(self, sent: Any, now: float) -> None:
-        self.sent, self.at = sent, now
+        self.sent, self.at, self.asked = sent, now, now
 
 
 class History:
@@ -399,7 +399,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
-            state == "failed" and unknown) or (state == "timeout" and history.unguarded)
+            state == "failed" and unknown)
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":
@@ -426,7 +426,7 @@ def _judge_told(world: World, past: Any) -> None:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:
             job = told.act.value
-            free = min((each.at for each in world.told if each.sent and each.sent["do"] == "release" and each.at >= told.at),
+            free = min((each.at for each in world.told if each.sent and each.sent["do"] == "release" and each.asked >= told.asked),
                        default=float("inf"))
             late = [run for run in history.runs.get(job, []) if told.at < run.started < free - 11.0]
             if late and not any(act.kind == "release" and act.value == job for act in world.plan.acts):

@@ -339,6 +339,7 @@ End: {{At: never}}
         self._slow_until = 0.0
         K.crash()
         self.history.after_crash(self)
+        self.history.torn |= b"\0" in bytes(K.disk.find(f"{HOME}/queue", "/").data)  # as its editor has left it
         K.at(K.now + 1.0, self._start_manager)
 
     def _do_disk(self, fault: Fault, number: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIMIT, Site, wait_until
+from conftest import LIMIT, Site, mpiruns, wait_until
 from vrm.run.journal.archive import ERR, OUT, Archive
 from vrm.run.journal import files as journals
 
@@ -148,3 +148,31 @@ def test_what_an_earlier_manager_left_in_files_is_archived_when_the_key_is_set(a
     assert text_of(site, 0) == "job 0 begins\njob 0 ends\n" and text_of(site, 0, ERR) == "trouble of 0\n"
     assert files(site) == ["notes.o"]
     assert Path(site.log / "outputs").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_rankfiles_of_ended_jobs_go_and_bindings_are_checked(archived: Site, mpirun: str) -> None:
+    site = archived
+    site.config(Launcher={"CheckBindings": "fail", "Mpirun": mpirun}, Output={"Archive": True})
+    site.lines("job.x 1 30 0 args='both 0 0'", "job.x 1 30 0 args='both 0 0'")
+    done = site.run()
+    assert done.returncode == 0, done.stdout
+    assert {row.binding for row in site.rows().values()} == {"ok"}
+    assert text_of(site, 1) == "job 1 begins\njob 1 ends\n" and text_of(site, 1, ERR) == "trouble of 1\n"
+    assert files(site) == []
+
+
+def test_a_file_that_a_job_names_stays(archived: Site) -> None:
+    site = archived
+    site.lines(end=False)
+    manager = site.start()
+    wait_until(lambda: (site.log / "journal").exists() and site.state(), "the manager is there")
+    script = site.root / "own.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH -o {site.root}/own-%j.txt\n#SBATCH -t 1\necho mine\n")
+    assert site.run("slurm", "sbatch", str(script)).returncode == 0
+    wait_until(lambda: (site.log / "jobs.csv").exists() and site.rows(), "it is recorded")
+    site.append("end\n")
+    site.finish(manager)
+    job_id, = site.rows()
+    assert (site.root / f"own-{job_id}.txt").read_text() == "mine\n"
+    assert text_of(site, job_id) is None and site.run("log", str(job_id)).stdout == "mine\n"

@@ -86,7 +86,7 @@ class Ends(Part):
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):
                     self._session_gone(running)
-            elif not running.warned and now >= running.due:
+            elif running.begun and not running.warned and now >= running.due:
                 running.warned = True
                 self._overdue(running)
             elif now >= running.signal_due:
@@ -103,7 +103,7 @@ class Ends(Part):
             if running.ending:
                 due.append(running.ending.deadline)
             elif not running.warned:
-                due += running.due, running.signal_due
+                due += running.due if running.begun else math.inf, running.signal_due
         return min(due)
 
     def busy(self) -> bool:

@@ -47,6 +47,11 @@ class Running:
         return self.start.booking.job
 
     @property
+    def begun(self) -> bool:
+        """Whether it is known to have begun: its supervisor has said so, or has left its marker to the next manager."""
+        return self.session is not None or self.taken_over
+
+    @property
     def due(self) -> float:
         """When its walltime is over."""
         return self.booking.limit + self.paused
