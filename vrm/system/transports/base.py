@@ -11,7 +11,6 @@ Each is one file: `ssh.py` and `srun.py` here, those of extensions by entry poin
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from collections.abc import Callable, Mapping
 
@@ -60,15 +59,14 @@ def register(transport: Transport) -> Transport:
     return transport
 
 
-@functools.cache
 def transports() -> dict[str, Transport]:
     """The known ones by name, in the order in which `Reach: auto` asks them: those of extensions, then vrm's."""
     from vrm.system.transports import srun, ssh
 
-    own = (srun.SRUN, ssh.SSH)
-    plugins.use("vrm.transports", frozenset(each.name for each in own), lambda plugin, make: register(make()))
-    for each in own:
-        register(each)
+    if "ssh" not in _REGISTERED:
+        plugins.use("vrm.transports", {"srun", "ssh", *_REGISTERED}, lambda plugin, make: register(make()))
+        register(srun.SRUN)
+        register(ssh.SSH)
     return _REGISTERED
 
 
