@@ -66,9 +66,10 @@ def transports() -> dict[str, Transport]:
     from vrm.system.transports import srun, ssh
 
     own = (srun.SRUN, ssh.SSH)
-    plugins.use("vrm.transports", frozenset(each.name for each in own), lambda plugin, make: register(make()))
-    for each in own:
-        register(each)
+    found: list[Transport] = []
+    plugins.use("vrm.transports", frozenset(each.name for each in own), lambda plugin, make: found.append(make()))
+    for each in (*found, *own):  # again where it was forgotten what they are
+        _REGISTERED.setdefault(each.name, each)
     return _REGISTERED
 
 
