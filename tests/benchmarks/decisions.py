@@ -31,7 +31,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from vrm.live.manager.liverun import Clock
-from vrm.live.manager.snapshot import snapshot
+from vrm.live.manager.records.snapshot import snapshot
 from vrm.model import Cluster, Heatmap, Job, JobState
 from vrm.model.rules import Rules
 from vrm.run.entry import Dropped

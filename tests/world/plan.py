@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 
 class Fault(NamedTuple):
-    """After so many more system calls of whomever, something goes wrong."""
+    """After so many more system calls of whomever, something goes wrong; `edge`: and just after the next change of a
+    file."""
 
     gap: int
     kind: str
     value: float = 0.0
+    edge: bool = False
 
 
 class Act(NamedTuple):
@@ -40,7 +42,7 @@ CRASHES = (*KILLS[:6], "machine")
 
 @dataclass(frozen=True)
 class Plan:
-    """A world. `lines` are the queue file, `quantum` the system calls of a turn."""
+    """A world. `torn`: sectors of the journal, too, come to disk in any order. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -55,6 +57,7 @@ class Plan:
     lines: tuple[str, ...] = ()
     acts: tuple[Act, ...] = ()
     faults: tuple[Fault, ...] = field(default=())
+    torn: bool = False
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""
@@ -69,7 +72,7 @@ class Plan:
         at = 0
         for fault in self.faults:
             at += fault.gap
-            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}")
+            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}{' after a change of a file' * fault.edge}")
         return "\n".join(rows)
 
 
@@ -130,7 +133,7 @@ def faults_of(chance: Random) -> list[Fault]:
             value = float(chance.randint(1, 4))
         elif kind == "pause":
             value = chance.choice((0.1, 2.5, 8.0))
-        found.append(Fault(gap, kind, value))
+        found.append(Fault(gap, kind, value, chance.random() < 0.3))
     return found
 
 

@@ -303,10 +303,14 @@ def send(world: World, act: Act) -> dict[str, Any]:
 
 def answer(world: World, told: Told) -> None:
     """What the client of vrm does with it (`vrm.commands.job`)."""
-    house = vrm()
+    house, time = vrm(), loading.MODULES["time"]
     run = house.RunDirectory.of(world.settings)
     try:
-        if not run.manager_runs():
+        for _ in range(30):  # until somebody has started a manager
+            if run.manager_runs():
+                break
+            time.sleep(0.1)
+        else:
             told.over = True
             return
         told.name = house.control.send(run, told.sent)
@@ -417,6 +421,9 @@ def _judge_told(world: World, past: Any) -> None:
         if kind == "submit":
             if [job for job in told.ids if job not in entries]:
                 history.say(f"a user was told of jobs {told.ids}, which there are not")
+            made = past.by_command.get(told.name, [])
+            if ok and sorted(told.ids) != sorted(made):
+                history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
         elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):

@@ -73,6 +73,7 @@ class World:
         plan = self.plan
         K.reset(plan.seed, plan.strict)
         K.quantum, K.most = plan.quantum, MOST_STEPS
+        K.disk.in_order = frozenset() if plan.torn else frozenset(("journal",))
         K.main = getcurrent()
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
@@ -202,7 +203,7 @@ End: {{At: never}}
             K.over = True
             return
         due = [each.time + self.began - K.now for each in self.plan.acts[len(self.plan.acts) - self.acting:]]
-        rest = 0.02 if process.status == KILL else 0.4 if normal else max(1.5, self.history.trouble_until - K.now)
+        rest = K.chance.choice((0.0, 0.001, 0.02)) if process.status == KILL else 0.4 if normal else max(1.5, self.history.trouble_until - K.now)
         if normal and manager is not None and truths.all_ended(manager) and due:
             rest = max(rest, min(due))  # nobody has anything to do for it before
         K.at(K.now + rest, self._start_manager)
@@ -282,6 +283,10 @@ End: {{At: never}}
     def _fault(self) -> None:
         """The next fault comes."""
         fault = self.faults.pop(0)
+        if fault.edge:
+            self.faults.insert(0, fault._replace(edge=False))
+            K.fault_at, K.disk.armed = NEVER, self._edge
+            return
         self._next_fault()
         happened = getattr(self, f"_do_{fault.kind}", self._kill)(fault)
         if happened is False:
@@ -289,6 +294,10 @@ End: {{At: never}}
         else:
             self.put_off = 0
             self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
+
+    def _edge(self) -> None:
+        """A file has changed: now."""
+        K.disk.armed, K.fault_at = None, K.steps + 1 + int(K.chance.random() ** 2 * 4)
 
     def _put_off(self, fault: Fault) -> None:
         """There is nothing for a fault to happen to: it waits, and the others behind it."""

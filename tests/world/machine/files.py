@@ -18,7 +18,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -105,6 +105,9 @@ class Files:
     """A file system. `trouble` is the error of a disk that takes nothing more (`left` bytes are free until then), or
     that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts what failed for these."""
 
+    in_order: frozenset[str] = frozenset()
+    """Names of files whose sectors come to disk in their order."""
+
     def __init__(self, uid: int, strict: bool = False) -> None:
         self.uid = uid
         self.strict = strict
@@ -115,6 +118,7 @@ class Files:
         self.log: list[tuple[Change, ...]] = []
         self.trouble, self.left, self.broken = 0, 0, 0
         self.syncs = self.failures = 0
+        self.armed: Callable[[], None] | None = None  # called at the next change
 
     # Names.
 
@@ -216,6 +220,8 @@ class Files:
                 before.links -= 1
                 self.gone(before)
         self.log.append(changes)
+        if self.armed is not None:
+            self.armed()
 
     def gone(self, inode: Inode) -> None:
         """Nobody may have this inode any more: then its number is free. (Its number is kept as long as the disk may
@@ -255,6 +261,8 @@ class Files:
         inode.mtime = self.wall
         if inode.watches:
             self.tell(inode, MODIFY)
+        if self.armed is not None:
+            self.armed()
         return len(data)
 
     def _allowed(self, inode: Inode, at: int, data: bytes) -> bytes:
@@ -303,6 +311,8 @@ class Files:
         if inode.dirty:
             inode.disk = bytes(inode.data)
             inode.dirty = set()
+        if self.armed is not None:
+            self.armed()
         if self.strict:
             if inode.is_dir:
                 self._commit_directory(inode)
@@ -346,20 +356,23 @@ class Files:
         self.log.clear()
         self.trouble = self.left = self.broken = 0
         seen: dict[int, Inode] = {}
+        ordered: set[int] = set()
         stack = [self.root]
         self.root.links = 1
         while stack:
             here = stack.pop()
             here.names = dict(here.on_disk)
             here.watches, here.lock, here.opens = [], None, 0
-            for each in here.names.values():
+            for name, each in here.names.items():
+                if name in self.in_order:
+                    ordered.add(id(each))
                 if id(each) not in seen:
                     seen[id(each)] = each
                     each.links = 0
                     stack.append(each)
                 each.links += 1
             if here.dirty or here.disk != here.data:
-                self._torn(here, chance)
+                self._torn(here, chance, id(here) in ordered)
         used = {each.number for each in seen.values()} | {1}
         self._free = [number for number in range(self._next - 1, 0, -1) if number not in used]
 
@@ -376,11 +389,12 @@ class Files:
                     self._on_disk(change)
 
     @staticmethod
-    def _torn(inode: Inode, chance: Random) -> None:
+    def _torn(inode: Inode, chance: Random, in_order: bool) -> None:
         """What of a file's content is there that was not synced."""
         share = chance.choice((0.0, 1.0, chance.random()))
         old, new = inode.disk, bytes(inode.data)
-        pages = [page for page in sorted(inode.dirty) if chance.random() < share]
+        pages = sorted(inode.dirty)
+        pages = pages[:round(share * len(pages))] if in_order else [page for page in pages if chance.random() < share]
         mixed = bytearray(old)
         for page in pages:
             begin, end = page * PAGE, min((page + 1) * PAGE, len(new))
