@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from support.executor import Managed, root, states  # noqa: F401
+from vrm.live.spawn.messages import Started
 
 
 def test_a_job_that_has_had_its_time_is_ended_and_its_end_is_due_before(root: Path) -> None:
