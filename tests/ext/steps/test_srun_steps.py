@@ -450,16 +450,6 @@ def test_a_step_loads_little() -> None:
     assert done.stdout == "\n"
 
 
-def test_commands_and_servers_that_an_older_version_has_started_find_steps() -> None:
-    """They import what starts and what serves steps where it was."""
-    before = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r}); "
-    for code, said in (("from vrm.steps.main import run; run()", "slurm 22.05.8\n"),
-                       ("from vrm.steps.server import serve; print(serve.__name__)", "serve\n")):
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", before + code, "--version"], text=True, capture_output=True,
-                              check=True)
-        assert done.stdout == said and not done.stderr
-
-
 def test_a_step_without_a_tidy_end_of_its_reader(job: Around) -> None:
     """`srun ... | head -1` ends."""
     step = job.start("-n", "1", "-l", "sh", "-c", "while echo line; do :; done")

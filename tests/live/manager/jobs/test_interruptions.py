@@ -254,7 +254,7 @@ def test_a_batch_job_that_is_run_again_is_another_one() -> None:
     assert batch_job({"PBS_JOBID": "5.pbs"}, 3) == "pbs 5.pbs again 2"
     assert batch_job({}, 3) == ""
     assert parse_qstat("Job Id: 5.pbs\n    run_count = 2\n").runs == 2
-    assert (kill_delay("pbs 5"), kill_delay("slurm 5"), kill_delay("lsf 5")) == (10, 30, 10)
+    assert (kill_delay("pbs 5"), kill_delay("slurm 5"), kill_delay("lsf 5")) == (10, 30, 5)
 
 
 # What the user stops.
