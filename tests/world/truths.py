@@ -342,7 +342,7 @@ def judge(world: World) -> None:
     """Everything has ended."""
     house, history = vrm(), world.history
     K.current = K.init
-    left = [process for process in K.processes.values() if process is not K.init]
+    left = [process for process in K.processes.values() if process is not K.init and process.role not in ("client", "editor")]
     if left:
         history.say(f"there are still {left}")
     past = house.replay(house.files.parsed(history.journal(), "journal"))

@@ -219,6 +219,8 @@ End: {{At: never}}
 
     def _act(self, at: int, act: Act) -> None:
         """Do what users do; it may take a while."""
+        if self.finished:
+            return
         if K.disk.trouble and act.kind in ("append", "insert"):
             K.at(K.now + 1.0, lambda: self._act(at, act))
             return
