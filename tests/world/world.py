@@ -175,6 +175,7 @@ End: {{At: never}}
         run = process.facts.get("run")
         if run is not None:
             run.ended, run.status = K.now, process.status
+            run.signalled |= self.history.intended(run.job)
         if process is self.manager:
             self.manager, self.history.stopping = None, self._stop_waits()
             self.history.intents()
