@@ -210,12 +210,13 @@ class History:
 
     def intents(self) -> None:
         """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
-        due: dict[int, bytes] = {}
-        for found in re.finditer(rb'"event":"(start|intent|end|again)","id":(\d+)', self.journal()):
-            due[int(found[2])] = found[1]
-        for job, word in due.items():
-            if word == b"intent" and job in self.runs:
-                self.runs[job][-1].signalled = True
+        for job in self.runs:
+            self.runs[job][-1].signalled |= self.intended(job)
+
+    def intended(self, job: int) -> bool:
+        """Whether the last word of the journal about a job is that it is to be ended."""
+        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.journal())
+        return bool(found) and found[-1] == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run")
@@ -342,7 +343,7 @@ def judge(world: World) -> None:
     """Everything has ended."""
     house, history = vrm(), world.history
     K.current = K.init
-    left = [process for process in K.processes.values() if process is not K.init]
+    left = [process for process in K.processes.values() if process is not K.init and process.role not in ("client", "editor")]
     if left:
         history.say(f"there are still {left}")
     past = house.replay(house.files.parsed(history.journal(), "journal"))
@@ -403,7 +404,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
-            state == "failed" and unknown)
+            state == "failed" and unknown) or (state == "timeout" and history.unguarded)  # whether it ran nobody knows
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":

@@ -175,6 +175,7 @@ End: {{At: never}}
         run = process.facts.get("run")
         if run is not None:
             run.ended, run.status = K.now, process.status
+            run.signalled |= self.history.intended(run.job)
         if process is self.manager:
             self.manager, self.history.stopping = None, self._stop_waits()
             self.history.intents()
@@ -219,6 +220,8 @@ End: {{At: never}}
 
     def _act(self, at: int, act: Act) -> None:
         """Do what users do; it may take a while."""
+        if self.finished:
+            return
         if K.disk.trouble and act.kind in ("append", "insert"):
             K.at(K.now + 1.0, lambda: self._act(at, act))
             return

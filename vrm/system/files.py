@@ -144,8 +144,12 @@ def write_atomically(path: Path, text: str, private: bool = False) -> None:
 
 def sync_names(directory: PathLike) -> None:
     """Bring the names of the files in a directory to disk: that a file is there after the death of its machine, its own
-    sync does not say. OSError when that fails; file systems that know no such thing have no fault."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync does not say. OSError when that fails; a directory that this user may not read is left to its file system, and
+    so is one of a file system that knows no such thing."""
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     except OSError as error:
