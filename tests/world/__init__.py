@@ -1,1 +1,1 @@
-"""The real manager in a simulated world: see docs/reliability.md."""
+"""The real manager in a simulated world: see docs/reference/reliability.md."""

@@ -1,4 +1,4 @@
-"""What must be true of a run, whatever happened: see docs/reliability.md. `History` is what really happened to the programs
+"""What must be true of a run, whatever happened: see docs/reference/reliability.md. `History` is what really happened to the programs
 of jobs; it is compared with what the manager has recorded and told."""
 
 from __future__ import annotations
