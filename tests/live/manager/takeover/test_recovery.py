@@ -104,6 +104,18 @@ def test_what_a_dead_machine_left_of_another_job_is_not_that_of_this_one(
     assert look(run, 1, {}, Place.here()).what == recovery.INTERRUPTED
 
 
+def test_what_a_dead_machine_brings_back_of_an_earlier_start_is_not_that_of_this_one(run: RunDirectory) -> None:
+    """Its removal had not come to the disk; the host has begun anew before the job was started again."""
+    here = Place.here()
+    mark(run, STATUS, boot="before")
+    os.replace(run.marker(1), run.status(1))
+    for boot, what in ((here.boot, recovery.UNSTARTED), ("before", recovery.ENDED)):
+        assert look(run, 1, {"host": here.host, "boot": boot}, here).what == what
+    os.replace(run.status(1), run.marker(1))
+    for boot, what in ((here.boot, recovery.UNSTARTED), ("before", recovery.ENDED)):
+        assert look(run, 1, {"host": here.host, "boot": boot}, here).what == what
+
+
 def test_the_batch_job_is_known_by_the_environment() -> None:
     assert batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
     assert batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"

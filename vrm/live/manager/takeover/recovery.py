@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
@@ -56,11 +57,11 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Recovere
     gone = _gone(under, here)
     marker = None
     try:
-        marker = Marker.read(run.marker(job_id), job_id)
+        marker = _of_this_start(run.marker(job_id), job_id, under)
         # In this order: once its supervisor is dead, the files of a job change no more.
         alive = marker.alive() if marker else False
-        status = read_status(run.status(job_id), job_id)
-        if status is None and alive is not True and (alive is False or gone):
+        status = read_status(run.status(job_id), job_id) if _of_this_start(run.status(job_id), job_id, under) else None
+        if status is None and marker is not None and (alive is False or (alive is None and gone)):
             status = read_status(run.marker(job_id), job_id)  # written, and not renamed any more
     except RecordError as error:
         # Written whole or not at all: only the death of a machine leaves a part.
@@ -74,6 +75,15 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Recovere
     if alive is None:
         return Recovered(INTERRUPTED if gone else ELSEWHERE, marker, gone=gone)
     return Recovered(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker, gone=gone)
+
+
+def _of_this_start(path: Path, job_id: int, under: Record) -> Marker | None:
+    """The marker in a job's file; None where there is none, or where it is of an earlier start: a machine that dies may
+    bring back a file that was removed, and its supervisor ran before that boot of the host."""
+    marker = Marker.read(path, job_id)
+    if marker is not None and marker.host == under.get("host") and marker.boot != under.get("boot", marker.boot):
+        return None
+    return marker
 
 
 def _gone(under: Record, here: Place) -> bool:
