@@ -8,7 +8,7 @@ python3 tasks.py test --again    at most five that failed run once more, one at 
 python3 tasks.py lint            install, check types (mypy) and code (ruff)
 python3 tasks.py site            install, build the documentation as pages for a browser: site/
 python3 tasks.py cluster         install, open a shell on a Slurm cluster of two nodes on this machine (as root)
-python3 tasks.py world           install, run the manager in simulated worlds for a minute (docs/reference/reliability.md)
+python3 tasks.py world           install, run simulated worlds for a minute (docs/reference/reliability.md)
 python3 tasks.py release         install, build the files of a release of this commit: dist/ (packaging/release.py)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
