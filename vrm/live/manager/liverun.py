@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from typing import Any, TypeVar
 from collections.abc import Callable, Mapping
@@ -39,6 +41,9 @@ RETRY = 1.0
 
 
 Kind = TypeVar("Kind", bound=Part)
+
+NO_PROCESS = os.strerror(errno.EAGAIN), os.strerror(errno.ENOMEM)
+"""Why there is no process, as the kernel says it."""
 
 STEP = 1.0
 """Seconds from which on a difference between two clocks is a clock that was set."""
@@ -217,16 +222,17 @@ class LiveRun:
         return True
 
     def disk_trouble(self, why: str) -> None:
-        """Report a file that cannot be written, once until that works again."""
+        """Report a file that cannot be written, or a process that cannot be made, once until that works again."""
         if not self._disk_failed:
             self._disk_failed = True
-            self.tell("warning", f"cannot write: {why}; starting nothing until that works again")
+            what = "start" if why.endswith(NO_PROCESS) else "write"
+            self.tell("warning", f"cannot {what}: {why}; starting nothing until that works again")
 
     def disk_works(self) -> None:
-        """A file that could not be written was written."""
+        """What could not be written or started was."""
         if self._disk_failed:
             self._disk_failed = False
-            self.tell("note", "files can be written again; continuing")
+            self.tell("note", "that works again; continuing")
 
     def block(self) -> None:
         """Start nothing for a while."""

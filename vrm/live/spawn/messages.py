@@ -120,10 +120,10 @@ class Ended:
 
 
 class Failure(enum.Enum):
-    """Why a job could not be started: files of vrm cannot be written now, its node cannot be
-    reached now, or it is something that the next attempt would meet again."""
+    """Why a job could not be started: there is no room for its files now, or for processes; its node cannot be
+    reached now; or it is something that the next attempt would meet again."""
 
-    DISK = enum.auto()
+    LACK = enum.auto()
     UNREACHED = enum.auto()
     JOB = enum.auto()
 
@@ -138,13 +138,13 @@ class LaunchFailed:
     kind: Failure = field(default=Failure.JOB, compare=False)
 
 
-_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+_LACKING = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EAGAIN, errno.ENOMEM))
 
 
 def failed(request: LaunchRequest, message: str, problem: str | None) -> LaunchFailed:
     """The event, with its kind: supervisors, which record it in a file, give its text alone."""
-    if message.endswith(_FULL_DISK) or message.startswith("marker file"):
-        kind = Failure.DISK
+    if message.endswith(_LACKING) or message.startswith("marker file"):
+        kind = Failure.LACK
     elif request.host and message.startswith(request.host + UNREACHED):
         kind = Failure.UNREACHED
     else:

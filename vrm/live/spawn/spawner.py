@@ -21,7 +21,7 @@ from typing import Any
 from collections.abc import Callable, Sequence
 
 from vrm.live.spawn import run_supervisors, supervisor
-from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+from vrm.live.spawn.messages import (Ended, Event, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost, absolute, failed)
 from vrm.live.spawn.records import ExitStatus, JobId, Marker, PathLike, RecordError, read_status
 from vrm.live.relay.process import RelayProcess
@@ -403,8 +403,7 @@ class Spawner:
                 reason = answer if isinstance(answer, str) else os.strerror(errno.EMFILE)
                 launch = self._waiting.popleft()
                 self._live.remove(launch.request.id)
-                told.append(LaunchFailed(launch.request.id,
-                                         f"no process for its supervisor: {reason}"))
+                told.append(failed(launch.request, f"no process for its supervisor: {reason}", None))
 
     def _hear(self, told: list[Event], each: _Supervisor) -> None:
         """What a supervisor tells, or its end."""

@@ -9,7 +9,7 @@ import pytest
 from support.executor import Managed, root, states  # noqa: F401
 from vrm.live.manager.jobs.launches import CLOSED_FOR
 from vrm.live.manager.liverun import RETRY
-from vrm.live.spawn.messages import Failure, LaunchFailed
+from vrm.live.spawn.messages import Failure, LaunchFailed, failed
 from vrm.run.journal import files as journal
 
 
@@ -38,12 +38,15 @@ def test_a_job_whose_node_cannot_be_reached_starts_on_another_and_the_node_is_us
     managed.close()
 
 
-def test_a_job_for_which_the_disk_has_no_room_waits_and_nothing_starts_for_a_while(root: Path) -> None:
+@pytest.mark.parametrize("why, said", [
+    ("output file o: No space left on device", "cannot write: output file o"),
+    ("no process for it: Resource temporarily unavailable", "cannot start: no process for it")])
+def test_a_job_for_which_there_is_no_room_waits_and_nothing_starts_for_a_while(root: Path, why: str, said: str) -> None:
     managed = Managed(root, "ok.x 1 99 0")
     managed.start(1.0)
-    managed.jobs.says.append(LaunchFailed(0, "no space", kind=Failure.DISK))
+    managed.jobs.says.append(failed(managed.jobs.launched[-1], why, None))
     managed.turn(1.0)
-    assert states(managed) == ["queued"] and any("cannot write: no space" in text for text in managed.said)
+    assert states(managed) == ["queued"] and any(said in text for text in managed.said)
     managed.turn(1.0 + RETRY)
     assert states(managed) == ["running"]
     managed.close()

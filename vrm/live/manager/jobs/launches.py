@@ -137,7 +137,7 @@ class Launches(Part):
             return error
 
     def _no_room(self, job: Job, why: str) -> None:
-        """The files of a job could not be written: it waits, and nothing starts for a while."""
+        """There is no room for the files of a job, or for processes: it waits, and nothing starts for a while."""
         self.ends.take_back(job)
         self.live.changed = True
         self.live.block()
@@ -235,7 +235,7 @@ class Launches(Part):
                 ends.lost(running)
 
     def _not_launched(self, running: Running, event: LaunchFailed) -> None:
-        if event.kind is Failure.DISK:
+        if event.kind is Failure.LACK:
             del self.live.running[running.job.id]
             self._no_room(running.job, event.message)
         elif event.kind is Failure.UNREACHED:
