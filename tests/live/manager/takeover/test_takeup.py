@@ -222,6 +222,21 @@ def test_ends_without_a_journal_are_put_aside(site: Site) -> None:
     assert (folder / "jobs.csv").read_text() == before and len(site.statuses()) == 3
 
 
+def test_a_line_of_an_earlier_try_is_written_anew(site: Site) -> None:
+    """The death of a machine may bring it back: jobs.csv is not synced."""
+    go(site)
+    assert site.run().returncode == 0
+    before = (site.log / "jobs.csv").read_text()
+    ends = [row.split(",") for row in before.splitlines()]
+    status, start = (ends[0].index(name) for name in ("status", "start"))
+    ends[1][status] = "failed"
+    ends[2][start] = str(float(ends[2][start]) - 1)
+    (site.log / "jobs.csv").write_text("".join(",".join(row) + "\n" for row in ends))
+    assert site.run().returncode == 0
+    assert {row.id: (row.status, row.start) for row in site.rows().values()} == {
+        int(row.split(",")[0]): ("completed", float(row.split(",")[start])) for row in before.splitlines()[1:]}
+
+
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_directory_of_0_1_0_may_have_been_copied(tmp_path: Path, marked: bool) -> None:
     """Its journal does not say which it is. A name of its own keeps it from a copy's processes,

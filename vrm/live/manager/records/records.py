@@ -72,6 +72,13 @@ def called(job: Job, details: Details) -> str:
     return f"#{job.id} {job.app}" + f" {details.name}" * bool(details.name)
 
 
+def _is_of(row: JobRow, past: Past) -> bool:
+    """Whether a row tells of the end that the journal has."""
+    end, start = past.ended.get(row.id), past.started.get(row.id)
+    return (end is not None and row.status == end["state"]
+            and not (start is not None and row.start is not None and row.start < start["time"] - 0.01))
+
+
 class Records:
     """The ended jobs of a run: `rows` by id are in `jobs.csv`, `pending` are still to be written."""
 
@@ -101,9 +108,9 @@ class Records:
         self._shares: set[str] = set()  # lines of jobs that jobs.csv lacks
 
     def open(self, past: Past) -> None:
-        """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
-        the journal has are pending. OSError when it cannot be written, RunError when it is
-        damaged."""
+        """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those of an earlier try, which the death
+        of a machine may bring back; those that only the journal has are pending. OSError when it cannot be written,
+        RunError when it is damaged."""
         try:
             with naming(self.run.jobs):
                 JobWriter(self.run.jobs).close()  # cuts off a torn line
@@ -111,7 +118,7 @@ class Records:
         except JobFileError as error:
             raise RunError(f"{error}; correct that line, or move the file away: its lines are "
                            "written again from the journal") from error
-        self.rows = {row.id: row for row in found if row.id in past.ended}
+        self.rows = {row.id: row for row in found if _is_of(row, past)}
         if len(self.rows) < len(found):
             self._write_rows()
         self._writer = JobWriter(self.run.jobs)
