@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Tuple
 
 from vrm.model import Job, Node
 from vrm.model.job import Request
-from vrm.model.measured.power import Cap
+from vrm.ext.energy.cap import Cap
 from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import power_over_time
 from vrm.api import Machine, Rules, simulate
