@@ -21,8 +21,9 @@ from itertools import groupby
 from collections.abc import Mapping, Sequence
 
 from vrm.ext.sites.cpus import shared_list
-from vrm.live.launch.base import (
-    Launch, Launcher, LauncherConfiguration, LaunchError, MADE_UP, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, programs_in, slot_cpus, synthetic, tail)
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LauncherConfiguration, LaunchError,
+                                  NoProgram, PathLike, ask_version, find_program, programs_in, slot_cpus, synthetic,
+                                  tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
                                          with_threads)
 from vrm.live.nodes.bindings import BindingCheck
@@ -177,8 +178,8 @@ def find_mpiexec(configured: str = "auto", env: Mapping[str, str] | None = None
     """
     env = os.environ if env is None else env
     folders = [*env.get("PATH", os.defpath).split(os.pathsep), own_programs()]
-    found, (family, version) = find_program(configured, env, programs_in(folders, _NAMES), lambda found: read_version(
-        found, env), "no mpiexec on PATH", _MEND)
+    found, (family, version) = find_program(configured, env, programs_in(folders, _NAMES),
+                                            lambda each: read_version(each, env), "no mpiexec on PATH", _MEND)
     return found, family, version
 
 
