@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
 
-from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits
+from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Placement, Pool, bits
 from vrm.model.sharing import devices
 from vrm.model.job import Request
 from vrm.model.machine import Machine
@@ -164,6 +164,27 @@ def test_a_reservation_is_protected_where_it_is_known_not_to_be() -> None:
 # ----------------------------------------------------------------------------------------- devices
 
 
+def nearest_are_taken(request: Request, placement: Placement, nodes: Sequence[Node], before: devices.Held) -> None:
+    """Each task of a program has as many GPUs as it asked for, the nearest that nobody had `before`; now it has them."""
+    for node, slots in itertools.groupby(placement.slots(nodes), key=lambda slot: slot.node):
+        places = list(slots)
+        mine = placement.devices.get(node, {}).get("gpu", ())
+        assert len(mine) == len(set(mine)) == (request.gpus_per_task * len(places)
+                                               + request.gpus_per_node)
+        free = {each for each in nodes[node].devices["gpu"]
+                if each.index not in before.get((node, "gpu"), ())}
+        seen = [devices.of_task(request, "gpu", mine, task, len(places))
+                for task in range(len(places))]
+        for task, slot in enumerate(places):
+            own = seen[task][:request.gpus_per_task]
+            near = {each.index for each in free if each.socket == slot.socket}
+            if not near >= set(own):  # then all that were near are taken by it
+                assert near <= set(own)
+            free = {each for each in free if each.index not in own}
+        assert len({index for each in seen for index in each}) == len(mine)
+        before.setdefault((node, "gpu"), set()).update(mine)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.lists(
     st.integers(-1, 2), max_size=5)), min_size=1, max_size=3), st.lists(jobs(plain=False), max_size=8),
@@ -191,24 +212,9 @@ def test_no_two_jobs_hold_a_device_and_each_has_the_nearest(facts: Any, wishes: 
                 del held[gone]
             continue
         placement = cluster.book(job, placement, 0.0).placement
-        request = job.request
         held[number] = placement.devices
-        for node, slots in itertools.groupby(placement.slots(nodes), key=lambda slot: slot.node):
-            places = list(slots)
-            mine = placement.devices.get(node, {}).get("gpu", ())
-            assert len(mine) == len(set(mine)) == (request.gpus_per_task * len(places)
-                                                   + request.gpus_per_node)
-            free = {each for each in nodes[node].devices["gpu"]
-                    if each.index not in before.get((node, "gpu"), ())}
-            seen = [devices.of_task(request, "gpu", mine, task, len(places))
-                    for task in range(len(places))]
-            for task, slot in enumerate(places):
-                own = seen[task][:request.gpus_per_task]
-                near = {each.index for each in free if each.socket == slot.socket}
-                if not near >= set(own):  # then all that were near are taken by it
-                    assert near <= set(own)
-                free = {each for each in free if each.index not in own}
-            assert len({index for each in seen for index in each}) == len(mine)
+        for request, part in zip(job.request.parts or (job.request,), placement.parts or (placement,)):
+            nearest_are_taken(request, part, nodes, before)
         taken = [(node, index) for given_ in held.values() for node, by_name in given_.items()
                  for index in by_name["gpu"]]
         assert len(taken) == len(set(taken))

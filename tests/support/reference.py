@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
 from vrm.model.amounts import unit
-from vrm.model.job import Request
+from vrm.model.job import Component, Program, Request, together
 from vrm.scheduling import JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
 
 Place = tuple[int, int, tuple[int, ...]]
@@ -114,6 +114,14 @@ def licences_of(job: Job) -> int:
     return dict(job.request.licences).get("ansys", 0) // 1000
 
 
+def programs_of(job: Job, places: list[Place]) -> Iterator[tuple[Job, list[Place]]]:
+    """The programs of a job with the places of their ranks."""
+    at = 0
+    for part in job.parts:
+        yield part, places[at:at + part.procs]
+        at += part.procs
+
+
 class Reference:
     """A cluster under a policy, an ordering and a backfilling (none, easy, list), in the plainest
     form.
@@ -139,6 +147,9 @@ class Reference:
 
     def find(self, job: Job) -> list[Place] | None:
         """The place of each rank if the job started now, or None."""
+        if job.request.parts:
+            return self.find_parts(job)
+
         def preference(index: int) -> tuple[float, int]:
             tenants = [t for t in self.nodes[index].halves if t is not None]
             if not tenants:
@@ -173,6 +184,19 @@ class Reference:
             here[able[0] if fills else min(able, key=here.__getitem__)] += 1
         return [(index, *place) for index, room in chosen for place in room[:here[index]]]
 
+    def find_parts(self, job: Job) -> list[Place] | None:
+        """The same of a coupled job: its programs one after the other."""
+        if licences_of(job) > self.licences:
+            return None
+        left, places = self.copy(), []
+        for part in job.parts:
+            found = left.find(part)
+            if found is None:
+                return None
+            left.start(part, found, 0.0)
+            places += found
+        return places
+
     @staticmethod
     def first(rooms: list[Any], tasks: int, least: int) -> list[Any] | None:
         """The first nodes with room for so many tasks, at least so many nodes."""
@@ -189,6 +213,14 @@ class Reference:
 
     def start(self, job: Job, places: list[Place], now: float) -> None:
         """Give the cores to the job; fails when one of them is taken."""
+        self.licences -= licences_of(job)
+        assert self.licences >= 0
+        for part, its in programs_of(job, places):
+            self.start_part(part, its)
+        self.running[job.id] = job, places, now + job.estimate
+
+    def start_part(self, job: Job, places: list[Place]) -> None:
+        """Give the cores to one program of a job."""
         for index in dict.fromkeys(index for index, _, _ in places):
             node = self.nodes[index]
             if alone(job, self.policy):
@@ -198,8 +230,6 @@ class Reference:
             for name, amount in per_node(job).items():
                 node.left[name] -= Fraction(str(amount))
                 assert node.left[name] >= 0
-        self.licences -= licences_of(job)
-        assert self.licences >= 0
         for index, socket, cores in places:
             for name, amount in job.resources.items():
                 left = self.nodes[index].left
@@ -208,18 +238,22 @@ class Reference:
             for core in cores:
                 assert self.nodes[index].slots[socket][core] is None
                 self.nodes[index].slots[socket][core] = job.id
-        self.running[job.id] = job, places, now + job.estimate
 
     def end(self, job_id: int) -> None:
         """Free all that the job holds."""
         job, places, _ = self.running.pop(job_id)
         self.licences += licences_of(job)
+        for part, its in programs_of(job, places):
+            self.end_part(part, its)
+
+    def end_part(self, job: Job, places: list[Place]) -> None:
+        """Free all that one program of a job holds."""
         for index in {index for index, _, _ in places}:
             for name, amount in per_node(job).items():
                 self.nodes[index].left[name] += Fraction(str(amount))
         for index, socket, cores in places:
             node = self.nodes[index]
-            node.halves = [None if t is not None and t.id == job_id else t for t in node.halves]
+            node.halves = [None if t is not None and t.id == job.id else t for t in node.halves]
             for name, amount in job.resources.items():
                 node.left[name] += Fraction(str(amount))
             for core in cores:
@@ -451,13 +485,27 @@ def _jobs(plain: bool, most_procs: int) -> st.SearchStrategy:
         each_of(KINDS, [False, False, False, True], [1, 1, 1, 1, 2, 3]),
         st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
         st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
-        st.none() if plain else _WISHES)
+        st.none() if plain else _WISHES,
+        st.just([]) if plain else st.one_of(st.just([]), st.just([]), st.lists(_PROGRAM, min_size=1, max_size=2)))
+
+
+_PROGRAM = st.tuples(each_of(KINDS, [False, False, False, True], [1, 1, 2], range(1, 9)), _WISHES)
 
 
 def _job(drawn: Any) -> dict[str, Any]:
-    (app, exclusive, cores), procs, estimate, wishes = drawn
+    (app, exclusive, cores), procs, estimate, wishes, others = drawn
     found = {"app": app, "procs": procs, "estimate": estimate, "exclusive": exclusive, "cores": cores}
-    return found if wishes is None else {**found, "request": wished(wishes, procs, cores, exclusive)}
+    if wishes is None:
+        return found
+    request = wished(wishes, procs, cores, exclusive)
+    if not others:
+        return {**found, "request": request}
+    programs = [Component(app, request._replace(licences=()))]
+    for (other, alone, width, ranks), more in others:
+        programs.append(Component(other, wished(more, ranks, width, alone)._replace(licences=())))
+    whole = together([each.request for each in programs], request.licences)
+    return {"app": "coupled", "procs": whole.tasks, "cores": whole.cores_per_task, "estimate": estimate, "request": whole,
+            "payload": Program(components=tuple(programs))}
 
 
 def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:

@@ -94,8 +94,11 @@ def _check_events(order: str) -> None:
 def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: float) -> tuple[Job, Details]:
     """The job of the values of a line, and how it was submitted. What the line does not say is as the configuration
     says. Raises ValueError as `made` does."""
-    own: dict[str, Any] = {"retries": settings.retries, "malleable": values["app"] in settings.applications.malleable}
-    if settings.launcher.one_node and not any(values.get(key) for key in ("script", "tasks_per_node", "nodelist")):
+    one = not values.get("components")
+    own: dict[str, Any] = {"retries": settings.retries,
+                           "malleable": one and values["app"] in settings.applications.malleable}
+    if settings.launcher.one_node and one and not any(
+            values.get(key) for key in ("script", "tasks_per_node", "nodelist")):
         own["nodes"] = (1, 1)
     return made({**own, **values}, job_id, submit)
 

@@ -266,13 +266,23 @@ class Pool:
         known = placement.amounts
         if known is None or known[0] is not request:
             known = placement.amounts = request, [
-                (name, node, amount) for node, tasks in placement.ranks_by_node(self.nodes)
-                for name, amount in request.on_node(tasks)]
+                (name, node, amount)
+                for asked, part in zip(request.parts or (request,), placement.parts or (placement,))
+                for node, tasks in part.ranks_by_node(self.nodes) for name, amount in asked.on_node(tasks)]
         for name, node, amount in known[1]:
             if name in self._shared:
                 self.left[name] = list(self.left[name])
                 self._shared -= {name}
             self.left[name][node] += sign * amount
+
+
+def move_in(tenants: dict[tuple[str, int], list[int]], job: Job, placement: Placement) -> None:
+    """Note the lanes of a job as those of its load, or that they are no more."""
+    tenant = tenants.setdefault((job.app, job.procs), [0, 0])
+    tenant[0] ^= placement.room[0]
+    tenant[1] ^= placement.room[1]
+    if not any(tenant):
+        del tenants[job.app, job.procs]
 
 
 class Cluster(Pool):
@@ -371,6 +381,8 @@ class Cluster(Pool):
 
     def _completed(self, job: Job, placement: Placement) -> Placement:
         """The placement with devices, if the job wants some, and with how fast it is there."""
+        if placement.parts:
+            return Placement.together([self._completed(*each) for each in zip(job.parts, placement.parts)])
         given = placement.devices
         if not given and job.request.amounts:
             given = devices.choose(job.request, placement.slots(self.nodes), self.nodes, self.held)
@@ -388,11 +400,8 @@ class Cluster(Pool):
         elif lane0 == lane1 and not cores:  # it has its nodes for itself
             self._empties = empties + sign * self.returns(placement) if empties >= 0 else -1
         elif placement.lease is None:
-            tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
-            tenant[0] ^= lane0
-            tenant[1] ^= lane1
-            if not any(tenant):
-                del self.tenants[job.app, job.procs]
+            for part, place in zip(job.parts, placement.parts or (placement,)):
+                move_in(self.tenants, part, place)
 
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""

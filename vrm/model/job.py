@@ -107,6 +107,9 @@ class Request(NamedTuple):
     with another. `nodes` are the least and the most nodes on which it runs (most 0: any number),
     `tasks_per_node` the most tasks on one of them (0: as many as fit). The nodes of the `nodelist`,
     by their names, are all among those of the job, and those of `exclude` never are.
+
+    A coupled job asks for each of its programs by itself, in `parts`: then `tasks` are those of all of them,
+    `cores_per_task` the most cores of one, and nothing else is said here but `licences`.
     """
 
     tasks: int
@@ -120,16 +123,17 @@ class Request(NamedTuple):
     tasks_per_node: int = 0
     nodelist: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
+    parts: tuple[Request, ...] = ()
 
     @property
     def cores(self) -> int:
         """The cores of all tasks."""
-        return self.tasks * self.cores_per_task
+        return sum(part.cores for part in self.parts) if self.parts else self.tasks * self.cores_per_task
 
     @property
     def amounts(self) -> bool:
         """Whether it takes anything of its nodes besides cores."""
-        return bool(self.per_task or self.per_node)
+        return bool(self.per_task or self.per_node) or any(part.amounts for part in self.parts)
 
     @property
     def plain(self) -> bool:
@@ -139,8 +143,8 @@ class Request(NamedTuple):
     @property
     def anywhere(self) -> bool:
         """Whether its tasks may be on any number of nodes, and need be on none by its name: then they
-        fill the first nodes that hold them, and else they are spread evenly."""
-        return self.nodes == (1, 0) and not self.nodelist
+        fill the first nodes that hold them, and else they are spread evenly. Never of a coupled job."""
+        return self.nodes == (1, 0) and not self.nodelist and not self.parts
 
     @property
     def least_nodes(self) -> int:
@@ -242,6 +246,12 @@ class Request(NamedTuple):
                    values.get("exclude", frozenset())).checked()
 
 
+def together(parts: Sequence[Request], licences: Amounts = ()) -> Request:
+    """The request of a coupled job, of those of its programs and what it takes of the run's licences."""
+    return Request(sum(part.tasks for part in parts), max(part.cores_per_task for part in parts),
+                   all(part.exclusive for part in parts), licences=licences, parts=tuple(parts))
+
+
 _PLAIN = Request(1)[3:]
 """What a request for cores alone says besides its first three values."""
 
@@ -254,6 +264,15 @@ def _others(amounts: Amounts) -> Amounts:
     return tuple(each for each in amounts if each[0] not in (GPU, MEMORY))
 
 
+class Component(NamedTuple):
+    """One program of a coupled job: what it asks for, its arguments, and its `file`, as `Program` has them."""
+
+    app: str
+    request: Request
+    arguments: tuple[str, ...] = ()
+    file: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What a job runs: the program of its name, with arguments, and variables of this job alone.
@@ -263,6 +282,8 @@ class Program:
     that the job has there; `copy` names what was kept of it when the job came.
 
     `front` is the batch system by whose commands it came ("": by vrm's own): its user has sent the script.
+    `components` are the programs of a coupled job, which start together; their ranks are numbered in this order.
+
     `environment` names what was kept of the variables that it gets instead of the manager's. `output`,
     `errors` and `input` are files that its user has chosen, in which %j is the id (see
     `vrm.live.manager.surroundings`), `append`: they are not emptied first. `each` are the items of an array
@@ -282,6 +303,7 @@ class Program:
     input: str = ""
     append: bool = False
     each: tuple[str, ...] = ()
+    components: tuple[Component, ...] = ()
 
     def own(self, index: int | None) -> Program:
         """That of the job of this index in an array: `%i` in the arguments and in the directory is its index,
@@ -294,8 +316,12 @@ class Program:
         directory = self.directory
         if mark and self.each and self.each[index].startswith("/"):  # which stands for itself wherever it is put
             directory = directory[len(before):]
-        return replace(self, arguments=tuple(self.filled(word, index) for word in self.arguments),
+        return replace(self, arguments=self._filled(self.arguments, index), components=tuple(
+                           each._replace(arguments=self._filled(each.arguments, index)) for each in self.components),
                        directory=self.filled(directory, index), variables={**self.variables, **variables})
+
+    def _filled(self, words: tuple[str, ...], index: int) -> tuple[str, ...]:
+        return tuple(self.filled(word, index) for word in words)
 
     def filled(self, text: str, index: int) -> str:
         """A text of an array's job with its index and item in it."""
@@ -395,6 +421,15 @@ class Job:
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin
+
+    @property
+    def parts(self) -> tuple[Job, ...]:
+        """The programs of a coupled job as jobs of their own, which start and end together; itself where it is none."""
+        if not self.request.parts:
+            return (self,)
+        names = [each.app for each in self.payload.components] or [self.app] * len(self.request.parts)
+        return tuple(self.but(app=app, request=part, procs=part.tasks, cores=part.cores_per_task,
+                              exclusive=part.exclusive) for app, part in zip(names, self.request.parts))
 
     @property
     def estimate(self) -> float:

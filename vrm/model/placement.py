@@ -6,7 +6,7 @@ import bisect
 import itertools
 import operator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import (Any, Final, NamedTuple)
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -239,15 +239,19 @@ class Placement:
 
     With a `lease` the ranks are on cores that running jobs hold and lend: `room` is what passed to the job from lenders
     that have ended.
+
+    That of a coupled job has `parts`: the places of its programs, whose ranks are numbered through in this order. Then
+    `room`, `procs` and `devices` are of all of them, and `width` is the largest.
     """
 
     __slots__ = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease",
-                 "layout", "amounts", "_nodes")
+                 "layout", "parts", "amounts", "_nodes")
 
     def __init__(self, share: str, room: Room | tuple[int, int], order: tuple[int, ...], procs: int,
                  width: int = 1, size: int = 0, most: Mapping[int, int] | None = None,
                  devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0,
-                 lease: Lease | None = None, layout: CoreLayout | None = None, nodes: int = -1) -> None:
+                 lease: Lease | None = None, layout: CoreLayout | None = None,
+                 parts: tuple[Placement, ...] = (), nodes: int = -1) -> None:
         self.share: Final = share
         self.room: Final[Room] = room if len(room) == 3 else (*room, 0)
         self.order: Final = order
@@ -260,6 +264,7 @@ class Placement:
         self.pace: Final = pace
         self.lease: Final = lease
         self.layout: Final = layout or _NO_LAYOUT
+        self.parts: Final = parts
         self.amounts: tuple[object, Amounts] | None = None
         self._nodes = nodes
 
@@ -267,6 +272,26 @@ class Placement:
     def of_cores(cls, layout: CoreLayout, taken: int, procs: int, width: int = 1, held: int = 0) -> Placement:
         """Ranks on a set of cores; `held`: the cores that others cannot have meanwhile, where these are more."""
         return cls(CORES, (0, 0, held or taken), (taken,), procs, width, 0 if held else procs * width, layout=layout)
+
+    @classmethod
+    def together(cls, parts: Sequence[Placement]) -> Placement:
+        """That of a coupled job, of those of its programs, which hold nothing twice and have one share."""
+        first = parts[0]
+        order: list[int] = []
+        for group in itertools.chain.from_iterable(part.order for part in parts):
+            new = group & ~reduce(operator.or_, order, 0)
+            order += [new] if new else []
+        if first.share == CORES:
+            order = [reduce(operator.or_, order)]
+        devices: dict[int, dict[str, tuple[int, ...]]] = {}
+        for part in parts:
+            for node, by_name in part.devices.items():
+                here = devices.setdefault(node, {})
+                here.update((name, here.get(name, ()) + indices) for name, indices in by_name.items())
+        lane0, lane1, cores = (reduce(operator.or_, each) for each in zip(*(part.room for part in parts)))
+        return cls(first.share, (lane0, lane1, cores), tuple(order), sum(part.procs for part in parts),
+                   max(part.width for part in parts), devices=devices, frequency=first.frequency,
+                   pace=max(part.pace for part in parts), layout=first.layout, parts=tuple(parts))
 
     def but(self, **changes: Any) -> Placement:
         """A copy in which some attributes have other values; `nodes` are those of its cores."""
@@ -302,7 +327,7 @@ class Placement:
     @property
     def cores(self) -> int:
         """Cores in use by the ranks."""
-        return self.procs * self.width
+        return sum(part.cores for part in self.parts) if self.parts else self.procs * self.width
 
     @property
     def lent(self) -> tuple[tuple[int, int], ...]:
@@ -328,39 +353,47 @@ class Placement:
         return 0 if self.room[0] >> node & 1 else 1
 
     def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
-        """Pairs of node index and ranks there, in rank order."""
-        if self.share == CORES:
+        """Pairs of node index and ranks there, in rank order; a node may come again for another program."""
+        if self.parts:
+            for part in self.parts:
+                yield from part.ranks_by_node(nodes)
+        elif self.share == CORES:
             yield from (each[:2] for each in self.on_nodes(nodes))
-            return
-        left = self.procs
-        for node in itertools.chain.from_iterable(map(bits.members, self.order)):
-            here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
-            if self.most is not None:
-                here = min(here, self.most.get(node, here))
-            yield node, here
-            left -= here
+        else:
+            left = self.procs
+            for node in itertools.chain.from_iterable(map(bits.members, self.order)):
+                here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
+                if self.most is not None:
+                    here = min(here, self.most.get(node, here))
+                yield node, here
+                left -= here
 
     def on_nodes(self, nodes: Sequence[Node]) -> Iterator[OnNode]:
-        """The ranks and cores node by node, in rank order."""
-        if self.share == CORES:
+        """The ranks and cores node by node, in rank order; a node may come again for another program."""
+        if self.parts:
+            for part in self.parts:
+                yield from part.on_nodes(nodes)
+        elif self.share == CORES:
             here, width = self.layout.split(self.taken), self.width
             for node in bits.members(self.node_set):
                 cores = here(node)
                 yield OnNode(node, bits.count(cores) // width, cores)
-            return
-        for node, ranks in self.ranks_by_node(nodes):
-            if ranks:
-                yield OnNode(node, ranks, in_lane(nodes[node].sockets, self.share, self.lane(node), self.width, ranks))
+        else:
+            for node, ranks in self.ranks_by_node(nodes):
+                if ranks:
+                    yield OnNode(node, ranks,
+                                 in_lane(nodes[node].sockets, self.share, self.lane(node), self.width, ranks))
 
     def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
         """The place of every rank, in rank order."""
-        return slots_of(((each, self.width) for each in self.on_nodes(nodes)), nodes)
+        return slots_of(((each, part.width) for part in self.parts or (self,) for each in part.on_nodes(nodes)), nodes)
 
     def __repr__(self) -> str:
         return f"Placement({self.share}, nodes={self.nodes}, procs={self.procs})"
 
 
-_FACTS = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease", "layout")
+_FACTS = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease", "layout",
+          "parts")
 _facts = operator.attrgetter(*_FACTS)
 _NO_LAYOUT = CoreLayout(())  # of placements that need none
 

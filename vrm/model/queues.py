@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.model.job import Infeasible, Job, Request
+from vrm.model.job import Infeasible, Job, Request, together
 from vrm.model.node import Node
 from vrm.model.forms.shapes import Check, count, flag, line, number, whole
 
@@ -61,6 +61,8 @@ class Queue:
 
     def request(self, request: Request) -> Request:
         """A request with what the queue demands. Infeasible where that cannot be."""
+        if request.parts:
+            return together([self.request(part) for part in request.parts], request.licences)
         if self.nodes:
             request = request._replace(features=request.features | {self.mark})
         if self.cores_per_node:

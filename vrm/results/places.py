@@ -130,7 +130,7 @@ class PlacementText:
 
     def columns(self, placement: Placement) -> tuple[str, str]:
         """The columns `nodes` and `cores`."""
-        if placement.size > _SMALL or placement.most is not None:
+        if placement.size > _SMALL or placement.most is not None or placement.parts:
             return self._columns(placement)
         # Small jobs come again and again to the same places.
         key = placement.share, placement.room, placement.order, placement.procs, placement.width
@@ -142,6 +142,8 @@ class PlacementText:
         return known
 
     def _columns(self, placement: Placement) -> tuple[str, str]:
+        if placement.parts:
+            return self.nodes(placement), ";".join(self.columns(part)[1] for part in placement.parts)
         if placement.share == CORES:
             return self.of_cores(bits.runs(placement.taken), placement.layout)
         runs = [bits.runs(group) for group in placement.order]

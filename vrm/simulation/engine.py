@@ -307,7 +307,7 @@ class Simulator:
     def start(self, start: Start, now: float) -> None:
         """A job starts; those that lend cores to it run to other ends."""
         job = start[0][0]
-        self._busy += job.procs * job.cores
+        self._busy += job.request.cores
         if self.cluster.loans:
             for loan in self.cluster.loans.of_borrower(job.id):
                 self.executor.reshaped(self.cluster.bookings[loan.lender], now)
@@ -339,7 +339,7 @@ class Simulator:
     def _leave(self, job_id: int) -> Booking:
         """A job leaves its cores."""
         booking = self.cluster.release(job_id)
-        self._busy -= booking.job.procs * booking.job.cores
+        self._busy -= booking.job.request.cores
         if self.cluster.loans:
             self._returned(booking, self.now)
         return booking

@@ -28,9 +28,8 @@ from typing import Any, NoReturn
 from collections.abc import Mapping
 
 from vrm.model.forms import shapes
-from vrm.model.forms.fields import ADDED, REQUEST, TABLE, Field
+from vrm.model.forms.fields import ADDED, REQUEST, TABLE, Field, asked_of
 from vrm.model.forms.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
-from vrm.model.job import Request
 from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
 from vrm.system.printing.text import printable
@@ -86,6 +85,9 @@ class QueueLine:
         for name in ("directory", "file"):
             if found.get(name):
                 found[name] = os.path.normpath(os.path.join(directory, found[name]))
+        if "components" in found:
+            found["components"] = tuple(each._replace(file=os.path.normpath(os.path.join(directory, each.file)))
+                                        if each.file else each for each in found["components"])
         return found
 
     def __str__(self) -> str:
@@ -115,6 +117,9 @@ COLUMNS: dict[str, Field] = {
 for, and the delay of a recorded line."""
 
 _COLUMNS = tuple(COLUMNS.items())
+
+_OF_ONE = frozenset(("cores", "args", "file", "script", "malleable"))
+"""The fields that a coupled job has not."""
 
 _OF_APP = frozenset(("file",))
 """The fields that the first column can say."""
@@ -188,11 +193,13 @@ def _understood(words: list[str]) -> QueueLine:
         raise LineError(f"{', '.join(missing)} missing; the columns are {_names()}, for example "
                         f"`{EXAMPLE}`")
     asked = {FIELDS[key].at: value for key, value in fields.items() if key in FIELDS and FIELDS[key].kept == REQUEST}
-    if asked:
-        try:
-            Request.of_fields(values["procs"], fields.get("cores", 1), False, asked)
-        except ValueError as error:
-            raise LineError(str(error)) from None
+    try:
+        asked_of({"procs": values["procs"], "cores": fields.get("cores", 1)}, asked, fields.get("coupled", ()))
+    except ValueError as error:
+        raise LineError(str(error)) from None
+    if "coupled" in fields and fields.keys() & _OF_ONE:
+        raise LineError(f"coupled: `{min(fields.keys() & _OF_ONE)}` is for a job of one program; write cores= and "
+                        "args= behind the ranks of each program")
     assumed = "seconds" not in values
     return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
 

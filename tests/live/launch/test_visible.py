@@ -32,7 +32,7 @@ def booking(tasks: Sequence[tuple[int, int]], devices: Mapping[int, Sequence[int
     request = Request.of(sum(number for _, number in tasks), resources={"gpu": gpus},
                          per_node={"gpu": gpus_per_node}, exclusive=alone and share == "cores")
     placement = SimpleNamespace(
-        nodes=[node for node, _ in tasks], share=share, ranks_by_node=lambda nodes: iter(tasks),
+        parts=(),         nodes=[node for node, _ in tasks], share=share, ranks_by_node=lambda nodes: iter(tasks),
         alone=int(alone),
         devices={node: {"gpu": tuple(indices)} for node, indices in devices.items()})
     return SimpleNamespace(job=SimpleNamespace(request=request), placement=placement)

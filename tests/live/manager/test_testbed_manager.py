@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 import yaml
@@ -66,17 +66,21 @@ class Cluster:
             "srun": {"Options": ["--mpi=pmi2"], "Environment": {"MPIR_CVAR_CH4_NETMOD": "ofi"}}}[kind]}
         (root / "bin").mkdir(parents=True)
         self.marks.mkdir()
-        program = root / "bin" / PROGRAMS[0]
         name = re.sub("mpi(exec|run)(.hydra)?", "mpicc", Path(found).name)
-        mpicc = shutil.which(Path(found).with_name(name)) or (
+        self.mpicc = shutil.which(Path(found).with_name(name)) or (
             shutil.which(name) if kind == "openmpi" else None)
-        if not mpicc:
+        if not self.mpicc:
             pytest.skip(f"no {name} beside {found}")
-        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "support" / "ranks.c"], check=True)
-        for name in PROGRAMS[1:]:
-            shutil.copy(program, root / "bin" / name)
+        self.build("ranks.c", PROGRAMS)
         (root / "heatmap").write_text(HEATMAP)
         self.config()
+
+    def build(self, source: str, names: Sequence[str]) -> None:
+        """Compile a program of tests/support under these names."""
+        program = self.root / "bin" / names[0]
+        subprocess.run([str(self.mpicc), "-o", program, ROOT / "tests" / "support" / source], check=True)
+        for name in names[1:]:
+            shutil.copy(program, self.root / "bin" / name)
 
     def config(self, **keys: Any) -> None:
         """Write the configuration: strip, WFP3 and EASY, and what `keys` say over it."""
@@ -294,6 +298,56 @@ def test_jobs_on_several_nodes_make_no_steps(testbed: Testbed, tmp_path: Path, k
         assert {len({rank.host for rank in cluster.seen(row).values()}) for row in cluster.rows().values()} == {2}
         assert not cluster.left()
     assert made["shared"] == 1 and made["each"] >= 1 + 4, made  # one for all nodes, and one for each job
+
+
+def means(steps: int) -> list[float]:
+    """The means of both fields of tests/support/exchange.c after so many steps."""
+    first, second = 1.0, 2.0
+    for _ in range(steps):
+        first, second = (3 * first + second) / 4, (3 * second + first) / 4
+    return [first, second]
+
+
+@pytest.mark.parametrize("policy", ["strip", "pack"])
+@pytest.mark.parametrize("kind, mpirun", [
+    *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs()),
+    *(("srun", mpiexec) for mpiexec in mpiexecs())])
+@pytest.mark.slow
+def test_two_programs_exchange_a_field(testbed: Testbed, tmp_path: Path, kind: str, mpirun: str, policy: str) -> None:
+    """Two codes of different widths on two nodes are one MPI_COMM_WORLD, each rank on the cores that are its own."""
+    cluster = Cluster(testbed, tmp_path / "site", mpirun, kind)
+    cluster.build("exchange.c", ["ocean.x", "atmos.x"])
+    cluster.config(Allocation={"Policy": policy})
+    cluster.queue("model 9 60 0 coupled='ocean.x 6 nodes=2 args=20 : atmos.x 3 cores=2 args=20'",
+                  "bad 3 60 0 coupled='ocean.x 2 args=\"3 0 5\" : atmos.x 1 args=\"3 0 5\"'",
+                  "late 3 60 0 coupled='ocean.x 2 args=20 : ranks.x 1'", cluster.line("bt.S.x", 2, 0.1, "j"))
+    try:
+        with testbed.allocation(2, "--exclusive") as batch:
+            said = cluster.finish(cluster.start(batch))
+    finally:
+        cluster.close()
+    rows = cluster.rows()
+    assert {job: row.status for job, row in rows.items()} == {
+        0: "completed", 1: "failed", 2: "refused", 3: "completed"}, said
+    assert rows[1].exit_code == 5 and "ranks.x does not exist" in rows[2].reason
+    assert rows[0].binding in (("ok",) if kind == "openmpi" else ("ok", "unchecked")), said
+    text = (cluster.log / "model.0.o").read_text()
+    for code, mean in enumerate(means(20)):
+        assert f"code {code} mean {mean:.9f}" in text
+    ranks = sorted((int(found[1]), found[2], found[3], int(found[4]), found[5]) for found in re.finditer(
+        r"rank (\d+) of 9 on (\S+) cpus (\S+) context (\S+) threads (\d)", text))
+    assert [(rank, context, threads) for rank, _, _, context, threads in ranks] == [
+        (rank, int(rank > 5) if kind != "srun" else -1, "12"[rank > 5]) for rank in range(9)]
+    planned = [(host, place.socket, core) for host, places in parse_cores(rows[0].cores)
+               for place in places for core in range(place.first, place.last + 1)]
+    mine = [planned[at:at + 1] for at in range(6)] + [planned[at:at + 2] for at in (6, 8, 10)]
+    assert len(planned) == len(set(planned)) == 12 and all(len({each[:2] for each in cores}) == 1 for cores in mine)
+    assert [host for _, host, _, _, _ in ranks] == [cores[0][0] for cores in mine]
+    assert len({host for _, host, _, _, _ in ranks[:6]}) == 2
+    if not testbed.synthetic:
+        assert [parse_cpu_list(cpus) for _, _, cpus, _, _ in ranks] == [
+            frozenset(cpu for _, socket, core in cores for cpu in read_topology().core(socket, core).cpus) for cores in mine]
+    assert not cluster.left()
 
 
 PYTHON = r"\S*python[\d.]* .*"

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from vrm.live.manager.records import snapshot
 from vrm.model import Dependency, Job
 from vrm.model.amounts import amounts
-from vrm.model.forms.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
-from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
+from vrm.model.forms.fields import LINE, OF_JOB, REQUEST, RESULT, TABLE, getter, made
+from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Component, Details, Request
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
 from vrm.run.journal import codec
@@ -71,9 +71,29 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "singleton": st.just("") | NAME, "throttle": st.integers(0, 99)}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
+ASKED = [field.at for field in TABLE if field.kept == REQUEST and field.at != "licences"]
+VALUES["components"] = st.just(()) | st.lists(st.builds(
+    lambda app, ranks, cores, alone, asked, words: Component(app, Request.of_fields(ranks, cores, alone, asked), words),
+    VALUES["app"], st.integers(1, 99), st.integers(1, 9), st.booleans(),
+    st.fixed_dictionaries({name: VALUES[name] for name in ASKED}), VALUES["arguments"]), min_size=2, max_size=3).map(tuple)
+
+
+def agreed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a job that can be: what a coupled one asks for is said of its programs."""
+    if (values["index"] or 0) >= len(values["each"]):
+        values = {**values, "each": ()}
+    programs = values["components"]
+    if not programs:
+        return values
+    defaults = {field.at: field.default for field in TABLE if field.at in (*ASKED, "arguments", "file", "script", "malleable")}
+    return {**values, **defaults, "procs": sum(each.request.tasks for each in programs),
+            "cores": max(each.request.cores_per_task for each in programs),
+            "exclusive": all(each.request.exclusive for each in programs)}
+
+
 JOBS = st.fixed_dictionaries(VALUES).filter(
     lambda values: values["believed"] != values["walltime"]  # then nothing is said of it
-).map(lambda values: values if (values["index"] or 0) < len(values["each"]) else {**values, "each": ()})
+).map(agreed)
 
 
 def test_every_field_is_known_to_this_test() -> None:
@@ -102,8 +122,8 @@ def test_every_field_in_a_queue_line(values: dict[str, Any]) -> None:
     said = {field.at: field for field in TABLE if field.word and field.word != "each"}  # a pattern there
     line = QueueLine(values["app"], values["procs"], values["walltime"], values["exclusive"],
                      fields={field.word: values[at] for at, field in said.items()
-                             if field.word in FIELDS and at in values
-                             and values[at] != field.default})
+                             if field.word in FIELDS and at in values and values[at] != field.default
+                             and not (at == "cores" and values["components"])})
     assert parse_line(str(line)) == line
     assert parse_line(str(line)).values == {
         at: values[at] for at, field in said.items() if at in values

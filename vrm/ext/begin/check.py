@@ -254,7 +254,7 @@ class LineChecker:
         """Why a job can never run, or nothing."""
         fields = wanted.fields
         values = wanted.values_at(self.settings.applications.queue.parent)
-        reason = self._program(WantedProgram(wanted.app, values.get("file", ""), values.get("script", False)))
+        reason = next(filter(None, map(self._program, WantedProgram.named(values))), "")
         if reason:
             return reason
         try:
@@ -289,16 +289,11 @@ class LineChecker:
 
     def _notes(self, place: str, wanted: QueueLine) -> None:
         """What may go wrong with a job that can run; of each program once."""
-        if not allows(wanted.app, wanted.procs):
-            self._note(place, ("ranks", wanted.app, str(wanted.procs)),
-                       f"{wanted.app} is a NAS benchmark by its name and runs on "
-                       f"{rule(wanted.app)}, not on {wanted.procs} ranks")
-        heatmap = self.scheduler.policy.heatmap
-        if heatmap is not None and heatmap.missing([wanted.app]):
-            self._note(place, ("heatmap", wanted.app),
-                       f"{wanted.app} is not in the heatmap; it counts as an average partner",
-                       f"vrm heatmap measure --apps '{wanted.app}' --out "
-                       f"{self.settings.applications.heatmap}")
+        for program in wanted.fields.get("coupled", ()):
+            self._of_program(place, program.app, program.request.tasks)
+        if "coupled" in wanted.fields:
+            return
+        self._of_program(place, wanted.app, wanted.procs)
         if self.known is not None:
             measured = self.known.get((wanted.app, wanted.procs))
             if measured is None:
@@ -310,6 +305,19 @@ class LineChecker:
                 self._note(place, ("short", wanted.app, str(wanted.procs)),
                            f"{wanted.app} on {wanted.procs} rank(s) took {measured.seconds:.0f} s, "
                            f"its estimate is {wanted.seconds:g} s{ended}")
+
+    def _of_program(self, place: str, app: str, ranks: int) -> None:
+        """What may go wrong with a program on so many ranks, whatever it runs beside."""
+        if not allows(app, ranks):
+            self._note(place, ("ranks", app, str(ranks)),
+                       f"{app} is a NAS benchmark by its name and runs on "
+                       f"{rule(app)}, not on {ranks} ranks")
+        heatmap = self.scheduler.policy.heatmap
+        if heatmap is not None and heatmap.missing([app]):
+            self._note(place, ("heatmap", app),
+                       f"{app} is not in the heatmap; it counts as an average partner",
+                       f"vrm heatmap measure --apps '{app}' --out "
+                       f"{self.settings.applications.heatmap}")
 
     def _note(self, place: str, key: tuple[str, ...], text: str, fix: str = "") -> None:
         if key not in self._warned:

@@ -144,6 +144,8 @@ class LendingPart(Part):
             self._order(lender)
             return f"{what} to no job: its ranks leave them free until `vrm lend {lender} --back`"
         job = self._waiting(to).job
+        if job.request.parts:
+            raise LifeError(f"job {to} has several programs, and starts on cores of its own")
         placement = borrowed(job, cluster, [(lender, found.cores)], shrinks=job.malleable)
         if placement is None:
             raise LifeError(

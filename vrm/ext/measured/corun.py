@@ -13,11 +13,14 @@ borrower are neighbours.
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 from itertools import chain
+from operator import or_
 from collections.abc import Iterable
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
+from vrm.model.job import Job
 from vrm.model.node import HALF
 from vrm.model.measured.speedups import Speedups, load_name
 from vrm.results.shares import shared
@@ -40,6 +43,12 @@ class _Run:
         self.looked = since
         self.lacks: set[str] = set()
         self.beside: list[list[int]] = []
+
+
+def _programs(booking: Booking) -> list[tuple[Job, int]]:
+    """The programs of a job, each with its nodes."""
+    places = booking.placement.parts or (booking.placement,)
+    return [(job, place.node_set) for job, place in zip(booking.job.parts, places)]
 
 
 class CoRunning:
@@ -141,10 +150,25 @@ class CoRunning:
             return min((self._beside(run, other, speedups) for other in others), default=1.0)
         neighbours = set().union(*run.beside)
         neighbours.discard(job.id)
+        if placement.parts or any(self._runs[other].booking.placement.parts for other in neighbours):
+            return self._coupled(run, neighbours, speedups)
         speeds = []
         if not neighbours or min(map(len, run.beside)) == 1:
             speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
         speeds += [self._beside(run, other, speedups) for other in neighbours]
+        return min(speeds)
+
+    def _coupled(self, run: _Run, neighbours: Iterable[int], speedups: Speedups) -> float:
+        """The same, where a job has several programs: each beside all others on its nodes, of its own job, too."""
+        mine = _programs(run.booking)
+        around = [*mine, *chain.from_iterable(_programs(self._runs[other].booking) for other in neighbours)]
+        speeds = []
+        for at, (job, nodes) in enumerate(mine):
+            others = [(other, there) for number, (other, there) in enumerate(around) if number != at and there & nodes]
+            speeds += [self._measured(speedups.beside(job.app, job.procs, other.app, other.procs), run, "beside")
+                       for other, _ in others]
+            if nodes & ~reduce(or_, (there for _, there in others), 0):
+                speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
         return min(speeds)
 
     def _beside(self, run: _Run, other: int, speedups: Speedups) -> float:

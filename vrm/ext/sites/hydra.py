@@ -18,14 +18,15 @@ from __future__ import annotations
 import os
 import re
 from itertools import groupby
+from typing import TypeVar
 from collections.abc import Mapping, Sequence
 
 from vrm.ext.sites.cpus import shared_list
-from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LauncherConfiguration, LaunchError,
-                                  NoProgram, PathLike, ask_version, find_program, programs_in, slot_cpus, synthetic,
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, AppContext, Launch, Launcher, LauncherConfiguration,
+                                  LaunchError, NoProgram, PathLike, ask_version, find_program, programs_in, slot_cpus, synthetic,
                                   tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
-                                         with_threads)
+                                         threads_apart, with_threads)
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -35,6 +36,11 @@ MPICH, INTEL = "MPICH", "Intel MPI"
 
 _BOOTSTRAPS = ("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP")
 """Variables by which a user says how Hydra starts its proxies."""
+
+RankProgram = tuple[tuple[str, ...], tuple[str, ...]]
+"""What a rank runs: options of its block, and the program with its arguments."""
+
+Each = TypeVar("Each")
 
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
@@ -72,11 +78,13 @@ class Hydra(Launcher):
         env = environment(step_environment(base, {}), settings.environment, hydra_settings(base))
         return cls(mpiexec, family, version, env, topologies, emulated, settings.options)
 
-    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
-                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Mapping[str, str] | None = None) -> Launch:
-        """mpiexec with a block for each host; LaunchError when its CPU numbers are not known."""
-        program = [os.fspath(app), *arguments]
+    def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
+                 rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
+        """mpiexec with blocks for hosts or programs; LaunchError when its CPU numbers are not known."""
+        programs: list[RankProgram] = []
+        for each, threads in zip(contexts, threads_apart(self.env, variables, contexts, self.options)):
+            own = ("-env", "OMP_NUM_THREADS", threads) if threads else ()
+            programs += [(own, (os.fspath(each.program), *each.arguments))] * each.ranks
         hosts = [nodes[slot.node].name for slot in slots]
         cpus: list[list[int]] | None = None
         if self.emulated:
@@ -84,7 +92,7 @@ class Hydra(Launcher):
         elif not synthetic(self.topologies, slots, nodes):
             cpus = [slot_cpus(self.topologies, slot, nodes[slot.node]) for slot in slots]
         make = self._mpich if self.family == MPICH else self._intel
-        how = make(hosts, cpus, program)
+        how = make(hosts, cpus, programs)
         here = self.emulated or all(host.partition(".")[0] == host_name() for host in hosts)
         daemons = bool(self.rsh_agent) and not here and not any(map(self.env.get, _BOOTSTRAPS))
         bootstrap = (["fork"] if here else ["ssh", "-bootstrap-exec", self.rsh_agent] if daemons
@@ -102,29 +110,30 @@ class Hydra(Launcher):
         return []
 
     def _mpich(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
-               program: Sequence[str]) -> list[str]:
+               programs: Sequence[RankProgram]) -> list[str]:
         """The arguments for MPICH; without `cpus` nothing is bound."""
         where = ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in _runs(hosts)), "-bind-to"]
         shared = shared_list(hosts, cpus) if cpus else None
         if cpus and shared is None:
-            blocks = [["-n", "1", "taskset", "-c", ",".join(map(str, of_rank)), *program]
-                      for of_rank in cpus]
+            blocks = [["-n", "1", *own, "taskset", "-c", ",".join(map(str, of_rank)), *program]
+                      for of_rank, (own, program) in zip(cpus, programs)]
             return [*where, "none", *self.options, *_joined(blocks)]
         binding = "none" if shared is None else "user:" + ",".join(
             "+".join(map(str, of_rank)) for of_rank in shared)
-        return [*where, binding, "-n", str(len(hosts)), *self.options, *program]
+        first, *others = [["-n", str(ranks), *own, *program] for (own, program), ranks in _runs(programs)]
+        return [*where, binding, *first[:2], *self.options, *_joined([first[2:], *others])]
 
     def _intel(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
-               program: Sequence[str]) -> list[str]:
+               programs: Sequence[RankProgram]) -> list[str]:
         """The arguments for Intel MPI; without `cpus` nothing is bound."""
         blocks, first = [], 0
-        for host, ranks in _runs(hosts):
+        for (host, (own, program)), ranks in _runs(list(zip(hosts, programs))):
             binding = []
             if cpus:
                 masks = [hex(sum(1 << cpu for cpu in of_rank))
                          for of_rank in cpus[first:first + ranks]]
                 binding = ["-env", "I_MPI_PIN_DOMAIN", f"[{','.join(masks)}]"]
-            blocks.append(["-host", host, "-n", str(ranks), *binding, *program])
+            blocks.append(["-host", host, "-n", str(ranks), *own, *binding, *program])
             first += ranks
         return [*([] if cpus else ["-genv", "I_MPI_PIN", "off"]), *self.options, *_joined(blocks)]
 
@@ -153,9 +162,9 @@ _SIGNALS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"^=\s+BAD TERMINATION OF ONE .*\n=\s+PID .*\n=\s+EXIT CODE: (\d{1,2})$")]
 
 
-def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
-    """Each host with the number of ranks in a row that are there."""
-    return [(host, len(list(same))) for host, same in groupby(hosts)]
+def _runs(of_ranks: Sequence[Each]) -> list[tuple[Each, int]]:
+    """What ranks in a row have in common, such as the host, with their number."""
+    return [(each, len(list(same))) for each, same in groupby(of_ranks)]
 
 
 def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:

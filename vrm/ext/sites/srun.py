@@ -12,10 +12,10 @@ from pathlib import Path
 from collections.abc import Mapping, Sequence
 
 from vrm.ext.sites.cpus import compare_cpus, shared_list
-from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, Launch, Launcher, LauncherConfiguration, LaunchError,
-                                  NoProgram, PathLike, ask_version, head, slot_cpus,
+from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, AppContext, Launch, Launcher, LauncherConfiguration,
+                                  LaunchError, NoProgram, PathLike, ask_version, head, slot_cpus,
                                   synthetic, tail)
-from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
+from vrm.live.launch.environment import environment, step_environment, tagged, threads_apart, with_threads
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -58,16 +58,19 @@ class Srun(Launcher):
         env = step_environment(environment(base, settings.environment), settings.environment)
         return cls(srun, read_version(srun, env), env, topologies, settings.options)
 
-    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
-                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Mapping[str, str] | None = None) -> Launch:
+    def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
+                 rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
         """srun with a task on each slot; LaunchError when its CPU numbers are not known.
 
-        `rankfile` becomes the host file.
+        `rankfile` becomes the host file. Where tasks run different programs, a file names them.
         """
         hosts = [nodes[slot.node].name for slot in slots]
         files = {Path(rankfile): "".join(f"{host}\n" for host in hosts)}
-        program = [os.fspath(app), *arguments]
+        programs: list[list[str]] = []
+        for each, threads in zip(contexts, threads_apart(self.env, variables, contexts, self.options)):
+            own = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
+            programs += [[*own, os.fspath(each.program), *each.arguments]] * each.ranks
+        several = len(contexts) > 1
         binding = "none"
         if not synthetic(self.topologies, slots, nodes):
             cpus = [slot_cpus(self.topologies, slot, nodes[slot.node]) for slot in slots]
@@ -75,9 +78,14 @@ class Srun(Launcher):
             if shared is not None:
                 binding = _binding(shared)
             else:
-                programs = Path(f"{os.fspath(rankfile)}.programs")
-                files[programs] = _programs(cpus, program)
-                program = ["--multi-prog", os.fspath(programs)]
+                programs = [["taskset", "-c", ",".join(map(str, of_rank)), *program]
+                            for of_rank, program in zip(cpus, programs)]
+                several = True
+        program = programs[0]
+        if several:
+            listed = Path(f"{os.fspath(rankfile)}.programs")
+            files[listed] = _listed(programs)
+            program = ["--multi-prog", os.fspath(listed)]
         argv = (self.mpirun, f"--job-name=vrm.{job_id}", "--overlap", f"--nodes={len(set(hosts))}",
                 f"--ntasks={len(slots)}", "--distribution=arbitrary",
                 f"--cpu-bind=verbose,{binding}", "--kill-on-bad-exit=1", "--export=ALL",
@@ -119,14 +127,13 @@ def _binding(cpus: Sequence[Sequence[int]]) -> str:
     return "mask_cpu:" + ",".join(hex(sum(1 << cpu for cpu in of_rank)) for of_rank in cpus)
 
 
-def _programs(cpus: Sequence[Sequence[int]], program: Sequence[str]) -> str:
-    """A file for `--multi-prog`, which binds rank by rank. LaunchError for words it cannot hold."""
-    for word in program:
+def _listed(programs: Sequence[Sequence[str]]) -> str:
+    """A file for `--multi-prog`, rank by rank. LaunchError for words it cannot hold."""
+    for word in (word for program in programs for word in program):
         if not word or re.search(r"[\s'\"\\%#]", word):
-            raise LaunchError(f"`{word}` cannot be passed on by srun to a job whose nodes have "
+            raise LaunchError(f"`{word}` cannot be passed on by srun to a job of several programs, or whose nodes have "
                               "different cores free: no blanks, quotes, %, # or backslashes")
-    return "".join(f"{rank} taskset -c {','.join(map(str, of_rank))} {' '.join(program)}\n"
-                   for rank, of_rank in enumerate(cpus))
+    return "".join(f"{rank} {' '.join(program)}\n" for rank, program in enumerate(programs))
 
 
 _MASK = re.compile(r"cpu[-_]bind\S*=(?:MAP|MASK) +- +\S+, task +(\d+) +\d+ \[\d+\]: "

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, Union
+from typing import Any, NamedTuple, Protocol, TypeVar, Union
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.live.nodes.bindings import BindingCheck
@@ -59,6 +59,16 @@ class Launch:
     host: str = ""
     reports: tuple[tuple[bytes, bytes, bytes], ...] = ()
     daemons: bool = False
+
+
+class AppContext(NamedTuple):
+    """One program of a job, with its arguments, the number of its ranks and the cores of each. The ranks of a job's
+    programs are numbered through."""
+
+    program: PathLike
+    arguments: Sequence[str]
+    ranks: int
+    cores: int = 1
 
 
 class LauncherConfiguration(Protocol):
@@ -126,7 +136,14 @@ class Launcher:
 
         `variables` are the job's own, which all of its ranks get.
         """
-        raise NotImplementedError
+        return self.together(job_id, [AppContext(app, arguments, len(slots))], slots, nodes, rankfile, variables)
+
+    def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
+                 rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
+        """What starts the programs of a coupled job on their slots, as one MPI_COMM_WORLD; LaunchError where the
+        launcher starts one program only."""
+        raise LaunchError(f"job {job_id} has {len(contexts)} programs, and Launcher.Kind: {self.kind} starts one; set "
+                          "Kind: openmpi, hydra or srun")
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:

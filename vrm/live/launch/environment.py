@@ -44,7 +44,7 @@ from pathlib import Path
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.live.batch.base import around, systems
-from vrm.live.launch.base import LaunchError
+from vrm.live.launch.base import AppContext, LaunchError
 from vrm.model import RankSlot
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -125,6 +125,16 @@ def with_threads(env: Mapping[str, str], variables: Mapping[str, str] | None,
         return {**env, **(variables or {})}
     threads = max((len(slot.cores) for slot in slots), default=1)
     return {"OMP_NUM_THREADS": str(threads), **env, **(variables or {})}
+
+
+def threads_apart(env: Mapping[str, str], variables: Mapping[str, str] | None, contexts: Sequence[AppContext],
+                  options: Sequence[str] = ()) -> list[str]:
+    """Return OMP_NUM_THREADS for each of a job's programs where one number does not do for all; "" where it does, or the
+    user has said it."""
+    said = ("OMP_NUM_THREADS" in env or "OMP_NUM_THREADS" in (variables or {})
+            or any("OMP_NUM_THREADS" in word for word in options))
+    alike = said or len({each.cores for each in contexts}) == 1
+    return ["" if alike else str(each.cores) for each in contexts]
 
 
 def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emulated: bool,

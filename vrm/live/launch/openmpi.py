@@ -23,13 +23,13 @@ import tempfile
 import weakref
 from collections import Counter
 from pathlib import Path
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
 from vrm.live.launch.base import (
-    Launch, Launcher, LauncherConfiguration, LaunchError, LAUNCHERS, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, head, programs_in, tail)
+    AppContext, Launch, Launcher, LauncherConfiguration, LaunchError, LAUNCHERS, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, head, programs_in, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
-                                         open_mpi_settings, own_programs, tagged, with_threads)
+                                         open_mpi_settings, own_programs, tagged, threads_apart, with_threads)
 from vrm.live.launch.openmpi_output import NO_SERVER, Binding, lost_nodes, parse_bindings, parse_map, strip_prefix
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Core, Topology, fold
@@ -121,46 +121,58 @@ class OpenMPI(Launcher):
 
     # Starting.
 
-    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
-                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Mapping[str, str] | None = None) -> Launch:
-        """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
+    def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
+                 rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
+        """mpirun on exactly these cores, one `rank` line in the rankfile for each slot, and of several programs an
+        application context for each.
 
         `variables` are the job's own, which all of its ranks get. Host names are absolute:
-        `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. Raises
-        LaunchError when a line would be too long.
+        `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. 4.1 wants the variables
+        that other machines get in each context. Raises LaunchError when a line would be too long.
         """
         env = tagged(with_threads(self.env, variables, slots, self.options), self.run_id, job_id)
+        apart = threads_apart(self.env, variables, contexts, self.options)
         text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
         files = {Path(rankfile): text}
         hosts = Counter(nodes[slot.node].name for slot in slots)
         if self.emulated:
-            how = self._unbound(len(slots))
+            where, exported, how = ["-H", f"localhost:{len(slots)}"], [], self._unbound()
         else:
             read = self._readable(Path(rankfile), job_id)
             files[read] = text
-            how = self._bound(hosts, len(slots), read, env, variables or ())
+            where = ["-H", ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())]
+            exported = self._exports(hosts, env.keys() - {"OMP_NUM_THREADS" if any(apart) else ""}, variables or ())
+            how = self._bound(hosts, read)
         daemons = bool(self.rsh_agent) and not self.reaches and not self.emulated and not all(map(_is_here, hosts))
         if daemons:
             env = {name: value for name, value in env.items() if name not in self.attached}
             env.update(through_agent(self.version[0], self.rsh_agent, len(hosts)))
-        argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
-        return Launch(argv, env, files, reports=() if self.emulated else REPORTS, daemons=daemons)
+        argv = [self.mpirun, *where]
+        if len(contexts) == 1:
+            argv += ["-np", str(len(slots)), *exported, *how, *self.options, os.fspath(contexts[0].program),
+                     *contexts[0].arguments]
+        else:
+            argv += [*how, *self.options]
+            for each, threads in zip(contexts, apart):
+                argv += [":"] if each is not contexts[0] else []
+                argv += ["-np", str(each.ranks), *exported, *(["-x", f"OMP_NUM_THREADS={threads}"] if threads else []),
+                         os.fspath(each.program), *each.arguments]
+        return Launch(tuple(argv), env, files, reports=() if self.emulated else REPORTS, daemons=daemons)
 
-    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
-               env: Mapping[str, str], variables: Iterable[str]) -> list[str]:
-        where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
-                 "-np", str(ranks)]
-        # Over ssh other machines get nothing of the environment but OMPI_* and what is named.
-        if not all(map(_is_here, hosts)):
-            for name in dict.fromkeys((*self.exported, *variables)):
-                where += ["-x", name] if name in env else []
+    def _exports(self, hosts: Iterable[str], known: Container[str], variables: Iterable[str]) -> list[str]:
+        """What hands the variables that are `known` on to other machines: over ssh these get nothing of the environment but OMPI_* and what
+        is named."""
+        if all(map(_is_here, hosts)):
+            return []
+        return [word for name in dict.fromkeys((*self.exported, *variables)) if name in known for word in ("-x", name)]
+
+    def _bound(self, hosts: Mapping[str, int], rankfile: Path) -> list[str]:
         synthetic = any(self.topologies[host].synthetic for host in hosts
                         if host in self.topologies)
         if self.version < (5,):
             shown = "--display-map" if synthetic else "--report-bindings"
-            return [*where, shown, *self._stamps(), "-rf", str(rankfile)]
-        return [*where, "--display", "map" if synthetic else "bindings", *self._stamps(),
+            return [shown, *self._stamps(), "-rf", str(rankfile)]
+        return ["--display", "map" if synthetic else "bindings", *self._stamps(),
                 "--map-by", f"rankfile:file={rankfile}"]
 
     def _stamps(self) -> list[str]:
@@ -169,11 +181,9 @@ class OpenMPI(Launcher):
             return []
         return ["--timestamp-output"] if self.version < (5,) else ["--output", "timestamp"]
 
-    def _unbound(self, ranks: int) -> list[str]:
-        where = ["-H", f"localhost:{ranks}", "-np", str(ranks)]
-        if self.version < (5,):
-            return [*where, "--oversubscribe", "--bind-to", "none", *self._stamps()]
-        return [*where, "--map-by", ":oversubscribe", "--bind-to", "none", *self._stamps()]
+    def _unbound(self) -> list[str]:
+        more = ["--oversubscribe"] if self.version < (5,) else ["--map-by", ":oversubscribe"]
+        return [*more, "--bind-to", "none", *self._stamps()]
 
     def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
         """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""

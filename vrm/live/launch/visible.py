@@ -81,24 +81,25 @@ class Visible:
                one_process: bool) -> str:
         """The table for a job; empty where nothing is to be set."""
         placement, request = booking.placement, booking.job.request
+        asked = request.parts or (request,)
         used = [nodes[node].name for node in placement.nodes]
         if not any(host in self._gpus for host in used):
             return ""
-        if not any(name == GPU for name, _ in (*request.per_task, *request.per_node)):
+        if not any(name == GPU for each in asked for name, _ in (*each.per_task, *each.per_node)):
             alone = request.exclusive or placement.alone
             return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
         lines: list[str] = []
         whole: dict[str, list[Gpu]] = {}
         task = 0
-        for node, tasks in placement.ranks_by_node(nodes):
-            host = nodes[node].name
-            own = placement.devices.get(node, {}).get(GPU, ())
-            whole.setdefault(host, []).extend(self._gpus[host][index] for index in own)
-            for place in range(tasks):
-                mine = of_task(request, GPU, own, place, tasks)
-                lines.append(_line(str(task), self._settings(
-                    host, [self._gpus[host][index] for index in mine])))
-                task += 1
+        for each, place in zip(asked, placement.parts or (placement,)):
+            for node, tasks in place.ranks_by_node(nodes):
+                host = nodes[node].name
+                own = place.devices.get(node, {}).get(GPU, ())
+                whole.setdefault(host, []).extend(self._gpus[host][index] for index in own)
+                for at in range(tasks):
+                    mine = of_task(each, GPU, own, at, tasks)
+                    lines.append(_line(str(task), self._settings(host, [self._gpus[host][index] for index in mine])))
+                    task += 1
         if one_process:
             return _line("*", self._settings(*next(iter(whole.items()))))
         return "".join(lines)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from collections.abc import Mapping
 
 from vrm.config.schema import Applications
@@ -28,9 +28,17 @@ class WantedProgram(NamedTuple):
     sent: bool = False
 
     @classmethod
-    def of(cls, job: Job) -> WantedProgram:
-        """What this job runs."""
-        return cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))
+    def of(cls, job: Job) -> list[WantedProgram]:
+        """What this job runs: one program, or those of a coupled job."""
+        if job.payload.components:
+            return [cls(each.app, each.file) for each in job.payload.components]
+        return [cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))]
+
+    @classmethod
+    def named(cls, values: Mapping[str, Any]) -> list[WantedProgram]:
+        """The same of the values of a line (`vrm.workload.grammar.QueueLine`)."""
+        return ([cls(each.app, each.file) for each in values.get("components", ())]
+                or [cls(values["app"], values.get("file", ""), values.get("script", False))])
 
 
 def program_fault(known: Applications, wanted: WantedProgram, trust: str) -> str:

@@ -24,9 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
+from vrm.model.job import PLAIN, PROGRAM, Component, Details, Job, Program, Request
+from vrm.model.forms import components
 from vrm.model.forms.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
@@ -239,6 +240,17 @@ TABLE: list[Field] = [
            Option("NODES", "nodes on which it does not run, as n[1-4,7]")),
 ]
 
+_OF_PROGRAMS = {field.word: field for field in TABLE if field.word in ("procs", "cores", "exclusive", "args")
+                or (field.kept == REQUEST and field.word != "licences")}
+"""The fields that each program of a coupled job may have."""
+
+TABLE.append(Field(
+    "coupled", components.kind(_OF_PROGRAMS), "programs with their ranks, and a colon between them, as "
+    "'ocean.x 8 : atmos.x 16 cores=2'", PAYLOAD, "components", (), record="coupled", shown="coupled", column="coupled",
+    form=4, option=Option("'A 8 : B 16 cores=2'", "programs that start together, each with its ranks, and with cores=, "
+                          "nodes=, args= and the like of its own; APP is the name of the job, and its ranks are those "
+                          "of all")))
+
 
 ADDED: dict[str, Field] = {}
 """The fields of extensions that were loaded, by their words. They are of a `Job`, in its `more`."""
@@ -288,12 +300,21 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
     added = {name: values[name] for name, field in ADDED.items() if values.get(name, field.default) != field.default}
     if added:
         of_job["more"] = added
-    if request:
-        of_job["request"] = Request.of_fields(of_job["procs"], of_job.get("cores", 1),
-                                              of_job.get("exclusive", False), request)
+    asked = asked_of(of_job, request, payload.get("components", ()))
+    if asked is not None:
+        of_job.update(request=asked, cores=asked.cores_per_task)
     return (Job(job_id, submit=submit, user=user,
                 payload=Program(**payload) if payload else PROGRAM, **of_job),
             Details(**details) if details else PLAIN)
+
+
+def asked_of(job: Mapping[str, Any], request: Mapping[str, Any], programs: Sequence[Component]) -> Request | None:
+    """What a job asks for by these values; None where that is cores alone. ValueError where it contradicts itself."""
+    if programs:
+        return components.whole(job["procs"], job.get("exclusive", False), request, programs)
+    if not request:
+        return None
+    return Request.of_fields(job["procs"], job.get("cores", 1), job.get("exclusive", False), request)
 
 
 _PLACES: dict[str, tuple[str, str]] = {}

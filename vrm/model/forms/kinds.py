@@ -268,7 +268,7 @@ def _sound_as(read: Callable[[str], Any]) -> shapes.Check:
     return sound
 
 
-def _texts(read: Callable[[str], Any], text: Callable[[Any], str]) -> Kind:
+def texts(read: Callable[[str], Any], text: Callable[[Any], str]) -> Kind:
     """The kind of values that have one text in all forms."""
     return Kind(read, _sound_as(read), lambda value: [text(value)], to_record=text, of_record=read, plain=text,
                 of_plain=read)
@@ -350,11 +350,11 @@ INDICES = Kind(numbers, _sound_as(numbers), lambda value: [fold(value)], to_reco
 NAME = Kind(_word, name_sound, plain_sound=name_sound)
 MEMORY_SIZE = Kind(memory_bytes, _size_sound, lambda value: [memory_text(value)],
                    plain=lambda size: memory_text(size) if size else "", of_plain=memory_bytes)
-AMOUNTS = _texts(amounts_of, _amounts_text)
-LICENCES = _texts(_licences_of, _amounts_text)
-FEATURES = _texts(_features_of, _features_text)
-HOSTS = _texts(_hosts_of, hosts.fold)
-NODES = replace(_texts(_nodes_of, _nodes_text), plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
+AMOUNTS = texts(amounts_of, _amounts_text)
+LICENCES = texts(_licences_of, _amounts_text)
+FEATURES = texts(_features_of, _features_text)
+HOSTS = texts(_hosts_of, hosts.fold)
+NODES = replace(texts(_nodes_of, _nodes_text), plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
 AMOUNT = Kind(_time, _seconds, cell=float, plain_sound=shapes.number)
 EXPECTED = Kind(_time, shapes.maybe(_seconds), cell=float, plain_sound=shapes.maybe(shapes.number))
 INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,

@@ -6,6 +6,7 @@ read is in `vrm.results.places`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import reduce
 from operator import or_
@@ -26,13 +27,14 @@ def to_values(placement: Placement) -> Values:
     """The placement as values that `marshal` takes."""
     return (placement.share, placement.room, placement.order, placement.procs, placement.width, placement.size,
             placement.most, placement.devices, placement.frequency, placement.pace,
-            None if placement.lease is None else placement.lease.lent)
+            None if placement.lease is None else placement.lease.lent, tuple(map(to_values, placement.parts)))
 
 
 def of_values(values: Values, layout: CoreLayout) -> Placement:
     """The placement of some values."""
-    lent = values[-1]
-    return Placement(*(*values[:-1], None if lent is None else Lease(lent), layout))
+    lent, parts = values[-2:]
+    return Placement(*(*values[:-2], None if lent is None else Lease(lent), layout,
+                       tuple(of_values(part, layout) for part in parts)))
 
 
 def width_of(values: Values) -> int:
@@ -43,6 +45,8 @@ def width_of(values: Values) -> int:
 
 def to_record(placement: Placement) -> dict[str, Any]:
     """The placement as JSON values; sets of nodes or cores are hexadecimal."""
+    if placement.parts:
+        return {"parts": [to_record(part) for part in placement.parts]}
     lane0, lane1, held = placement.room
     ranks = {"procs": placement.procs, "width": placement.width}
     record: dict[str, Any]
@@ -67,6 +71,8 @@ def to_record(placement: Placement) -> dict[str, Any]:
 
 def of_record(record: Mapping[str, Any], layout: CoreLayout) -> Placement:
     """The placement of a record, of which `fault` finds nothing wrong."""
+    if "parts" in record:
+        return Placement.together([of_record(part, layout) for part in record["parts"]])
     lease = Lease(tuple((lender, int(cores, 16)) for lender, cores in record["lent"])) if "lent" in record else None
     most = record.get("most")
     if "taken" in record:
@@ -85,6 +91,9 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> Placement:
 def moved(placement: Placement, before: tuple[Sequence[Node], CoreLayout], now: tuple[Sequence[Node], CoreLayout]
           ) -> Placement | None:
     """Number a placement anew for another list of nodes; None where a node is missing there, or has other sockets."""
+    if placement.parts:
+        parts = [found for part in placement.parts if (found := moved(part, before, now)) is not None]
+        return Placement.together(parts) if len(parts) == len(placement.parts) else None
     (old_nodes, old), (nodes, layout) = before, now
     index = {node.name: number for number, node in enumerate(nodes)}
     new: dict[int, int] = {}
@@ -114,6 +123,13 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[tuple[str, Sequen
     """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
     their sockets; "" when it can."""
     wrong = ""
+    if job.request.parts:
+        parts = record.get("parts")
+        if not (type(parts) is list and len(parts) == len(job.request.parts)
+                and all(type(each) is dict for each in parts)):
+            return "placement: it is that of another job"
+        faults = [fault(each, part, nodes) for each, part in zip(parts, job.parts)]
+        return next(filter(None, faults), "") or _twice(parts)
     if not _of_job(record, job.request):
         wrong = "it is that of another job"
     elif "devices" in record and not _devices_sound(record["devices"], len(nodes)):
@@ -158,6 +174,14 @@ def _lanes_fault(record: Mapping[str, Any], nodes: int) -> str:
         return "its nodes are wrong"
     return "" if most is None or (type(most) is dict and all(
         re.fullmatch("[0-9]{1,9}", node) and shapes.count(ranks) for node, ranks in most.items())) else "most is wrong"
+
+
+def _twice(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Why the programs of a coupled job cannot all be where they are; "" when they can."""
+    rooms = [tuple(int(each, 16) for each in (*part.get("claims", ("0x0", "0x0")), part.get("taken", "0x0")))
+             for part in parts]
+    twice = any(one & other for first, second in itertools.combinations(rooms, 2) for one, other in zip(first, second))
+    return "placement: two programs are on one core" if twice or len({"taken" in part for part in parts}) > 1 else ""
 
 
 _PACE = {"frequency": 0.0, "pace": 1.0}

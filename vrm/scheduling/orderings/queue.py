@@ -376,7 +376,7 @@ class JobQueue:
             self.queues.check(job)
         priority = self._compared(job)
         jobs[job_id] = job
-        self.wanted += job.procs * job.cores
+        self.wanted += job.request.cores
         if self.bound and job_id in self.bound:
             self.outside[job_id] = job
         elif self._limited and self.queues.queue(job).limited:
@@ -407,7 +407,7 @@ class JobQueue:
         self.remove(job_id)
         self.fresh[:] = [each for each in self.fresh if each.id != job_id]
         self.jobs[job_id] = job
-        self.wanted += job.procs * job.cores
+        self.wanted += job.request.cores
         if competes:
             self._within[job_id] = job
         self._enter(job, self.nodes_of(job), priority)
@@ -448,7 +448,7 @@ class JobQueue:
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
         job = self.jobs.pop(job_id)
-        self.wanted -= job.procs * job.cores
+        self.wanted -= job.request.cores
         if self._limited:
             self._admitted = (-1, False)
             self._within.pop(job_id, None)
@@ -467,7 +467,7 @@ class JobQueue:
             if self._view is not None and sorted_.entries[sorted_.first][-1] is job:
                 del self.jobs[job.id]
                 self._within.pop(job.id, None)
-                self.wanted -= job.procs * job.cores
+                self.wanted -= job.request.cores
                 sorted_.remove_first()
             else:
                 self.remove(job.id)

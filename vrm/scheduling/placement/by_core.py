@@ -16,7 +16,8 @@ from vrm.model.policies import Eligibility
 from vrm.model.sharing.rooms import Rooms
 from vrm.scheduling.placement.node_orders import ByNumber, FirstFit, Order
 from vrm.scheduling.backfilling.node_times import Wants
-from vrm.scheduling.placement.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
+from vrm.scheduling.placement.parts import (
+    Open, Ordered, Share, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of)
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
@@ -68,6 +69,8 @@ class CorePolicy(Ordered):
             placement = self.place(job, self._machine)
             if not placement:
                 raise Infeasible(self._why_never(job))
+            for part in job.parts if job.request.parts else ():
+                self.nodes(part)
             if not job.exclusive and not self._plain(job) and not self._light(job):
                 self._heavy = True
             need = self._needs[job.request] = len(placement.nodes)
@@ -92,6 +95,8 @@ class CorePolicy(Ordered):
         return light
 
     def _why_never(self, job: Job) -> str:
+        if job.request.parts:
+            return never_together(self, job, self._machine)
         never = why_never(job.request, self._machine, lambda node: max(node.sockets), self.name)
         if never:
             return never
@@ -107,7 +112,7 @@ class CorePolicy(Ordered):
             return self.size(job) <= self.room(view)
         if self.size(job) > view.count_free() or not view.has_licences(job):
             return False
-        if not self._keeps:
+        if not self._keeps or job.request.parts:
             return bool(self.place(job, view))
         known, (least, most), must = self._known(job, view), job.request.nodes, 0
         if job.request.nodelist:
@@ -131,6 +136,8 @@ class CorePolicy(Ordered):
         if self._first_fit and (self._plain(job) or self.exact(job)):
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
+        elif job.request.parts and view.has_licences(job):
+            return place_parts(self, job, view)
         else:
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
         if not chosen:
@@ -217,7 +224,7 @@ class CorePolicy(Ordered):
 
     def wants(self, job: Job) -> Wants | None:
         """What the job must find on nodes; None where that cannot be said of each node by itself."""
-        if not self.by_node:
+        if not self.by_node or job.request.parts:
             return None
         found = self._wants.get(job.request)
         if found is None:
@@ -277,6 +284,8 @@ class CorePolicy(Ordered):
 
     def size(self, job: Job) -> int:
         """Its cores; of an exclusive job at least those of the fewest and smallest nodes that could do."""
+        if job.request.parts:
+            return sum(map(self.size, job.parts))
         cores = job.procs * job.cores
         if not job.exclusive:
             return cores
@@ -299,7 +308,7 @@ class CorePolicy(Ordered):
             return None
         request = job.request
         wish = wish_of(job) if request.anywhere else request
-        return ((wish, True) if job.exclusive else wish), job.procs * job.cores
+        return ((wish, True) if job.exclusive else wish), request.cores
 
     def _lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""

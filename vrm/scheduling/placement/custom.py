@@ -12,13 +12,13 @@ from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.measured.heatmap import Heatmap
-from vrm.model.job import Infeasible, Insufficient, Job
+from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, CountingPolicy
 from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.placement.node_orders import AUTO
 from vrm.scheduling.placement.lanes import LanePolicy
-from vrm.scheduling.placement.parts import scarce_now
+from vrm.scheduling.placement.parts import never_together, place_parts, scarce_now
 from vrm.scheduling.placement.combining import POLICIES, combine
 from vrm.scheduling.registry import (PolicyError, guarded, shortened, where)
 from vrm.scheduling.placement.spread import admits, lacking_licence, named, stranger
@@ -140,6 +140,11 @@ class OwnPlacement:
         lacks = lacking_licence(request, self._licences) or stranger(request.nodelist, self._machine.nodes)
         if lacks:
             raise Infeasible(lacks)
+        if request.parts:
+            placement = place_parts(self, job, self._machine)
+            if not placement:
+                raise Infeasible(never_together(self, job, self._machine))
+            return len(placement.nodes)
         if request.nodelist or request.exclude:
             placement = self._among_named(job, self._machine)
             if not placement:
@@ -156,6 +161,8 @@ class OwnPlacement:
         """As the user's object says, checked."""
         if not view.has_licences(job):
             return Insufficient(scarce_now, job, view)
+        if job.request.parts:
+            return place_parts(self, job, view)
         if job.request.nodelist or job.request.exclude:
             return self._among_named(job, view)
         return self._checked(job, view)
@@ -186,26 +193,25 @@ class OwnPlacement:
 
     def fits(self, job: Job, view: Pool) -> bool:
         """As the user's object says, else whether it finds a place."""
-        if "fits" in self._has and not (job.request.nodelist or job.request.exclude):
+        if "fits" in self._has and _own_affair(job.request):
             return view.has_licences(job) and bool(self._has["fits"](job, view))
         return bool(self.place(job, view))
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
         """As the user's object says, else nothing is promised."""
-        if "similar" not in self._has or job.request.nodelist or job.request.exclude:
+        if "similar" not in self._has or not _own_affair(job.request):
             return None
         found: tuple[Hashable, int] | None = self._has["similar"](job)
         return found
 
     def exact(self, job: Job) -> bool:
         """As the user's object says, if it can count at all."""
-        request = job.request
         return ({"room", "size", "exact"} <= set(self._has)
-                and not (request.licences or request.nodelist or request.exclude) and bool(self._has["exact"](job)))
+                and not job.request.licences and _own_affair(job.request) and bool(self._has["exact"](job)))
 
     def size(self, job: Job) -> int:
         """As the user's object says, else the nodes."""
-        return int(self._has.get("size", self._nodes)(job))
+        return max(int(self._has.get("size", self._nodes)(part)) for part in job.parts)
 
     def room(self, view: Pool) -> int | None:
         """As the user's object says, if it can count at all."""
@@ -213,6 +219,11 @@ class OwnPlacement:
             return None
         found: int | None = self._has["room"](view)
         return found
+
+
+def _own_affair(request: Request) -> bool:
+    """Whether the user's object sees all that such a job asks for: its one program, and no names of nodes."""
+    return not (request.nodelist or request.exclude or request.parts)
 
 
 def parts_of(text: str) -> Iterator[str]:

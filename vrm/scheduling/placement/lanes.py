@@ -14,7 +14,7 @@ from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility
 from vrm.scheduling.placement.node_orders import FIXED, Order
 from vrm.scheduling.placement.parts import (
-    Empty, Ordered, Share, Shared, awaited, counted, scarce_now, too_many, wish_of)
+    Empty, Ordered, Share, Shared, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of)
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
@@ -78,6 +78,8 @@ class LanePolicy(Ordered):
         return need
 
     def _why_never(self, job: Job) -> str:
+        if job.request.parts:
+            return never_together(self, job, self._machine)
         never = why_never(job.request, self._machine, lambda node: max(
             lane_of_socket(cores, self.share, 0)[1] for cores in node.sockets), self.name)
         if never:
@@ -123,7 +125,7 @@ class LanePolicy(Ordered):
         if not view.has_licences(job):
             return False
         if not job.request.anywhere:
-            return self._pick_range(job, view) is not None
+            return bool(self.place(job, view)) if job.request.parts else self._pick_range(job, view) is not None
         left = job.procs
         for here, ranks in self._rooms(job, view, eligible):
             left -= ranks * bits.count(here)
@@ -145,6 +147,12 @@ class LanePolicy(Ordered):
                              job.cores, need)
         if not view.has_licences(job):
             return Insufficient(self.lacks, job, view)
+        if job.request.parts:
+            return place_parts(self, job, view)
+        return self._picked(job, view)
+
+    def _picked(self, job: Job, view: Pool) -> Placement | Insufficient:
+        """The same, where the nodes are picked in their order."""
         most: dict[int, int] | None = None
         if not job.request.anywhere:
             most = self._pick_range(job, view)
@@ -253,8 +261,9 @@ class LanePolicy(Ordered):
         """The least number of nodes."""
         size = self._sizes.get(job.request)
         if size is None:
-            size = self._sizes[job.request] = max(job.request.least_nodes,
-                                                  -(-job.procs // self._fit(job).most))
+            size = self._sizes[job.request] = (
+                max(map(self.size, job.parts)) if job.request.parts else
+                max(job.request.least_nodes, -(-job.procs // self._fit(job).most)))
         return size
 
     def room(self, view: Pool) -> int:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import said
-from vrm.model.cluster import Pool
+from vrm.model.cluster import Pool, move_in
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.forms.hosts import fold
-from vrm.model.job import Job
+from vrm.model.job import Infeasible, Insufficient, Job
 from vrm.model.node import CORES, HALF, WHOLE
-from vrm.model.policies import Follower
+from vrm.model.placement import Placement
+from vrm.model.policies import Follower, PlacementPolicy
 from vrm.scheduling.placement.node_orders import Order
 from vrm.scheduling.registry import Registry
-from vrm.scheduling.placement.spread import named
+from vrm.scheduling.placement.spread import lacking_licence, named
 
 ELIGIBILITIES = Registry("eligibility of nodes", "vrm.eligibilities")
 SHARES = Registry("share of a node", "vrm.shares")
@@ -97,6 +98,38 @@ class Share:
 SHARES.register("all")(Share(WHOLE))
 SHARES.register("half")(Share(HALF))
 SHARES.register("free")(Share(CORES))
+
+
+def place_parts(policy: PlacementPolicy, job: Job, view: Pool) -> Placement | Insufficient:
+    """Where a coupled job would start: its programs one after the other, each on what those before it have left."""
+    left = view.what_if()
+    left.tenants = {load: list(lanes) for load, lanes in view.tenants.items()}
+    found: list[Placement] = []
+    for part in job.parts:
+        placement = policy.place(part, left)
+        if not placement:
+            return Insufficient(_lacking, part.app, placement)
+        left.take(part, placement)
+        if not placement.taken:
+            move_in(left.tenants, part, placement)
+        found.append(placement)
+    return Placement.together(found)
+
+
+def _lacking(app: str, why: Insufficient) -> str:
+    return f"{app} {why}"
+
+
+def never_together(policy: PlacementPolicy, job: Job, machine: Pool) -> str:
+    """Why a coupled job finds no place on the empty machine."""
+    for part in job.parts:
+        try:
+            policy.nodes(part)
+        except Infeasible as never:
+            return f"{part.app}: {never}"
+    return (lacking_licence(job.request, machine.licences) or
+            f"its {len(job.parts)} programs do not fit at one time on {counted(len(machine.nodes), 'node')} under "
+            f"{policy.name}")
 
 
 Policy = TypeVar("Policy", bound="Ordered")

@@ -265,9 +265,10 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
     files, frozen = frozen_now(settings)
     try:
         jobs, details = files.submitted(line, frozen.now)
-        fault = program_fault(settings.applications, WantedProgram.of(jobs[0]), settings.trust)
-        if fault:
-            raise ValueError(fault)
+        for wanted in WantedProgram.of(jobs[0]):
+            fault = program_fault(settings.applications, wanted, settings.trust)
+            if fault:
+                raise ValueError(fault)
         for job, each in zip(jobs, details):
             frozen = frozen.with_job(job, each)
     except (Infeasible, LifeError, ValueError) as never:

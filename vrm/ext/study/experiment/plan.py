@@ -395,7 +395,7 @@ def programs_of(queue: ExperimentQueue) -> list[WantedProgram]:
     follower.finish()
     values = [line.parsed.values_at(source.parent) for line in follower.read_new()
               if not isinstance(line.parsed, LineError)]
-    return sorted({WantedProgram(each["app"], each.get("file", ""), each.get("script", False)) for each in values})
+    return sorted({wanted for each in values for wanted in WantedProgram.named(each)})
 
 
 def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[ExperimentQueue],

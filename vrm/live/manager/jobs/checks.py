@@ -88,10 +88,11 @@ class Checks(Part):
 
     def _limits(self, placement: Placement, request: Request) -> dict[str, int]:
         """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
-        each, once = (dict(amounts).get(MEMORY, 0) for amounts in (request.per_task,
-                                                                      request.per_node))
-        if not each and not once:
-            return {}
+        found: dict[str, int] = {}
         nodes = self.live.cluster.nodes
-        return {nodes[node].name: each * tasks + once
-                for node, tasks in placement.ranks_by_node(nodes)}
+        for asked, part in zip(request.parts or (request,), placement.parts or (placement,)):
+            each, once = (dict(amounts).get(MEMORY, 0) for amounts in (asked.per_task, asked.per_node))
+            for node, tasks in part.ranks_by_node(nodes) if each or once else ():
+                name = nodes[node].name
+                found[name] = found.get(name, 0) + each * tasks + once
+        return found

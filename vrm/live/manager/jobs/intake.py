@@ -336,6 +336,8 @@ class Intake(Part):
         if entry.state is not JobState.QUEUED or entry.tries or entry.losses or entry.begun < math.inf:
             raise LifeError(f"only the limit, priority, name, comment and requeue of job {job.id} can change: it has "
                             "started")
+        if "nodes" in values and job.request.parts:
+            raise LifeError(f"job {job.id} has several programs, each with its own number of nodes")
         if "nodes" in values:
             job = job.but(request=job.request._replace(nodes=values["nodes"]))
         more = {**details.more, **{key: value for key, value in values.items() if key not in ("nodes", "after")}}
@@ -367,10 +369,11 @@ class Intake(Part):
     def _fault(self, job: Job, details: Details) -> str:
         """Why a new job can't be taken, or "" when it can."""
         settings = self.live.settings
-        wanted = WantedProgram.of(job)
-        if wanted not in self._faults:
-            self._faults[wanted] = program_fault(settings.applications, wanted, settings.trust)
-        reason = self._faults[wanted]
+        reason = ""
+        for wanted in WantedProgram.of(job):
+            if wanted not in self._faults:
+                self._faults[wanted] = program_fault(settings.applications, wanted, settings.trust)
+            reason = reason or self._faults[wanted]
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
@@ -403,8 +406,9 @@ class Intake(Part):
         """Say once of each application that the heatmap in use does not know it."""
         live = self.live
         heatmap = live.scheduler.policy.heatmap
-        if heatmap is not None and job.kind not in self._known_kinds and heatmap.missing([job.app]):
-            live.tell("note", f"{job.kind} is not in the heatmap "
-                              f"({live.settings.applications.heatmap}); it counts as an average "
-                              "partner")
-        self._known_kinds.add(job.kind)
+        for part in job.parts:
+            if heatmap is not None and part.kind not in self._known_kinds and heatmap.missing([part.app]):
+                live.tell("note", f"{part.kind} is not in the heatmap "
+                                  f"({live.settings.applications.heatmap}); it counts as an average "
+                                  "partner")
+            self._known_kinds.add(part.kind)

@@ -8,7 +8,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from vrm.live.launch.base import LaunchError
+from vrm.live.launch.base import AppContext, LaunchError
 from vrm.live.launch.stepping import cores_unsaid, of_submission
 from vrm.live.manager.jobs import signals
 from vrm.live.manager.liverun import LiveRun
@@ -148,11 +148,13 @@ class Launches(Part):
         live, job = self.live, booking.job
         payload = job.payload.own(live.state.entry(job.id).details.index)
         paths = live.run_directory.files(job.app, job.id)
-        file = (live.run_directory.scripts / payload.copy if payload.copy else
-                Path(payload.file) if payload.file else self._program(job.app))
-        program, arguments, table = self.visible.wrapped(
-            booking, live.cluster.nodes, file, payload.arguments, payload.variables,
-            f"{paths.rankfile.removesuffix('.rf')}.gpus", payload.script)
+        file = live.run_directory.scripts / payload.copy if payload.copy else self._file(job.app, payload.file)
+        programs = ([(self._file(each.app, each.file), each.arguments) for each in payload.components]
+                    or [(file, payload.arguments)])
+        gpus = f"{paths.rankfile.removesuffix('.rf')}.gpus"
+        wrapped = [self.visible.wrapped(booking, live.cluster.nodes, path, words, payload.variables, gpus,
+                                        payload.script) for path, words in programs]
+        program, arguments, table = wrapped[0]
         directory = payload.directory or self._workplace
         said = of_submission(job, live.state.entry(job.id).details, directory,
                              booking.start) if payload.script else {}
@@ -171,6 +173,10 @@ class Launches(Part):
             alone = job.exclusive and booking.placement.share != HALF
             launch = live.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone,
                                           cores_unsaid(job))
+        elif payload.components:
+            contexts = [AppContext(path, own, part.procs, part.cores)
+                        for (path, own, _), part in zip(wrapped, job.parts)]
+            launch = launcher.together(job.id, contexts, slots, nodes, paths.rankfile, variables)
         else:
             launch = launcher.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables)
         env = environment(launch.env, kept, own, self._around) if payload.environment else launch.env
@@ -197,6 +203,9 @@ class Launches(Part):
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given,
                              **patience(payload, live.now - job.submit))
+
+    def _file(self, app: str, file: str) -> Path:
+        return Path(file) if file else self._program(app)
 
     def _write(self, path: Path, text: str) -> None:
         """Write a file of a job, by a further name of an earlier job's file if that is the same."""

@@ -116,14 +116,14 @@ class Continuing(Part):
         live, state = self.live, past.state
         waiting = [entry for _, entry in sorted(state.book.parked.items())]
         trusted = {wanted: foreign(live.settings.applications, wanted, live.settings.trust)
-                   for wanted in {WantedProgram.of(entry.job) for entry in waiting}}
+                   for wanted in {each for entry in waiting for each in WantedProgram.of(entry.job)}}
         for entry in waiting:
             job = entry.job
             if job.id in past.again:
                 self.ends.clear(job.id)
             if entry.state is not JobState.QUEUED:
                 continue  # one before it, on which it depends, was refused just now
-            never = trusted[WantedProgram.of(job)] or live.room.never(job)
+            never = next(filter(None, map(trusted.get, WantedProgram.of(job))), "") or live.room.never(job)
             if never:  # the machine died between the job's record and that of its refusal
                 self.ends.close_job(EndedJob(job, JobState.REFUSED, never, end=live.now))
         for job_id, reason in list(state.losing.items()):
