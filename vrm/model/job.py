@@ -305,6 +305,11 @@ class Program:
     each: tuple[str, ...] = ()
     components: tuple[Component, ...] = ()
 
+    @property
+    def programs(self) -> tuple[Component, ...]:
+        """The components that are started by themselves: those of a script say only what it asks for."""
+        return () if self.script else self.components
+
     def own(self, index: int | None) -> Program:
         """That of the job of this index in an array: `%i` in the arguments and in the directory is its index,
         which it also finds in the variable VRM_ARRAY_INDEX, and `%e` its item (VRM_ARRAY_ITEM), where the array

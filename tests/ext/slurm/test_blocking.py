@@ -337,17 +337,53 @@ def test_mpirun_is_the_real_one_on_the_cores_of_a_job(outside: Outside) -> None:
 
 
 def test_what_cannot_be_is_said(outside: Outside) -> None:
-    (outside.site.root / "parts.sh").write_text("#!/bin/sh\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2\ntrue\n")
     for words, said in {("srun",): "No command given", ("srun", "-n", "x", "true"): "Invalid value `x`",
                         ("srun", "--jobid=99", "true"): "--jobid=99: Invalid job id",
-                        ("srun", "-n", "1", "echo", "A", ":", "-n", "1", "echo", "B"): "no heterogeneous",
-                        ("sbatch", "-n1", ":", "-n2"): "no heterogeneous",
-                        ("sbatch", "parts.sh"): "no heterogeneous",
-                        ("salloc", "-n1", ":", "-n2", "true"): "no heterogeneous",
+                        ("srun", "-n", "1", "true", ":", "-n", "1"): "No command given",
+                        ("srun", "--het-group=0", "true"): "there is no job around",
+                        ("sbatch", "-n1", ":", "-n64", "-t", "5", "--wrap", "true"): "64 ranks",
+                        ("salloc", "-t4", "-n1", ":", "-n1", "-t", "5", "true"): "--time is of all components",
+                        ("salloc", "-n1", ":", "-n64", "true"): "Unable to allocate resources: true: 64 ranks",
                         ("srun", "--container-image=x", "true"): "--container-image cannot be followed",
                         ("srun", "-n", "64", "true"): "srun: error: Unable to allocate resources: 64 ranks"}.items():
         done = outside.run(*words)
         assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
+
+
+SHOW = "echo $0 $SLURM_PROCID $SLURM_CPUS_PER_TASK $SLURM_NTASKS"
+HET = """#!/bin/sh
+#SBATCH -n2 -o het.out
+#SBATCH hetjob
+#SBATCH -n1 -c2
+echo $SLURM_HET_SIZE $SLURM_NTASKS_HET_GROUP_0 $SLURM_NTASKS_HET_GROUP_1 $SLURM_CPUS_PER_TASK_HET_GROUP_1
+srun --mpi=none sh -c '{show}' first
+srun --mpi=none --het-group=1 sh -c '{show}' second
+srun --mpi=none sh -c '{show}' a : sh -c '{show}' b
+"""
+
+
+def test_heterogeneous_jobs(site: Site) -> None:
+    site.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Allocation={"Policy": "pack"}, Launcher={"Kind": "direct"})
+    manager = site.start("--wait")
+    wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
+    assert build.link(site.log / "bin")
+    outside = Outside(site)
+    (outside.site.root / "het.sh").write_text(HET.format(show=SHOW))
+    done = outside.run("sbatch", "--wait", "het.sh")
+    text = (outside.site.root / "het.out").read_text().splitlines()
+    assert text, (done, site.said(manager))
+    assert (text[0], sorted(text[1:])) == ("2 2 1 2", [
+        "a 0 1 3", "a 1 1 3", "b 2 2 3", "first 0 1 2", "first 1 1 2", "second 0 2 1"]), (done, text)
+    typed = ["sh", "-c", SHOW]
+    for words in (["salloc", "-n2", ":", "-n1", "-c2", "srun", "--mpi=none", *typed, "a", ":", "--mpi=none", *typed, "b"],
+                  ["srun", "--mpi=none", "-n2", *typed, "a", ":", "-n1", "-c2", *typed, "b"]):
+        done = outside.run(*words)
+        assert sorted(done.stdout.splitlines()) == ["a 0 1 3", "a 1 1 3", "b 2 2 3"], done
+    wait_until(lambda: len(outside.site.rows()) == 3, "all are recorded")
+    assert {row.coupled for row in site.rows().values()} == {
+        f"{name} 2 : {name} 1 cores=2" for name in ("het.sh", "srun", "sh")}
+    manager.send_signal(signal.SIGTERM)
+    site.finish(manager)
 
 
 def test_how_many_ranks_an_mpirun_starts() -> None:

@@ -44,13 +44,14 @@ class Around:
         self.env = {**mpirun_environment(), "VRM_STEPS": str(self.steps), "VRM_NODE": "n0", "SLURM_NTASKS": "8",
                     "SLURM_JOB_NAME": "relax", "OMP_NUM_THREADS": "4", "VRM_RUN": self.name, "VRM_JOB_ID": "7"}
 
-    def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), gpu: Any = (), **values: str) -> None:
+    def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), gpu: Any = (), group: Any = (),
+              **values: str) -> None:
         """Write the job's file."""
         given = {"job": "7", "slurm": "7", "run": self.name, "name": "relax.sh", "records": str(self.records),
                  "tasks": "8", "cpus": "1", "bound": "0", "launcher": "direct", "program": "", "threads": "4",
                  **values}
         (self.steps / JOB).write_text(text_of({**{key: [value] for key, value in given.items()},
-                                               "node": list(nodes), "gpu": list(gpu)}))
+                                               "node": list(nodes), "gpu": list(gpu), "group": list(group)}))
 
     def start(self, *words: str, **how: Any) -> subprocess.Popen[str]:
         """Start a step."""
@@ -354,7 +355,9 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
              ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
              ("--cpu_bind=map_cpu:x", "-n1"): "`x` is not a CPU", ("--cpu-bind=mask_cpu:0", "-n1"): "not a mask of CPUs", ("--signal=USR1@5",): "does not do --signal",
              ("--container=x",): "does not do --container", ("--container-image=x",): "does not do --container-image",
-             ("-n1", "true", ":", "-n1"): "no heterogeneous", ("--het-group=0",): "no heterogeneous",
+             ("-n1", "true", ":", "-n1", "-o", "x"): "--output is of the whole step",
+             ("-n1", "true", ":", "-n8"): "1 task of 1 core and 8 tasks of 1 core; the job has 4 on n0, 4 on n1",
+             ("--het-group=1",): "job 7 has 1 component(s)", ("--het-group=x",): "Invalid --het-group",
              ("-r", "2"): "More processors requested",
              ("-y",): "invalid option"}
     for words, said in wrong.items():
@@ -362,12 +365,39 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
         assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
         assert done.stderr.startswith("srun: error: ") and done.stderr.count("\n") == 1, done.stderr
     assert "No command given" in job.run("-n", "1").stderr
+    assert "names no program" in job.run("-n1", "true", ":", "-n1").stderr
     assert job.run("--version").stdout.startswith("slurm ")
     assert not job.recorded()
     (job.steps / JOB).write_text("job 7\n")
     assert "is damaged" in job.run("true").stderr
     (job.steps / JOB).unlink()
     assert "the job has ended" in job.run("true").stderr
+
+
+SHOW = "echo $0 $SLURM_PROCID $SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $SLURM_NTASKS"
+
+
+def test_parts_of_a_step_have_programs_and_cores_of_their_own(job: Around) -> None:
+    done = job.run("-n", "2", "sh", "-c", SHOW, "ocean", ":", "-n2", "-c2", "-N2", "sh", "-c", SHOW, "it's $HOME", ":",
+                   "-n1", "-r1", "false")
+    assert sorted(done.stdout.splitlines()) == [
+        "it's $HOME 2 n0 2 2 5", "it's $HOME 3 n1 2 2 5", "ocean 0 n0 1 1 5", "ocean 1 n0 1 1 5"], done
+    assert done.returncode == 1
+
+
+def test_components_of_a_job_have_cores_of_their_own(job: Around) -> None:
+    groups = ["4 1 0:0 0:1 0:2 0:3", "2 2 1:0 1:1 1:2 1:3"]
+    job.write(group=groups)
+    show = ["sh", "-c", SHOW, "it"]
+    assert sorted(job.run(*show).stdout.splitlines()) == [f"it {rank} n0 1 1 4" for rank in range(4)]
+    assert sorted(job.run("--het-group=1", *show).stdout.splitlines()) == [f"it {rank} n1 2 2 2" for rank in range(2)]
+    both = [*(f"it {rank} n0 1 1 6" for rank in range(4)), "it 4 n1 2 2 6", "it 5 n1 2 2 6"]
+    assert sorted(job.run("--het-group=0-1", *show).stdout.splitlines()) == both
+    assert sorted(job.run(*show, ":", *show).stdout.splitlines()) == both
+    assert sorted(job.run("--het-group=1", "-n1", *show, ":", "--het-group=0", "-n1", *show).stdout.splitlines()) == [
+        "it 0 n1 2 2 2", "it 1 n0 1 1 2"]
+    assert "job 7 has 2 component(s)" in job.run("--het-group=2", "true").stderr
+    assert "More processors requested" in job.run("--het-group=1", "-n3", "true").stderr
 
 
 def test_each_task_runs_the_program_that_a_file_says(job: Around) -> None:

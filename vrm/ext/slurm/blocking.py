@@ -21,10 +21,10 @@ from vrm.ext.slurm.calls.answers import Answer, Joins, Needs, Refused, Reply, La
 from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.sbatch import NO_HETEROGENEOUS, ask
+from vrm.ext.slurm.sbatch import ask, components
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.model import JobState
-from vrm.ext.steps.options import NO_HETEROGENEOUS as STEP_NO_HETEROGENEOUS, known
+from vrm.ext.steps.options import known, parts_of
 
 SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
 """The options of srun, which reads those of a step again in the job."""
@@ -41,18 +41,22 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 def srun(call: Call, counter: Counter) -> Reply:
     """A step in a job of its own."""
-    chosen, rest = SRUN.parse(call.arguments, mixed=False)
-    if ":" in rest or "het-group" in chosen or "pack-group" in chosen:
-        raise SRUN.error(STEP_NO_HETEROGENEOUS)
-    if not rest:
+    parts = parts_of(call.arguments)
+    (chosen, rest), *others = [SRUN.parse(part, mixed=False) for part in parts]
+    if not rest or not all(words for _, words in others):
         raise SRUN.error("No command given to execute.")
     if "jobid" in chosen:
         return _step_of(chosen["jobid"], call, counter)
+    if any("het-group" in given or "pack-group" in given for given, _ in ((chosen, rest), *others)):
+        raise SRUN.error("--het-group names components of a job, and there is no job around; leave it out")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
-    typed = SRUN.without(call.arguments, "nodelist", "nodefile", "exclude", "signal")  # the job has them
+    # The job has what is left out.
+    typed = [SRUN.without(part, "nodelist", "nodefile", "exclude", "signal") for part in parts]
     if "pty" in chosen:
         return _enter(call, counter, SRUN, job, rest[0])
-    return _submit(call, counter, SRUN, job, ["srun", *typed], rest[0], "quiet" not in chosen)
+    words = [word for part in typed for word in (":", *part)][1:]
+    return _submit(call, counter, SRUN, job, ["srun", *words], rest[0], "quiet" not in chosen,
+                   others=[given for given, _ in others])
 
 
 def _step_of(text: str, call: Call, counter: Counter) -> Reply:
@@ -72,22 +76,21 @@ _KEEPS = ("sleep", "2147483647")
 
 def salloc(call: Call, counter: Counter) -> Reply:
     """A command on the cores of a job."""
-    chosen, rest = SALLOC.parse(call.arguments, mixed=False)
-    if rest[:1] == [":"]:
-        raise SALLOC.error(NO_HETEROGENEOUS)
+    (chosen, *others), rest = components(SALLOC, call.arguments)
     if "no-shell" in chosen and not rest:
-        return _submit(call, counter, SALLOC, chosen, _KEEPS, "interactive", "quiet" not in chosen, Granted)
+        return _submit(call, counter, SALLOC, chosen, _KEEPS, "interactive", "quiet" not in chosen, Granted, others)
     if "no-shell" in chosen:
         raise SALLOC.error(f"--no-shell runs no command; leave out {rest[0]}, or the option")
     if not rest:
-        return _enter(call, counter, SALLOC, chosen, "interactive")
-    return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen)
+        return _enter(call, counter, SALLOC, chosen, "interactive", others)
+    return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
 
 
-def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], program: str) -> Reply:
+def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], program: str,
+           others: Sequence[Mapping[str, str]] = ()) -> Reply:
     """A job that is there for what its client runs then."""
     return _submit(call, counter, options, chosen, ("/bin/sh", "-c", shell.SCRIPT), program,
-                   "quiet" not in chosen and options is SALLOC, partial(Entered, call.env))
+                   "quiet" not in chosen and options is SALLOC, partial(Entered, call.env), others)
 
 
 _COUNTS = ("n", "np", "c")
@@ -155,13 +158,17 @@ def _whole(text: str) -> int:
 
 
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
-            program: str, says: bool, waits: Callable[..., Attached] | None = None) -> Reply:
-    """The job that goes on as what was typed, and who waits for it."""
-    named = nodelists.read({key: value for key, value in chosen.items() if key != "chdir"}, options, call)
-    if isinstance(named, Needs):
-        return named
-    asked = ask(named, options, call, counter, os.path.basename(program) or program, output=False,
-                script=_script(call, typed))
+            program: str, says: bool, waits: Callable[..., Attached] | None = None,
+            others: Sequence[Mapping[str, str]] = ()) -> Reply:
+    """The job that goes on as what was typed, and who waits for it. `others`: see `ask`."""
+    named: list[Mapping[str, str]] = []
+    for each in (chosen, *others):
+        found = nodelists.read({key: value for key, value in each.items() if key != "chdir"}, options, call)
+        if isinstance(found, Needs):
+            return found
+        named.append(found)
+    asked = ask(named[0], options, call, counter, os.path.basename(program) or program, output=False,
+                script=_script(call, typed), others=named[1:])
     try:
         return (waits or Attached)(counter, counter.submit(asked)[0], options.command, says)
     except Refused as refused:

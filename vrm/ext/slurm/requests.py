@@ -6,13 +6,14 @@ from __future__ import annotations
 import re
 from functools import partial
 from typing import Any, TypeVar
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from vrm.ext.slurm.forms import nodelists
 from vrm.ext.slurm.forms.options import Options
-from vrm.model.amounts import Amounts, amounts
+from vrm.model.amounts import Amounts, amounts, total
+from vrm.model.forms.fields import REQUEST, TABLE
 from vrm.model.forms.kinds import FieldError, name_sound
-from vrm.model.job import Request
+from vrm.model.job import Component, Request
 from vrm.model.quantities import SLURM_MEMORY, memory_bytes, scale
 
 Demand = dict[str, Any]
@@ -69,6 +70,23 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
     except ValueError as error:
         raise options.error(f"Requested node configuration is not available: {error}") from error
     return found
+
+
+def together(first: Demand, others: Sequence[Demand]) -> Demand:
+    """What the components of a heterogeneous job ask for in place of what the first does: what `first` says of the
+    machine itself is taken out."""
+    parts: list[Component] = []
+    licences: Amounts = ()
+    for each in (first, *others):
+        own = {name: each.pop(name) for name in _OF_MACHINE if name in each}
+        licences = total(licences, own.pop("licences", ()))
+        tasks, cores = own.pop("procs"), own.pop("cores")
+        parts.append(Component(first["app"], Request.of_fields(tasks, cores, False, own)))
+    return {"procs": sum(part.request.tasks for part in parts), "components": tuple(parts),
+            **({"licences": licences} if licences else {})}
+
+
+_OF_MACHINE = ("procs", "cores", *(field.at for field in TABLE if field.kept == REQUEST))
 
 
 def _positive(text: str) -> int:

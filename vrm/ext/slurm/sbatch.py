@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from functools import lru_cache, partial
+from itertools import zip_longest
 from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +16,7 @@ from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, Hel
 from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
 from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.requests import demand, read
+from vrm.ext.slurm.requests import demand, read, together
 from vrm.ext.steps.options import known
 from vrm.model import JobState
 from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
@@ -23,7 +24,7 @@ from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
 
 OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")
 
-NO_HETEROGENEOUS = "vrm has no heterogeneous jobs: submit a job for each part, or one with the nodes of all"
+NOTHING: Mapping[str, str] = {}
 
 LARGEST = 4 << 20
 """Bytes of a script."""
@@ -40,9 +41,8 @@ _VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
 
 def sbatch(call: Call, counter: Counter) -> Reply:
     """Submit a script; its id."""
-    given, rest = OPTIONS.parse(call.arguments, mixed=False)
-    if rest[:1] == [":"]:
-        raise OPTIONS.error(NO_HETEROGENEOUS)
+    typed, rest = components(OPTIONS, call.arguments)
+    given = next((each for each in typed if "wrap" in each), typed[0])
     if "wrap" in given:
         if rest:
             raise OPTIONS.error(f"--wrap has the commands already; leave out the script {rest[0]}")
@@ -56,10 +56,14 @@ def sbatch(call: Call, counter: Counter) -> Reply:
         text, name = call.sent[path], os.path.basename(path) if rest else "sbatch"
     directives = _script_options(text, path or "the script")
     variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
-    chosen = nodelists.read({**directives, **variables, **given}, OPTIONS, call)
-    if isinstance(chosen, Needs):
-        return chosen
-    asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
+    options: list[Mapping[str, str]] = []
+    for said, more in zip_longest(directives, typed, fillvalue=NOTHING):
+        found = nodelists.read({**said, **(NOTHING if options else variables), **more}, OPTIONS, call)
+        if isinstance(found, Needs):
+            return found
+        options.append(found)
+    chosen = options[0]
+    asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path, others=options[1:])
     if "test-only" in chosen:
         return foreseen(counter, asked)
     ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
@@ -67,6 +71,16 @@ def sbatch(call: Call, counter: Counter) -> Reply:
     if "wait" in chosen:
         return Until(counter, ids, out)
     return Answer(out)
+
+
+def components(options: Options, arguments: Sequence[str]) -> tuple[list[Mapping[str, str]], list[str]]:
+    """The options of each component, with `:` between them, and the words behind the last."""
+    found: list[Mapping[str, str]] = []
+    rest = [":", *arguments]
+    while rest[:1] == [":"]:
+        given, rest = options.parse(rest[1:], mixed=False)
+        found.append(given)
+    return found, rest
 
 
 def foreseen(counter: Counter, asked: SubmittedJob) -> Answer:
@@ -120,18 +134,22 @@ _UNREADABLE: tuple[tuple[Callable[[bytes], bool], str], ...] = (
 
 
 @lru_cache(maxsize=16)  # scripts are often equal
-def _script_options(text: bytes, path: str) -> Mapping[str, str]:
-    """The options in a script's lines of `#SBATCH`; Refused for what is not a script."""
+def _script_options(text: bytes, path: str) -> Sequence[Mapping[str, str]]:
+    """The options in a script's lines of `#SBATCH`, for each component: `#SBATCH hetjob` is between them. Refused for
+    what is not a script."""
     for wrong, why in _UNREADABLE:
         if wrong(text):
             raise OPTIONS.error(f"{path} {why}")
-    found: dict[str, str] = {}
+    found: list[dict[str, str]] = [{}]
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
-            found.update(_line_options(os.fsdecode(line[7:]), f"{path}:{number}"))
+            if line[7:].partition(b"#")[0].strip() in (b"hetjob", b"packjob"):
+                found.append({})
+                continue
+            found[-1].update(_line_options(os.fsdecode(line[7:]), f"{path}:{number}"))
         elif line.strip() and not line.lstrip().startswith(b"#"):
             break
-    found.pop("wrap", None)
+    found[0].pop("wrap", None)
     return found
 
 
@@ -144,8 +162,7 @@ def _line_options(said: str, place: str) -> Mapping[str, str]:
     except HelpAnswer as told:
         raise OPTIONS.error(f"{place}: `{said.strip()}` is not valid in a script") from told
     if rest:
-        raise OPTIONS.error(f"{place}: " + (
-            NO_HETEROGENEOUS if rest[0] in ("hetjob", "packjob", ":") else f"`{rest[0]}` is not an option"))
+        raise OPTIONS.error(f"{place}: `{rest[0]}` is not an option")
     return values
 
 
@@ -153,9 +170,14 @@ def _line_options(said: str, place: str) -> Mapping[str, str]:
 
 
 def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
-        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> SubmittedJob:
-    """The job that these options ask for. `output`: its output goes to a file of the user's."""
+        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True,
+        others: Sequence[Mapping[str, str]] = ()) -> SubmittedJob:
+    """The job that these options ask for. `output`: its output goes to a file of the user's. `others` are the options
+    of the further components of a heterogeneous job."""
+    chosen = {**chosen, **_of_all([chosen, *others], options)}
     values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
+    if others:
+        values.update(together(values, [demand(each, options) for each in others]))
     indices, width = read(options, chosen, "array", _array, _NO_ARRAY)
     for option, (key, how) in FIELDS.items():
         found = read(options, chosen, option, partial(how, counter), None)
@@ -180,6 +202,16 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
+
+
+def _of_all(components: Sequence[Mapping[str, str]], options: Options) -> dict[str, str]:
+    """What components say of the job as a whole. Refused where two say different things."""
+    found: dict[str, str] = {}
+    for given in components:
+        for name in (*FIELDS, "array", "time", "dependency", "output", "error", "input", "chdir", "job-name"):
+            if name in given and found.setdefault(name, given[name]) != given[name]:
+                raise options.error(f"--{name} is of all components, and two of them say different things")
+    return found
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,10 @@ import os
 from vrm.ext.steps.jobfile import JobNode, StepJob
 from vrm.ext.steps.options import Wrong
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 LOCK = "lock"
 
 LOOK = 0.25
@@ -42,13 +46,16 @@ class StepRequest:
     most; None for any), with at most `per_node` tasks on each, of these `allowed` nodes (numbers; None for
     all). `cyclic`: tasks take turns on the nodes. `gpus`: how many for each task, and for each node, that has some;
     tasks see all that the step has on their node if they are `shared`, as those for each node are. None: the
-    step asks for none, and sees those of the job. `over`: tasks share cores where there are more tasks."""
+    step asks for none, and sees those of the job. `over`: tasks share cores where there are more tasks. `cores`: only
+    these (pairs of node and core). A heterogeneous step has `parts`, whose tasks are numbered in this order."""
 
     def __init__(self, tasks: int, cpus: int = 1, nodes: tuple[int, int] | None = None, per_node: int = 0,
                  allowed: set[int] | None = None, cyclic: bool = False,
-                 gpus: tuple[int, int] | None = None, shared: bool = False, over: bool = False) -> None:
+                 gpus: tuple[int, int] | None = None, shared: bool = False, over: bool = False,
+                 cores: set[tuple[int, int]] | None = None, parts: Sequence[StepRequest] = ()) -> None:
         self.tasks, self.cpus, self.nodes, self.per_node = tasks, cpus, nodes, per_node
         self.allowed, self.cyclic, self.gpus, self.shared, self.over = allowed, cyclic, gpus, shared, over
+        self.cores, self.parts = cores, parts
 
 
 def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
@@ -102,7 +109,10 @@ def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
     Nodes are filled one after the other. With `nodes` each of these gets a task at least. Cores that no task of
     the job has (it is exclusive) are for steps that do not find room without.
     """
-    free = [[core for core in range(len(node.cores)) if (at, core) not in used]
+    if wish.parts:
+        return _choose_parts(job, wish.parts, used, held)
+    free = [[core for core in range(len(node.cores))
+             if (at, core) not in used and (wish.cores is None or (at, core) in wish.cores)]
             if wish.allowed is None or at in wish.allowed else [] for at, node in enumerate(job.nodes)]
     gpus = [[gpu for gpu in range(len(node.gpus)) if (at, gpu) not in held] for at, node in enumerate(job.nodes)]
     own, room = _rooms(job, wish, free, gpus)
@@ -116,6 +126,20 @@ def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
     if wish.cyclic:
         turns = [(turn, at) for at, count in enumerate(counts) for turn in range(count)]
         tasks = [task for _, task in sorted(zip(turns, tasks), key=lambda each: each[0])]
+    return tasks
+
+
+def _choose_parts(job: StepJob, parts: Sequence[StepRequest], used: set[tuple[int, int]], held: set[tuple[int, int]]
+                  ) -> list[Task] | None:
+    """The tasks of all parts of a step, of one after the other."""
+    tasks: list[Task] = []
+    for part in parts:
+        found = choose(job, part, used, held)
+        if found is None:
+            return None
+        used = used | {(task.node, core) for task in found for core in task.cores}
+        held = held | {(task.node, gpu) for task in found for gpu in task.gpus or ()}
+        tasks += found
     return tasks
 
 

@@ -11,6 +11,7 @@ It is lines of a key and a value; line ends in values are written as `\n`.
 | `began` | when the job was started, in seconds since the epoch: its lines there are known by it |
 | `tasks`, `cpus` | its tasks, and the cores of each |
 | `node` | one for each: name, name of the machine, tasks there, its cores: `0,4/1,5;2,6` are three, of two sockets |
+| `group` | one for each component of a heterogeneous job: its tasks, the cores of each, and all: `2 1 0:0 0:1` |
 | `gpu` | one for each GPU: node, index and socket there (-1: not known), variable that shows it, word in that |
 | `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
@@ -74,6 +75,21 @@ def node_of(text: str) -> JobNode:
     return JobNode(name, host, int(tasks), found, socket)
 
 
+class StepGroup:
+    """A component of a heterogeneous job: its `tasks`, the cores of each (`cpus`), and these as pairs of node and
+    core."""
+
+    __slots__ = ("tasks", "cpus", "cores")
+
+    def __init__(self, text: str) -> None:
+        tasks, cpus, *cores = text.split(" ")
+        self.tasks, self.cpus = int(tasks), int(cpus)
+        self.cores: set[tuple[int, int]] = set()
+        for each in cores:
+            node, _, core = each.partition(":")
+            self.cores.add((int(node), int(core)))
+
+
 class StepJob:
     """A job as its steps know it: `values` are those of the file by key, `nodes` its nodes."""
 
@@ -86,6 +102,7 @@ class StepJob:
                 JobGpu(int(index), int(socket), variable, word))
         self.id, self.slurm = int(values["job"][0]), values["slurm"][0]
         self.tasks, self.cpus = int(values["tasks"][0]), int(values["cpus"][0])
+        self.groups = [StepGroup(text) for text in values.get("group", ())]
         self.launcher = values["launcher"][0]
         self.bound = values["bound"][0] == "1"
 

@@ -24,7 +24,8 @@ from vrm.system import marks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from vrm.ext.steps.jobfile import StepGroup
 
 VERSION = "slurm 22.05.8"
 
@@ -40,7 +41,11 @@ def main(arguments: list[str]) -> int:
         if "version" in options or "help" in options:
             sys.stdout.write((VERSION if "version" in options else USAGE) + "\n")
             return 0
-        options.complete(os.environ)
+        said = dict(os.environ)
+        if "SLURM_HET_SIZE" in said:  # what it says of cores is of the first component
+            said.pop("SRUN_CPUS_PER_TASK", None)
+        for part in (options, *options.others):
+            part.complete(said)
         refuse(options)
         if options.get("jobid") and not _own(options.get("jobid")):
             _ask_the_manager(arguments)
@@ -98,20 +103,48 @@ class StepRunner:
         self.limit = options.seconds()
         env = os.environ
         self.outside = (env.get("VRM_RUN"), env.get("VRM_JOB_ID")) != (job.one("run"), str(job.id))
-        self.wish = self._wish()
+        parts = [(self._wish(each, group), each.words) for at, each in enumerate((options, *options.others))
+                 for group in self._groups(each, at)]
+        wishes = [wish for wish, _ in parts]
+        self.wish = wishes[0] if len(wishes) == 1 else StepRequest(
+            sum(wish.tasks for wish in wishes), wishes[0].cpus, parts=wishes)
         self.title = options.get("job-name") or os.path.basename(options.words[0])
         if options.given.pop("multi-prog", None) is not None:
             options.words = self._programs(options.words[0])
+        elif len(wishes) > 1:
+            options.words = self._several(parts)
         self.program = self._program(options.words[0])
         self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
         self.started, self.by_launcher = 0.0, False
 
-    def _wish(self) -> StepRequest:
-        job, options = self.job, self.options
+    def _groups(self, options: SrunOptions, at: int) -> Sequence[StepGroup | None]:
+        """The components of the job in which a part of the step runs; the part `at` is for that of its number."""
+        known, text = self.job.groups, options.get("het-group") or options.get("pack-group")
+        if not text:
+            return known[at:at + 1] or (None,)
+        from vrm.model.quantities import numbers
+        try:
+            found = numbers(text)
+        except ValueError:
+            raise Wrong(f'Invalid --het-group argument "{text}"') from None
+        if max(found) >= max(1, len(known)):
+            raise Wrong(f"--het-group={text}: job {self.job.slurm} has {max(1, len(known))} component(s), from 0 on")
+        return [known[number] for number in found] if known else (None,)
+
+    def _several(self, parts: Sequence[tuple[StepRequest, list[str]]]) -> list[str]:
+        """The words of the tasks of all parts."""
+        from vrm.ext.steps import multiprog
+        own = os.environ.get("OMP_NUM_THREADS") == self.job.one("threads")
+        return multiprog.several([(wish.tasks, [self._program(said[0]), *said[1:]], {
+            "SLURM_CPUS_PER_TASK": str(wish.cpus), **({"OMP_NUM_THREADS": str(wish.cpus)} if own else {})})
+            for wish, said in parts])
+
+    def _wish(self, options: SrunOptions, group: StepGroup | None) -> StepRequest:
+        job, there = self.job, group or self.job
         nodes = options.nodes()
         per_node = options.number("ntasks-per-node", 0)
         inherited = os.environ.get("SLURM_NTASKS", "")
-        tasks = int(inherited) if inherited.isdigit() and 0 < int(inherited) <= job.tasks else job.tasks
+        tasks = int(inherited) if not group and inherited.isdigit() and 0 < int(inherited) <= job.tasks else there.tasks
         if self.outside and not inherited and "nodelist" not in options:  # a task on each node
             nodes = nodes or (len(job.nodes), len(job.nodes))
             tasks = nodes[0]
@@ -139,8 +172,8 @@ class StepRunner:
             allowed = {at for at, node in enumerate(job.nodes) if at >= first and node.name not in without
                        and (allowed is None or at in allowed)}
         kind = options.get("distribution", "block").lower()
-        wish = StepRequest(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
-                    kind.startswith("cyclic"), over="overcommit" in options)
+        wish = StepRequest(tasks, options.number("cpus-per-task", there.cpus), nodes, per_node, allowed,
+                    kind.startswith("cyclic"), over="overcommit" in options, cores=group.cores if group else None)
         ask_for_gpus(wish, gpus_of(options), len(job.nodes))
         return wish
 
@@ -212,12 +245,7 @@ class StepRunner:
         except TooFew:
             wish, job = self.wish, self.job
             _say(f"error: Unable to create step for job {job.slurm}: More processors requested than permitted: "
-                 f"{wish.tasks} task{'s' * (wish.tasks > 1)} of {wish.cpus} core{'s' * (wish.cpus > 1)}"
-                 + (f" on {wish.nodes[0]} node{'s' * (wish.nodes[0] > 1)}" if wish.nodes else "")
-                 + (f", at most {wish.per_node} on a node" if wish.per_node else "")
-                 + (f", {wish.gpus[0]} GPUs each and {wish.gpus[1]} on each node" if wish.gpus and any(wish.gpus)
-                    else "")
-                 + "; the job has " + ", ".join(
+                 + " and ".join(map(_needs, wish.parts or (wish,))) + "; the job has " + ", ".join(
                      f"{len(node.cores)} on {node.name}" + f" and {len(node.gpus)} GPUs" * any(wish.gpus or ())
                      for node in job.nodes))
             return None
@@ -454,6 +482,13 @@ class StepRunner:
         site = self.by_launcher and self.job.launcher == "srun"
         there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
         return here if there is None else there if site else together((here, there))
+
+
+def _needs(wish: StepRequest) -> str:
+    return (f"{wish.tasks} task{'s' * (wish.tasks > 1)} of {wish.cpus} core{'s' * (wish.cpus > 1)}"
+            + (f" on {wish.nodes[0]} node{'s' * (wish.nodes[0] > 1)}" if wish.nodes else "")
+            + (f", at most {wish.per_node} on a node" if wish.per_node else "")
+            + (f", {wish.gpus[0]} GPUs each and {wish.gpus[1]} on each node" if wish.gpus and any(wish.gpus) else ""))
 
 
 class _NotRun(Wrong):

@@ -35,6 +35,17 @@ def words(path: str, text: str, tasks: int) -> list[str]:
     return ["/bin/sh", "-c", "\n".join(_lines(programs, tasks)), "srun"]
 
 
+def several(parts: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
+    """The same of the parts of a heterogeneous step: each has so many tasks, its words and variables of its own."""
+    lines, first = [], 0
+    for tasks, said, variables in parts:
+        own = "".join(f" {name}={shlex.quote(value)}" for name, value in variables.items())
+        lines.append(f'[ "$SLURM_PROCID" -lt {first} ] || [ "$SLURM_PROCID" -ge {first + tasks} ] || '
+                     f"{{ export{own}; exec {shlex.join(said)}; }}")
+        first += tasks
+    return ["/bin/sh", "-c", "\n".join(lines), "srun"]
+
+
 def _add(programs: dict[int, tuple[int, list[str]]], said: list[str]) -> None:
     """Add the tasks of a line."""
     for place, task in enumerate(_tasks(said[0])):

@@ -166,9 +166,6 @@ class OptionReader:
             values[key] = meant if equals else value
 
 
-NO_HETEROGENEOUS = "vrm has no heterogeneous jobs and steps (`:`, --het-group): start each part with an srun of its own"
-
-
 class Wrong(Exception):
     """The command line asks for what cannot be; the text is for standard error."""
 
@@ -182,10 +179,10 @@ _VARIABLES = {"SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap", "SLURM_KILL_
 
 class SrunOptions:
     """What was asked for: `words` the program with its arguments, the rest by the options' long names
-    (texts; "" for one without a value)."""
+    (texts; "" for one without a value). `others` are those of the further parts of a heterogeneous step."""
 
-    def __init__(self, given: dict[str, str], words: list[str]) -> None:
-        self.given, self.words = given, words
+    def __init__(self, given: dict[str, str], words: list[str], others: Sequence[SrunOptions] = ()) -> None:
+        self.given, self.words, self.others = given, words, others
 
     def get(self, name: str, default: str = "") -> str:
         """The value of an option."""
@@ -270,15 +267,39 @@ SRUN = OptionReader("srun", known("srun", in_step=True))
 
 
 def parse(arguments: Sequence[str]) -> SrunOptions:
-    """What these arguments ask of a step. Options end at the first word that is none. Raises Wrong."""
-    return SrunOptions(*SRUN.parse(arguments, mixed=False))
+    """What these arguments ask of a step, or with `:` between them of its parts. Options end at the first word that is
+    none. Raises Wrong."""
+    first, *others = [SrunOptions(*SRUN.parse(part, mixed=False)) for part in parts_of(arguments)]
+    first.others = others
+    return first
+
+
+def parts_of(arguments: Sequence[str]) -> list[list[str]]:
+    """The arguments of each part: between them stands `:`."""
+    parts: list[list[str]] = [[]]
+    for word in arguments:
+        if word == ":":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+_OF_PARTS = frozenset(("ntasks", "nodes", "cpus-per-task", "ntasks-per-node", "nodelist", "exclude", "relative",
+                       "distribution", "overcommit", "het-group", "pack-group", "mpi", "exact", "overlap", *GPUS))
+"""The options that each part of a heterogeneous step has of its own."""
 
 
 def refuse(options: SrunOptions) -> None:
     """Raise Wrong for what was asked and would change the outcome, but is not done here."""
     given = options.given
-    if ":" in options.words or "het-group" in given or "pack-group" in given:
-        raise Wrong(NO_HETEROGENEOUS)
+    for other in options.others:
+        strange = [name for name in other.given if name not in _OF_PARTS]
+        if strange:
+            raise Wrong(f"--{strange[0]} is of the whole step: say it before the first `:`")
+        if not other.words:
+            raise Wrong("a part of the step names no program: there is one behind each `:`")
+        refuse(other)
     kind = given.get("distribution", "block").partition(",")[0].split(":")[0].lower()
     if kind not in ("block", "*", "cyclic", ""):
         raise Wrong(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")

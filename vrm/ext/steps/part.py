@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.stepping import AGENT, is_bound
+from vrm.live.launch.stepping import AGENT, is_bound, slurm_variables
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import JobEnded, Part, ScriptPrepared
 from vrm.live.manager.records.records import EndedJob
@@ -14,6 +14,11 @@ from vrm.model import RankSlot
 from vrm.ext.steps.records import BATCH, Step, append
 from vrm.ext.steps import jobfile
 from vrm.ext.steps.used import PROGRAM, of_job, together
+
+
+_EACH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK",
+         "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
+"""The variables that a heterogeneous job has for each component."""
 
 
 class Steps(Part):
@@ -30,6 +35,7 @@ class Steps(Part):
         """A script is to be started, or a job has ended."""
         if isinstance(event, ScriptPrepared):
             event.files[event.folder / jobfile.JOB] = jobfile.text_of(self._values(event))
+            event.variables.update(self._of_components(event))
             event.variables[SERVER] = "vrm.ext.steps.server"
         elif isinstance(event, JobEnded):
             self._record(event.outcome)
@@ -40,11 +46,14 @@ class Steps(Part):
         slots, nodes = list(script.booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
         on, idle = scripts.places(slots, nodes, script.alone)
         bound = is_bound(scripts.topologies, slots, nodes, scripts.emulated)
-        launcher = scripts.launcher
+        launcher, where = scripts.launcher, dict[tuple[str, int, int], str]()
         return {"job": [str(job.id)], "slurm": [str(job.id)], "run": [scripts.run_id],
                 "name": [os.path.basename(script.program)], "records": [str(live.run_directory.steps)],
                 "tasks": [str(len(slots))], "cpus": [str(len(slots[0].cores))],
-                "node": self._nodes(on, idle, bound), "bound": [str(int(bound))],
+                "node": self._nodes(on, idle, bound, where), "bound": [str(int(bound))],
+                "group": [" ".join([str(part.procs), str(part.width), *(
+                    where[nodes[slot.node].name, slot.socket, core]
+                    for slot in part.slots(nodes) for core in slot.cores)]) for part in script.booking.placement.parts],
                 "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
                 "option": list(getattr(launcher, "options", ())),
                 "threads": [script.env.get("OMP_NUM_THREADS", "")], "agent": [str(scripts.commands / AGENT)],
@@ -52,18 +61,32 @@ class Steps(Part):
                 "site": [f"{name}={value}" for name, value in scripts.of_site().items()],
                 "began": [f"{script.booking.start:.3f}"], "gpu": list(script.gpus)}
 
-    def _nodes(self, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]], bound: bool
-               ) -> list[str]:
-        """The nodes of a job with its cores there; `idle` are cores that no task has."""
-        topologies, found = self.live.scripts.topologies, []
+    def _of_components(self, script: ScriptPrepared) -> dict[str, str]:
+        """What Slurm says of each component to the script of a heterogeneous job; vrm's has one id."""
+        parts, nodes = script.booking.placement.parts, self.live.cluster.nodes
+        found = {"SLURM_HET_SIZE": str(len(parts))} if parts else {}
+        for number, part in enumerate(parts):
+            on, _ = self.live.scripts.places(list(part.slots(nodes)), nodes, False)
+            said = slurm_variables(script.booking.job.id, on, {})
+            found.update((f"{name}_HET_GROUP_{number}", said[name]) for name in _EACH)
+        return found
+
+    def _nodes(self, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]], bound: bool,
+               where: dict[tuple[str, int, int], str]) -> list[str]:
+        """The nodes of a job with its cores there; `idle` are cores that no task has. `where` is to know the number of
+        each core by its node, socket and number there."""
+        topologies, found = self.live.scripts.topologies, list[str]()
         for host, slots in on.items():
             cores: list[list[int]] = []
             sockets: list[int] = []
+            names: list[tuple[str, int, int]] = []
             for slot in (*slots, *idle.get(host, ())):
                 for core in slot.cores:
                     cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
                     sockets.append(slot.socket)
+                    names.append((host, slot.socket, core))
             order = sorted(range(len(cores)), key=lambda at: (sockets[at], cores[at]))
+            where.update((names[at], f"{len(found)}:{number}") for number, at in enumerate(order))
             machine = topologies[host].host if host in topologies else host
             found.append(jobfile.JobNode(host, machine, len(slots), [cores[at] for at in order],
                                          [sockets[at] for at in order]).text)

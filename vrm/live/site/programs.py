@@ -30,8 +30,8 @@ class WantedProgram(NamedTuple):
     @classmethod
     def of(cls, job: Job) -> list[WantedProgram]:
         """What this job runs: one program, or those of a coupled job."""
-        if job.payload.components:
-            return [cls(each.app, each.file) for each in job.payload.components]
+        if job.payload.programs:
+            return [cls(each.app, each.file) for each in job.payload.programs]
         return [cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))]
 
     @classmethod

@@ -149,7 +149,7 @@ class Launches(Part):
         payload = job.payload.own(live.state.entry(job.id).details.index)
         paths = live.run_directory.files(job.app, job.id)
         file = live.run_directory.scripts / payload.copy if payload.copy else self._file(job.app, payload.file)
-        programs = ([(self._file(each.app, each.file), each.arguments) for each in payload.components]
+        programs = ([(self._file(each.app, each.file), each.arguments) for each in payload.programs]
                     or [(file, payload.arguments)])
         gpus = f"{paths.rankfile.removesuffix('.rf')}.gpus"
         wrapped = [self.visible.wrapped(booking, live.cluster.nodes, path, words, payload.variables, gpus,
@@ -173,7 +173,7 @@ class Launches(Part):
             alone = job.exclusive and booking.placement.share != HALF
             launch = live.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone,
                                           cores_unsaid(job))
-        elif payload.components:
+        elif payload.programs:
             contexts = [AppContext(path, own, part.procs, part.cores)
                         for (path, own, _), part in zip(wrapped, job.parts)]
             launch = launcher.together(job.id, contexts, slots, nodes, paths.rankfile, variables)
