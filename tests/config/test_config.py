@@ -379,7 +379,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             "Queues: {debug: {MaxJobs: 8}}",
             "1: Queues.debug.MaxJobs: unknown key; the keys of Queues are Default, Priority, "
             "ExpectedWait, MaxRunning, MaxCores, MaxRunningPerUser, MaxCoresPerUser, Nodes, "
-            "CoresPerNode",
+            "CoresPerNode, MaxWalltime, DefaultWalltime",
         ),
         (
             "Queues:\n  a: {Default: true}\n  b: {Default: true}",

@@ -22,7 +22,7 @@ class Counter:
 
     def __init__(self, *jobs: front.JobView) -> None:
         self.now = 1_700_000_000.0
-        self.site = front.RunFacts("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
+        self.site = front.RunFacts("ann", 1000, "n1", "/run", {}, 3600.0, group="users", gid=100)
         self.all = {job.id: job for job in jobs}
         self.asked: list[SubmittedJob] = []
         self.done: list[Any] = []

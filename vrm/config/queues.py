@@ -20,6 +20,8 @@ def _time(value: Any) -> Any:
 
 
 _Most = Annotated[int, Field(ge=0, le=1_000_000_000), kind("a whole number, 0 (no limit) or more", "4")]
+_Time = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_time),
+                  kind("seconds, or a time as 90m or 1:30:00; 0: none", "2h")]
 _WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
 _DEBUG = "{debug: {ExpectedWait: 1h, MaxRunning: 2}, long: {Default: true}}"
 
@@ -41,6 +43,8 @@ class QueueKeys(BaseModel):
     nodes: Annotated[str, BeforeValidator(hosts_like("Nodes: node[01-16],node20", none=True)),
                      kind("hosts, as node[01-16],node20", "node[01-16]")] = ""
     cores_per_node: _Most = 0
+    max_walltime: _Time = 0.0
+    default_walltime: _Time = 0.0
 
 
 def _one_default(queues: dict[str, QueueKeys]) -> dict[str, QueueKeys]:

@@ -29,7 +29,8 @@ class Queue:
 
     `priority` is added to that of each job. `expected_wait` is in seconds. `max_running` and
     `max_cores` are of all its running jobs together, `..._per_user` of those of one user. Jobs run
-    on the `nodes` (names; none: on all), on at most `cores_per_node` of each.
+    on the `nodes` (names; none: on all), on at most `cores_per_node` of each. `max_walltime` is the longest limit
+    that a job may have, `default_walltime` that of a job which says none (seconds).
     """
 
     name: str
@@ -42,6 +43,12 @@ class Queue:
     max_cores_per_user: int = 0
     nodes: tuple[str, ...] = ()
     cores_per_node: int = 0
+    max_walltime: float = 0.0
+    default_walltime: float = 0.0
+
+    def has(self, node: str) -> bool:
+        """Whether its jobs may run on a node of this name."""
+        return not self.nodes or bool({node, node.partition(".")[0]} & set(self.nodes))
 
     @property
     def limited(self) -> bool:
@@ -123,6 +130,11 @@ class Queues:
         raise Infeasible(f"unknown queue `{job.queue}`; " + (
             f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"))
 
+    def default_walltime(self, name: str) -> float:
+        """The limit of a job in the queue of this name which says none (seconds); 0: it is not said."""
+        usual = next((queue for queue in self.all if queue.default), self.all[0]) if self.all else Queue("")
+        return next((queue for queue in self.all if queue.name == name), usual).default_walltime
+
     def check(self, job: Job) -> None:
         """Raise Infeasible where a job asks for more than its queue allows one."""
         if self.all:
@@ -131,6 +143,8 @@ class Queues:
                 if 0 < most < job.request.cores:
                     raise Infeasible(f"it wants {job.request.cores} cores, queue {queue.name} "
                                      f"allows{whose} {most} at a time")
+            if 0 < queue.max_walltime < job.walltime:
+                raise Infeasible(f"its limit is {job.walltime:g} s, queue {queue.name} allows {queue.max_walltime:g}")
             queue.request(job.request)
 
     @property
@@ -144,8 +158,7 @@ class Queues:
         if not any(queue.nodes for queue in self.all):
             return kept
         return tuple(replace(node, features=node.features | {
-            queue.mark for queue in self.all
-            if {node.name, node.name.partition(".")[0]} & set(queue.nodes)}) for node in kept)
+            queue.mark for queue in self.all if queue.nodes and queue.has(node.name)}) for node in kept)
 
     def strangers(self, nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
         """Names that queues have and none of the nodes, by queue."""
@@ -166,6 +179,7 @@ def _queue(value: Any) -> bool:
     checks: Mapping[str, Check] = {
         "default": flag, "priority": whole,
         "expected_wait": lambda value: number(value) and value > 0,
+        **dict.fromkeys(("max_walltime", "default_walltime"), lambda value: number(value) and value >= 0),
         "nodes": lambda value: isinstance(value, (list, tuple)) and all(map(line, value))}
     return all(isinstance(key, str) and key in _KEYS and checks.get(key, count)(each)
                for key, each in value.items())

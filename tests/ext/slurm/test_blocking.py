@@ -386,6 +386,38 @@ def test_heterogeneous_jobs(site: Site) -> None:
     site.finish(manager)
 
 
+def test_partitions_have_nodes_and_limits_of_their_own(site: Site) -> None:
+    site.config(Nodes=3, Sockets=1, Cores=1, Emulate=True, Allocation={"Policy": "pack"}, Launcher={"Kind": "direct"},
+                Queues={"short": {"Nodes": "n[0-1]", "MaxWalltime": "10m", "DefaultWalltime": "5m", "Default": True},
+                        "long": {"Nodes": "n2"}})
+    site.program("one", "true")
+    manager = site.start("--wait")
+    wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
+    assert build.link(site.log / "bin")
+    outside = Outside(site)
+    assert outside.run("sinfo", "-h", "-o", "%P %D %N %L").stdout.splitlines() == [
+        "long 1 n2 1:00:00", "short* 2 n[0-1] 5:00"]
+    assert "MaxTime=00:10:00" in outside.run("scontrol", "show", "partition", "short").stdout
+    assert "Partitions=long\n" in outside.run("scontrol", "show", "node", "n2").stdout.replace(" \n", "\n")
+    done = outside.run("sbatch", "-p", "short", "-t", "11", "--wrap", "true")
+    assert done.returncode == 1 and "its limit is 660 s, queue short allows 600" in done.stderr
+    gate = site.root / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    for name in ("short", "short", "long,short", "long,short", "short,long"):
+        assert outside.run("sbatch", "-p", name, "--wrap", wait).returncode == 0
+    wait_until(lambda: outside.run("squeue", "-h", "-t", "R").stdout.count("\n") == 3, "three run")
+    # The fourth and the fifth would start where the limit is short.
+    assert sorted(outside.run("squeue", "-h", "-o", "%P %t %l").stdout.splitlines()) == sorted([
+        "short R 5:00", "short R 5:00", "long R 1:00:00", "short PD 5:00", "short PD 5:00"])
+    gate.touch()
+    site.append("one 1\n")
+    wait_until(lambda: len(site.rows()) == 6, "all have ended")
+    assert {row.status for row in site.rows().values()} == {"completed"}
+    assert [row.walltime for row in site.rows().values() if row.app == "one"] == [300]
+    manager.send_signal(signal.SIGTERM)
+    site.finish(manager)
+
+
 def test_how_many_ranks_an_mpirun_starts() -> None:
     for words, found in {"-np 4 --map-by slot:PE=2 -x A prog -n 3": (4, 2, 0, "prog"),
                          "-n 2 a : -n 3 b -n 7": (5, 1, 0, "a"),

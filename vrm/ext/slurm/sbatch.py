@@ -169,7 +169,26 @@ def _line_options(said: str, place: str) -> Mapping[str, str]:
 # ------------------------------------------------------------------------------- what is asked for
 
 
-def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
+def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, **more: Any
+        ) -> SubmittedJob:
+    """The job that these options ask for, as `_ask` has it: of several partitions in that where it would start
+    first."""
+    queues = [each for each in chosen.get("partition", "").split(",") if each in counter.site.queues]
+    asked = [_ask({**chosen, "partition": each}, options, call, counter, name, **more)
+             for each in (queues if len(queues) > 1 else ())]
+    return min(asked, key=lambda each: _start(counter, each)) if asked else _ask(
+        chosen, options, call, counter, name, **more)
+
+
+def _start(counter: Counter, asked: SubmittedJob) -> float:
+    """When a job would start, if it were submitted now; infinity where that is not known."""
+    try:
+        return counter.foresee(asked).start
+    except Refused:
+        return math.inf
+
+
+def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
         script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True,
         others: Sequence[Mapping[str, str]] = ()) -> SubmittedJob:
     """The job that these options ask for. `output`: its output goes to a file of the user's. `others` are the options
@@ -197,7 +216,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
                  "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
     values["variables"] = {key: value for key, value in variables.items() if value}
-    walltime, flexible = _walltime(limit, counter)
+    walltime, flexible = _walltime(limit, values.get("queue", ""), counter)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
@@ -287,13 +306,14 @@ def _array(text: str) -> tuple[tuple[int, ...], int]:
     return found, int(width or 0)
 
 
-def _walltime(said: float, counter: Counter) -> tuple[float, bool]:
-    """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
-    only where it fits."""
+def _walltime(said: float, queue: str, counter: Counter) -> tuple[float, bool]:
+    """The time limit in seconds of a job in this queue, and whether it may be cut at the allocation's end: it is the
+    user's own only where it fits."""
     site = counter.site
     left = site.closing - counter.now
     if not 0 < said < math.inf:
-        return (min(site.default_time, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
+        usual = words.default_time(queue or words.default_partition(site), site)
+        return (min(usual, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
     if said > left:
         return max(1.0, left), True
     return min(said, 1e9), False

@@ -218,8 +218,8 @@ def _script(names: Sequence[str], counter: Counter) -> Answer:
 def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
     nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
     if "json" in given:
-        partitions = words.partitions(counter.site)
-        return Answer(data.document(call, counter, "nodes", (data.node(node, partitions) for node in nodes)))
+        return Answer(data.document(call, counter, "nodes", (
+            data.node(node, words.partitions_of(node, counter.site)) for node in nodes)))
     return _blocks([node_text(node, counter) for node in nodes], given)
 
 
@@ -313,21 +313,23 @@ def node_text(node: NodeView, counter: Counter) -> str:
          ("FreeMem", str(node.memory - node.memory_taken >> 20)), ("Sockets", str(len(node.sockets))), ("Boards", "1")],
         [("State", words.node_state(node)), ("ThreadsPerCore", "1"), ("TmpDisk", "0"), ("Weight", "1"),
          ("Owner", "N/A"), ("MCS_label", "N/A")],
-        [("Partitions", ",".join(words.partitions(counter.site)))],
+        [("Partitions", ",".join(words.partitions_of(node, counter.site)))],
         [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],
         [("AllocTRES", f"cpu={node.allocated}" if node.allocated else "")])
 
 
 def partition_text(name: str, counter: Counter) -> str:
     """All that is known of a partition."""
-    site, nodes = counter.site, counter.nodes()
-    cores = sum(node.cores for node in nodes)
-    left = times.elapsed(max(0.0, site.end - counter.now)) if site.end < math.inf else "UNLIMITED"
+    site = counter.site
+    nodes = words.members(name, counter.nodes(), site)
+    cores, longest = sum(node.cores for node in nodes), words.longest(name, site, counter.now)
+    left = times.elapsed(longest) if longest < math.inf else "UNLIMITED"
     return _lines(
         [("PartitionName", name)],
         [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
         [("AllocNodes", "ALL"), ("Default", "YES" if name == words.default_partition(site) else "NO"), ("QoS", "N/A")],
-        [("DefaultTime", times.elapsed(site.default_time)), ("DisableRootJobs", "NO"), ("ExclusiveUser", "NO"),
+        [("DefaultTime", times.elapsed(words.default_time(name, site))),
+         ("DisableRootJobs", "NO"), ("ExclusiveUser", "NO"),
          ("GraceTime", "0"), ("Hidden", "NO")],
         [("MaxNodes", "UNLIMITED"), ("MaxTime", left), ("MinNodes", "0"), ("LLN", "NO"),
          ("MaxCPUsPerNode", "UNLIMITED")],

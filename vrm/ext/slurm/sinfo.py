@@ -55,11 +55,12 @@ def sinfo(call: Call, counter: Counter) -> Answer:
     nodes, partitions = _chosen(given, counter)
     rows = []
     for partition in partitions:
+        here = words.members(partition, nodes, counter.site)
         if by_node:
-            rows += [SinfoRow(partition, (node,)) for node in nodes]
+            rows += [SinfoRow(partition, (node,)) for node in here]
             continue
         alike: dict[tuple[object, ...], list[NodeView]] = {}
-        for node in nodes:
+        for node in here:
             row = SinfoRow(partition, (node,))
             key: tuple[object, ...] = (
                 (words.node_state(node), node.sockets, node.memory, node.gpus, node.features) if "json" in given else
@@ -138,7 +139,8 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         return lambda row: _size([read(node) for node in row.nodes])
 
     def limit(row: SinfoRow) -> str:
-        return times.used(max(0.0, site.end - counter.now)) if site.end < float("inf") else "infinite"
+        found = words.longest(row.partition, site, counter.now)
+        return times.used(found) if found < float("inf") else "infinite"
 
     def gres(row: SinfoRow) -> str:
         count = max((node.gpus for node in row.nodes), default=0) // 1000
@@ -155,7 +157,7 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         ("R", "partitionname", "PARTITION", lambda row: row.partition),
         ("a", "available", "AVAIL", lambda row: "up"),
         ("l", "time", "TIMELIMIT", limit),
-        ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(site.default_time)),
+        ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(words.default_time(row.partition, site))),
         ("D", "nodes", "NODES", _count), ("N", "nodelist", "NODELIST", _names), ("n", "nodehost", "HOSTNAMES", _hosts),
         ("o", "nodeaddr", "NODE_ADDR", _hosts),
         ("t", "statecompact", "STATE", lambda row: words.SHORT_NODE[state(row)]),

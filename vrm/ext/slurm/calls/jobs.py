@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from vrm.model import JobState
+from vrm.model.queues import Queue
 from vrm.model.job import ANY, Dependency, Details, Job as Submitted
 from vrm.model.quantities import memory_text
 
@@ -181,7 +182,7 @@ class NodeView:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What all commands may want to know of a run. `queues` are the names of its queues,
+    """What all commands may want to know of a run. `queues` are its queues by their names,
     `default_time` is the limit of jobs that say none (seconds), `end` is when the allocation ends, and
     `closing` from when on nothing starts."""
 
@@ -189,7 +190,7 @@ class RunFacts:
     uid: int
     host: str
     directory: str
-    queues: Sequence[str]
+    queues: Mapping[str, Queue]
     default_time: float
     end: float = math.inf
     closing: float = math.inf

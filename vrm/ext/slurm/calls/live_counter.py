@@ -25,6 +25,7 @@ from vrm.ext.slurm.calls.sampling import Sampling, put_together
 from vrm.live.manager.surroundings import OURS, files_of, packed
 from vrm.model import Booking, Infeasible, Job, JobState
 from vrm.model.amounts import GPU, MEMORY, base
+from vrm.model.queues import MARK
 from vrm.model.job import ANY, Dependency
 from vrm.model.node import HALF, Node
 from vrm.model.quantities import fold, to_ranges
@@ -68,7 +69,7 @@ class LiveCounter:
         queues = self.live.rules.queues.all
         self._site_at, self._site = self.live.now, front.RunFacts(
             user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.live.run_directory.directory),
-            [each.name for each in queues], settings.extended("Slurm.DefaultTime"), self.live.end.end,
+            {each.name: each for each in queues}, settings.extended("Slurm.DefaultTime"), self.live.end.end,
             self.live.end.closing, self.live.start_time,
             next((each.name for each in queues if each.default), ""), group_name(os.getegid()), os.getegid())
         return self._site
@@ -229,7 +230,7 @@ class LiveCounter:
             found.append(front.NodeView(
                 node.name, node.sockets, taken[number], up, number in whole,
                 *_counted(node, left, MEMORY), *_counted(node, left, GPU),
-                tuple(sorted(node.features))))
+                tuple(sorted(each for each in node.features if not each.startswith(MARK)))))
         return found
 
     # What is asked for.

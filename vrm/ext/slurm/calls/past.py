@@ -31,7 +31,7 @@ class PastCounter:
 
     def __init__(self, run: RunDirectory) -> None:
         self.now = time.time()
-        self.site = front.RunFacts(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
+        self.site = front.RunFacts(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), {},
                                3600.0, group=group_name(os.getegid()), gid=os.getegid())
         self._run = run
         try:

@@ -99,6 +99,30 @@ def partitions(site: RunFacts) -> list[str]:
     return list(site.queues) or ["vrm"]
 
 
+def members(name: str, nodes: Iterable[NodeView], site: RunFacts) -> list[NodeView]:
+    """Those of the nodes that are in a partition."""
+    queue = site.queues.get(name)
+    return [node for node in nodes if queue is None or queue.has(node.name)]
+
+
+def partitions_of(node: NodeView, site: RunFacts) -> list[str]:
+    """The partitions that a node is in."""
+    return [name for name in partitions(site) if members(name, [node], site)]
+
+
+def longest(name: str, site: RunFacts, now: float) -> float:
+    """The longest limit of a job in a partition (seconds): that of the queue, or until the allocation ends."""
+    queue = site.queues.get(name)
+    return min((queue.max_walltime if queue else 0) or math.inf, max(0.0, site.end - now))
+
+
+def default_time(name: str, site: RunFacts) -> float:
+    """The limit (seconds) of a job in a partition that says none."""
+    queue = site.queues.get(name)
+    found = (queue.default_walltime if queue else 0) or site.default_time
+    return min(found, (queue.max_walltime if queue else 0) or math.inf)
+
+
 _ID = re.compile(r"([0-9]{1,9})(?:_(\*|[0-9]{1,9}|\[([0-9,:%-]+)\]))?")
 
 

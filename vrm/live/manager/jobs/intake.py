@@ -30,7 +30,7 @@ from vrm.system.errors import RunError
 from vrm.system.trust import distrust, leads_astray
 from vrm.workload.each import expanded
 from vrm.workload.following import Line, Position, QueueFollower
-from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine, parse_line
+from vrm.workload.grammar import LineError, QueueLine, parse_line
 from vrm.workload.replay import QueueReplay
 from vrm.workload.writer_marker import writer_of
 
@@ -222,6 +222,9 @@ class Intake(Part):
         refused, the reason: `fault` if there is one. `origin` goes into the journal."""
         base = self.live.settings.applications.queue.parent
         values = wanted.values_at(base)
+        usual = self.live.rules.queues.default_walltime(values.get("queue", "")) if wanted.assumed else 0.0
+        if usual:
+            values["walltime"] = usual
         if "line" in origin and self.live.ids.kept:
             try:
                 values["after"] = tuple(self._counted(values.get("after", ())))
@@ -230,7 +233,7 @@ class Intake(Part):
         ids, reason = self.take(values, wanted.fields.get("array", ()), fault, old=old, **origin)
         if wanted.assumed and not reason:
             self.live.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
-                                   f"{UNKNOWN_TIME / 3600:g} h is assumed")
+                                   f"{values['walltime'] / 3600:g} h is assumed")
         return ids, reason
 
     def _counted(self, after: Iterable[Dependency]) -> Iterator[Dependency]:
