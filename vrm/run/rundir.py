@@ -155,10 +155,10 @@ class RunDirectory:
                            "Directory to a place you may write to") from error
         for place in (self.log, self.state.parent, self.directory, self.pids, self.ended,
                       self.rankfiles, self.commands):
-            probe = place / f".writable.{os.getpid()}"
+            probe = place / ".writable"  # what a manager that was killed here has left is the next one's probe
             try:
-                write_new(probe, "")
-                probe.unlink()
+                os.close(open_own(probe, os.O_WRONLY | os.O_CREAT))
+                probe.unlink(missing_ok=True)
             except OSError as error:
                 raise RunError(f"cannot write in {place}: {error.strerror}; set Log, State or "
                                "Directory to a place you may write to") from error
