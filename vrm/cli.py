@@ -131,11 +131,14 @@ def parser(words: Sequence[str] | None = None) -> Parser:
             "understood; 2 could not run. With a program behind `--` it is that of the program, which knows "
             "what failing jobs mean (with --strict 1 if it is 0 and a job failed).",
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
-    command(commands, "shell", shell, "start a shell, and run the jobs that are submitted in it", [shared, running],
-            "vrm shell\nvrm shell --fresh",
-            "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
-            "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
-            "run's directory.")
+    within = command(
+        commands, "shell", shell, "start a shell, and run the jobs that are submitted in it", [shared, running],
+        "vrm shell\nvrm shell --fresh\nvrm shell 7",
+        "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
+        "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
+        "run's directory.\n\n"
+        "With the id of a job that runs: a shell on the job's first node and cores, next to its ranks.")
+    within.add_argument("id", metavar="ID", nargs="?", type=int, help="a job that runs")
     needed = list(MODULES) if words is None else modules_of(words)
     for name in needed:
         import_module(f"vrm.commands.{name}").add_parsers(commands, shared)
@@ -276,6 +279,8 @@ def shell(arguments: argparse.Namespace) -> int:
     from vrm.system.files import open_own
 
     of_extension("program", "`vrm shell`")
+    if arguments.id is not None:
+        return shell_in(arguments)
     arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
     path = settings_of(arguments).directory / "vrm.out"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,6 +288,18 @@ def shell(arguments: argparse.Namespace) -> int:
     own = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(own, "w", encoding="utf-8") as file, redirect_stdout(file):
         return run(arguments)
+
+
+def shell_in(arguments: argparse.Namespace) -> int:
+    """Run a shell in a job."""
+    from vrm.commands.shared import run_of
+    directory = run_of(arguments)
+    srun = directory.programs / "srun"
+    if not srun.exists():
+        raise CannotRun(f"no manager has run in {near(directory.directory)}: there is no job {arguments.id}")
+    env = {**os.environ, "VRM_DIRECTORY": str(directory.directory)}
+    shown = os.environ.get("SHELL") or "/bin/sh"
+    os.execve(srun, ["srun", "--overlap", f"--jobid={arguments.id}", "--pty", shown], env)
 
 
 def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> Any:

@@ -350,6 +350,30 @@ def test_what_cannot_be_is_said(outside: Outside) -> None:
         assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
 
 
+def test_a_shell_in_a_job_of_a_program(site: Site) -> None:
+    """It is on the job's cores, is no part of its end, and leaves no files."""
+    site.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Allocation={"Policy": "pack"}, Launcher={"Kind": "direct"})
+    gate = site.root / "gate"
+    site.program("hold", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    site.lines("hold 2 60 0", end=False)
+    manager = site.start("--wait")
+    wait_until(lambda: "running" in str(site.state()), "it runs")
+    assert build.link(site.log / "bin")
+    outside = Outside(site)
+    done = outside.run("srun", "--overlap", "--jobid=0", "-n", "2", "sh", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME")
+    assert done.stdout.splitlines() == ["0 n0", "0 n0"], done
+    (site.root / "sh").write_text("#!/bin/sh\necho $SLURM_JOB_ID $SLURM_NTASKS >there; exit 3\n")
+    (site.root / "sh").chmod(0o755)
+    done = site.run("shell", "0", SHELL=str(site.root / "sh"))
+    assert done.returncode == 3 and (site.root / "there").read_text() == "0 1\n", done
+    assert "Invalid job id" in site.run("shell", "7").stderr
+    gate.touch()
+    wait_until(lambda: len(site.rows()) == 1, "it has ended")
+    assert site.statuses() == {0: "completed"} and not list((site.log / "rankfiles").glob("*.steps"))
+    manager.send_signal(signal.SIGTERM)
+    site.finish(manager)
+
+
 SHOW = "echo $0 $SLURM_PROCID $SLURM_CPUS_PER_TASK $SLURM_NTASKS"
 HET = """#!/bin/sh
 #SBATCH -n2 -o het.out

@@ -20,6 +20,7 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.jobs.intake import Intake
 from vrm.live.manager.jobs.jobcontrol import JobControl
+from vrm.live.manager.jobs.launches import Launches
 from vrm.live.manager.records.records import EndedJob
 from vrm.ext.slurm.calls.sampling import Sampling, put_together
 from vrm.live.manager.surroundings import OURS, files_of, packed
@@ -313,8 +314,10 @@ class LiveCounter:
             raise Refused("it does not run")
         booking, details = running.booking, live.state.entry(job_id).details
         job = booking.job
-        if not job.payload.script:
-            raise Refused("it is not a script, and has no steps")
+        try:
+            live.part(Launches).let_in(running)
+        except (ValueError, OSError) as error:
+            raise Refused(str(error)) from error
         nodes = (live.cluster if running.former is None else running.former).nodes
         said = {**of_submission(job, details, job.payload.directory or str(live.settings.workplace), booking.start),
                 **job.payload.variables}

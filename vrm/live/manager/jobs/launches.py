@@ -7,6 +7,7 @@ import selectors
 import shutil
 from functools import cache
 from pathlib import Path
+from collections.abc import Mapping
 
 from vrm.live.launch.base import AppContext, LaunchError
 from vrm.live.launch.stepping import cores_unsaid, of_submission
@@ -183,15 +184,7 @@ class Launches(Part):
         output, errors, given = files_of(live.run_directory, job, live.state.entry(job.id).details,
                                          live.cluster.nodes[booking.placement.nodes[0]].name, directory)
         if payload.script:
-            folder = live.scripts.folder(paths.rankfile)
-            try:
-                os.mkdir(folder, 0o700)
-            except FileExistsError:  # of an earlier try
-                shutil.rmtree(folder, ignore_errors=True)
-                os.mkdir(folder, 0o700)
-            script = ScriptPrepared(booking, os.fspath(program), folder, launch.env, alone,
-                                    self.visible.listed(booking, nodes))
-            live.notify(script)
+            script = self._of_script(booking, os.fspath(program), launch.env, alone)
             table, env = {**table, **script.files}, {**env, **script.variables}
         if launch.daemons:
             env = {**env, "VRM_RELAY": live.relay_address, "VRM_ERRORS": str(errors)}
@@ -203,6 +196,34 @@ class Launches(Part):
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given,
                              **patience(payload, live.now - job.submit))
+
+    def _of_script(self, booking: Booking, program: str, env: Mapping[str, str], alone: bool) -> ScriptPrepared:
+        """A folder for a job's steps, and what else it is given."""
+        live, job = self.live, booking.job
+        folder = live.scripts.folder(live.run_directory.rankfile(job.app, job.id))
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:  # of an earlier try
+            shutil.rmtree(folder, ignore_errors=True)
+            os.mkdir(folder, 0o700)
+        script = ScriptPrepared(booking, program, folder, env, alone, self.visible.listed(booking, live.cluster.nodes))
+        live.notify(script)
+        return script
+
+    def let_in(self, running: Running) -> None:
+        """Let steps run in a job that is no script, next to its ranks: it gets the folder that a script has. ValueError
+        where its nodes are others by now."""
+        live, booking = self.live, running.booking
+        job, rankfile = booking.job, live.run_directory.rankfile(booking.job.app, booking.job.id)
+        if job.payload.script or os.path.isdir(live.scripts.folder(rankfile)):
+            return
+        if running.former is not None:
+            raise ValueError("it was started by an earlier manager, on other nodes than there are now")
+        alone, nodes = job.exclusive and booking.placement.share != HALF, live.cluster.nodes
+        launch = live.scripts.command(job.id, job.app, list(booking.placement.slots(nodes)), nodes, rankfile, alone=alone)
+        script = self._of_script(booking, job.app, launch.env, alone)
+        for path, text in {**launch.files, **script.files}.items():
+            self._write(path, text)
 
     def _file(self, app: str, file: str) -> Path:
         return Path(file) if file else self._program(app)

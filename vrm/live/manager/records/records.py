@@ -247,9 +247,9 @@ class Records:
         return {"mates": ",".join(map(str, outcome.mates)), **shares.columns(booking, outcome.end)}
 
     def clear(self, outcome: EndedJob) -> None:
-        """Remove the folder of a script that has ended."""
-        if outcome.booking is not None and outcome.job.payload.script:
-            folder = self.scripts.folder(self.run.rankfile(outcome.job.app, outcome.job.id))
+        """Remove the folder of a script that has ended, or of another job in which steps have run."""
+        folder = self.scripts.folder(self.run.rankfile(outcome.job.app, outcome.job.id))
+        if outcome.booking is not None and os.path.isdir(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
     def tell_start(self, start: Start, details: Details) -> None:
