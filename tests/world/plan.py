@@ -42,7 +42,7 @@ CRASHES = (*KILLS[:6], "machine")
 
 @dataclass(frozen=True)
 class Plan:
-    """A world. `torn`: sectors of the journal, too, come to disk in any order. `lines` are the queue file, `quantum` the system calls of a turn."""
+    """A world. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -57,7 +57,6 @@ class Plan:
     lines: tuple[str, ...] = ()
     acts: tuple[Act, ...] = ()
     faults: tuple[Fault, ...] = field(default=())
-    torn: bool = False
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""

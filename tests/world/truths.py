@@ -92,14 +92,16 @@ def all_ended(manager: Any) -> bool:
 
 
 class Run:
-    """One execution of a job's program. `crashed`: the machine died while it ran, or before its end was on disk; `shot`: a
-    fault killed it; `orphaned`: a fault killed its supervisor; `signalled`: the manager was to end it; `sent`: it has."""
+    """One execution of a job's program, after the `start` of that number in the journal. `crashed`: the machine died while it
+    ran, or before its end was on disk; `shot`: a fault killed it; `orphaned`: a fault killed its supervisor before its end was
+    on record, `unseen`: even before it ended; `signalled`: the manager was to end it; `sent`: it has."""
 
-    def __init__(self, job: int, process: Process) -> None:
+    def __init__(self, job: int, process: Process, start: int) -> None:
         self.job, self.process, self.started, self.words = job, process, K.now, process.argv[1:]
+        self.start = start
         self.ended: float | None = None
         self.status: int | None = None
-        self.crashed = self.shot = self.orphaned = self.signalled = self.sent = False
+        self.crashed = self.shot = self.orphaned = self.unseen = self.signalled = self.sent = False
         self.cores: frozenset[tuple[int, int, int]] = frozenset()
 
     @property
@@ -119,7 +121,7 @@ class Run:
         return self.status >> 8 if not self.status & 127 else 128 + (self.status & 127)
 
     def __repr__(self) -> str:
-        marks = "".join(f" {name}" for name in ("crashed", "shot", "orphaned", "signalled") if getattr(self, name))
+        marks = "".join(f" {name}" for name in ("crashed", "shot", "orphaned", "unseen", "signalled") if getattr(self, name))
         end = "" if self.ended is None else f" to {self.ended - 1000:.3f}, {self.code}"
         return f"<run of job {self.job} {self.words} from {self.started - 1000:.3f}{end}{marks}>"
 
@@ -147,7 +149,8 @@ class History:
         self.forks_refused = False
         self.machines = self.failures = 0
         self.torn = False       # a user has written half a line into the queue file
-        self.unguarded = False  # a supervisor was killed
+        self.unguarded: set[int] = set()  # jobs whose supervisor was killed, or may have been
+        self.struck: set[int] = set()     # jobs that were started when the machine died
         self.compared = 0
         self.stopping = False   # somebody has told the manager to stop
 
@@ -165,23 +168,29 @@ class History:
             return b""
         return inode.disk if disk else bytes(inode.data)
 
+    def known(self, disk: bool = False) -> bytes:
+        """What of it counts: behind zeros is what nobody has acted on (that nobody has is seen by what the programs do)."""
+        return self.journal(disk).partition(b"\0")[0]
+
     # While it happens.
 
     def begin(self, world: World, process: Process) -> Run:
         """The program of a job begins."""
         job = int(process.env["VRM_JOB_ID"])
-        run, runs = Run(job, process), self.runs.setdefault(job, [])
-        parent = process.parent
-        run.signalled = self.stopping
-        run.orphaned = parent is not None and parent.dead
-        if any(each.alive for each in runs):
-            self.say(f"job {job} runs twice at the same time: {runs}, {run}")
         last, starts, record = b"", 0, b""
-        for found in _LIFE.finditer(self.journal(disk=True)):
+        for found in _LIFE.finditer(self.known(disk=True)):
             if int(found[2]) == job and found[1] != b"job":
                 last = found[1]
                 if last == b"start":
                     starts, record = starts + 1, found[0]
+        run, runs = Run(job, process, starts), self.runs.setdefault(job, [])
+        parent = process.parent
+        run.signalled = self.stopping
+        if parent is not None and parent.dead:
+            run.orphaned = run.unseen = True
+            self.unguarded.add(job)
+        if any(each.alive for each in runs):
+            self.say(f"job {job} runs twice at the same time: {runs}, {run}")
         if last != b"start" or starts <= len(runs):
             self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}")
         else:
@@ -204,7 +213,7 @@ class History:
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
         self.stopping = True
-        last = self._last(self.journal())
+        last = self._last(self.known())
         for job, runs in self.runs.items():
             runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
 
@@ -215,7 +224,7 @@ class History:
 
     def intended(self, job: int) -> bool:
         """Whether the last word of the journal about a job is that it is to be ended."""
-        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.journal())
+        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.known())
         return bool(found) and found[-1] == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
@@ -226,12 +235,22 @@ class History:
 
     def lost_supervisor(self, victim: Process) -> None:
         """A fault has killed a process: it may have been that which knew how a program ended."""
-        if victim.role == "supervisor":
-            self.unguarded = True
-            for runs in self.runs.values():
-                for run in runs:
-                    if run.process.parent is victim or run.process in victim.children.values():
-                        run.orphaned = True
+        if victim.role != "supervisor":
+            return
+        starts: dict[int, int] = {}
+        last: dict[int, bytes] = {}
+        for found in _LIFE.finditer(self.known()):
+            if found[1] != b"job":
+                job, last[int(found[2])] = int(found[2]), found[1]
+                starts[job] = starts.get(job, 0) + (found[1] == b"start")
+        for job in [job for job, word in last.items() if word == b"start"]:
+            runs = self.runs.get(job)
+            run = runs[-1] if runs and runs[-1].start == starts[job] else None
+            if run is None:  # it may have been about to begin it
+                self.unguarded.add(job)
+            elif run.process.parent is victim:
+                self.unguarded.add(job)
+                run.orphaned, run.unseen = True, run.unseen or run.alive
 
     def crash(self, world: World) -> None:
         """The machine dies."""
@@ -243,10 +262,11 @@ class History:
 
     def after_crash(self, world: World) -> None:
         """What the disk has now says which ends nobody knows."""
-        last = self._last(self.journal())
-        for job, runs in self.runs.items():
-            if last.get(job) == b"start" and runs:
-                runs[-1].crashed = True
+        for job, word in self._last(self.known()).items():
+            if word == b"start":
+                self.struck.add(job)
+                for run in self.runs.get(job, ())[-1:]:
+                    run.crashed = True
 
     @staticmethod
     def _last(journal: bytes) -> dict[int, bytes]:
@@ -363,9 +383,8 @@ def judge(world: World) -> None:
         else:
             _judge_job(world, entries[job], rows[job], history.runs.get(job, []))
     _judge_told(world, past)
-    waiting = [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
-    asked = {told.name for told in world.told if told.over}
-    waiting = [name for name in waiting if name in asked]
+    asked = {told.name for told in world.told if told.over} | (set() if world.was_stopping else world.found)
+    waiting = [name for name in commands() if name in asked]
     if waiting:
         history.say(f"nobody has answered the commands {waiting}")
 
@@ -381,13 +400,17 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     failures = [run for run in runs if run.clean and run.code]
     if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
         history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
-    unknown = "could not start" in row.reason or (history.unguarded and "its supervisor was killed" in row.reason) or (
-        history.machines and "was restarted" in row.reason)  # the last start may have come to no run
+    unknown = "could not start" in row.reason or (job in history.unguarded and "its supervisor was killed" in row.reason) or (
+        job in history.struck and "was restarted" in row.reason)  # the last start may have come to no run
     last = None if unknown or not runs else runs[-1]
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
+    known = row.exit_code
+    if last is not None and known is not None and known != last.code:
+        history.say(f"job {job} is {state} and said to have ended with {known}, and it is: {runs}")
+    if last is not None and last.unseen and (state == "completed" or known is not None):
+        history.say(f"job {job} is {state} with {known}, and nobody has seen its end: {runs}")
     if last is not None and last.clean:
-        known = row.exit_code if row.exit_code is not None else None
         if state == "failed" and last.code == 0:
             history.say(f"job {job} is failed ({row.reason}), and it ended well: {runs}")
         if state in ("failed", "completed") and known != last.code:
@@ -396,7 +419,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if state == "cancelled" and row.reason == "the manager was stopped":
         history.say(f"job {job} was to run again after a stop: {runs}")
-    if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
+    if state == "failed" and "its supervisor was killed" in row.reason and job not in history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
     sent = last is not None and last.sent and not (last.shot or last.orphaned or last.crashed)
     if sent and (state == "completed" or (state == "failed" and last is not None and last.code in (137, 143))):
@@ -404,11 +427,19 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
-            state == "failed" and unknown) or (state == "timeout" and history.unguarded)  # whether it ran nobody knows
+            state == "failed" and unknown) or (state == "timeout" and job in history.unguarded)  # whether it ran nobody knows
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":
         history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
+
+
+def commands() -> list[str]:
+    """The command files that are there."""
+    try:
+        return [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _judge_told(world: World, past: Any) -> None:

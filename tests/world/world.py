@@ -65,6 +65,8 @@ class World:
         self._refuse_forks = 0
         self._slow_until = 0.0
         self.put_off = 0
+        self.found: set[str] = set()  # command files that were there when the life began
+        self.was_stopping = False     # somebody had told the last manager to stop
 
     # Its parts.
 
@@ -73,7 +75,6 @@ class World:
         plan = self.plan
         K.reset(plan.seed, plan.strict)
         K.quantum, K.most = plan.quantum, MOST_STEPS
-        K.disk.in_order = frozenset() if plan.torn else frozenset(("journal",))
         K.main = getcurrent()
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
@@ -156,6 +157,7 @@ End: {{At: never}}
     def _start_manager(self) -> None:
         if self.manager is None and not self.finished:
             self.lives += 1
+            self.found = set(truths.commands())
             self.manager = actors.user("manager", self._life)
 
     def _life(self) -> int:
@@ -177,6 +179,7 @@ End: {{At: never}}
             run.ended, run.status = K.now, process.status
             run.signalled |= self.history.intended(run.job)
         if process is self.manager:
+            self.was_stopping = self.history.stopping
             self.manager, self.history.stopping = None, self._stop_waits()
             self.history.intents()
             self._manager_ended(process)
@@ -184,10 +187,7 @@ End: {{At: never}}
     def _stop_waits(self) -> bool:
         """Whether there is a command that tells the next manager to stop."""
         names = {told.name for told in self.told if told.sent and told.sent["do"] == "stop"}
-        try:
-            return bool(names & set(K.disk.find(f"{HOME}/log/commands", "/").names))
-        except OSError:
-            return False
+        return bool(names.intersection(truths.commands()))
 
     def _manager_ended(self, process: Process) -> None:
         normal = process.status == 0
@@ -322,7 +322,7 @@ End: {{At: never}}
                 run.shot = True
             for child in victim.children.values():
                 if "run" in child.facts:
-                    child.facts["run"].orphaned = True
+                    child.facts["run"].orphaned = child.facts["run"].unseen = True
             victim.facts["shot"] = True
             self.history.lost_supervisor(victim)
             K.signal(victim, KILL)

@@ -110,6 +110,8 @@ class Continuing(Part):
         live.journal.append("run", format=FORMAT, run=self.run_id, time=live.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(live.run_directory), **live.place.record())
+        if not past.runs:
+            live.journal.sync()  # the first record of a journal alone: what a crash leaves behind it is known as such
 
     def _restore_jobs(self, past: Past) -> None:
         """Let the jobs wait that wait, but those that must not run (any more)."""
