@@ -64,6 +64,29 @@ ALL = (
         "vrm.run.journal.files", "            if safe >= 0:\n", "            if False:\n"),), "seed 99"),
     Mutation("the first record of a journal is not synced alone", ((
         "vrm.live.manager.takeover.continuing", "        if not past.runs:\n            live.journal", "        if False:\n            live.journal"),)),
+    Mutation("a status of an earlier start in the same boot is that of the last one", ((
+        "vrm.live.manager.takeover.recovery", "    if status is None or status.tick is None or", "    if True or"),), "seed 340"),
+    Mutation("the relay ends a client once more that went with its node", ((
+        "vrm.live.relay.relay", "        if client not in self.clients:\n", "        if False:\n"),), "seed 327"),
+    Mutation("a start that nobody knows is a time", ((
+        "vrm.live.manager.records.snapshot", "if moment < math.inf}", "if True}"),), "seed 109"),
+    Mutation("a node that was lost for a moment is used before it is swept", ((
+        "vrm.live.nodes.agents", "        node.rising = facts if back or not node.up else None\n",
+        "        if back and node.up:\n            self._ready.append(NodeUp(node.host, facts))\n"
+        "        node.rising = None if node.up else facts\n"),), "seed 2148"),
+    Mutation("jobs start where a lost one may still run", ((
+        "vrm.live.manager.jobs.launches", "sweeping(start.job.id, start.booking.placement)", "sweeping(start.job.id)"),), "seed 2148"),
+    Mutation("a job whose marker went with the manager's machine runs on elsewhere", ((
+        "vrm.live.manager.takeover.continuing", "        if past.run:  # this", "        if False:  # this"),), "seed 1184"),
+    Mutation("what was on its way to a node that was given up is done there", ((
+        "vrm.live.runner.runner", "        if now > heard + DOUBT:", "        if False:"), (
+        "vrm.live.runner.runner", "            if not part or not self.more.poll(0):", "            if True:")), "seed 224"),
+    Mutation("nobody hears the agent of this machine where others were left out", ((
+        "vrm.live.nodes.nodewatch", "(not self._alone or agents.begun)", "not self._alone"),), "seed 4016"),
+    Mutation("a relay that ends at once ends the manager", ((
+        "vrm.live.relay.process", "        with contextlib.suppress(BrokenPipeError):  # it", "        if True:  # it"),), "seed 1150"),
+    Mutation("a command file that a full disk cannot move stays for ever", ((
+        "vrm.live.manager.orders", "            if error.errno in control.DISK:", "            if False:"),), "reviewed"),
     # Others.
     Mutation("the journal is not synced", ((
         "vrm.run.journal.files", "                os.fdatasync(self._fd)", "                pass"),)),
@@ -86,7 +109,7 @@ ALL = (
     Mutation("commands are answered before they are on disk", ((
         "vrm.live.manager.orders", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
     Mutation("a status in the marker is not looked for", ((
-        "vrm.live.manager.takeover.recovery", "            status = read_status(run.marker(job_id), job_id)  # written", "            pass  # written"),)),
+        "vrm.live.manager.takeover.recovery", "            status = _status_in(run.marker(job_id), job_id, under, start)  # written", "            pass  # written"),)),
     Mutation("the status is looked for before the supervisor", ((
         "vrm.live.manager.takeover.recovery", "        alive = marker.alive() if marker else False\n        status", "        status"), (
         "vrm.live.manager.takeover.recovery", "        if status is None and marker is not None and (alive",

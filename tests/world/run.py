@@ -8,6 +8,7 @@ import collections
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -61,12 +62,16 @@ def one(seed: int, plan: Any = None) -> Any:
 
 def work(arguments: argparse.Namespace) -> int:
     """Run every n-th seed, and say how it goes in lines of JSON."""
+    from world.plan import plan_of
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
     total: collections.Counter[str] = collections.Counter()
     end, said = time.monotonic() + arguments.minutes * 60, time.monotonic()
     for seed in range(first, arguments.first + arguments.seeds, step):
-        outcome = one(seed)
+        plan = plan_of(seed)
+        if arguments.kind not in ("", plan.kind):
+            continue
+        outcome = one(seed, plan)
         total.update(seeds=1, steps=outcome.steps, events=outcome.events, crashes=outcome.crashes, lives=outcome.lives)
         total.update({f"fault {kind}": count for kind, count in outcome.kinds.items()})
         total.update({f"record {event}": count for event, count in outcome.journal.items()})
@@ -87,7 +92,7 @@ def work(arguments: argparse.Namespace) -> int:
 def workers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What all workers say."""
     script = [sys.executable, __file__, "--first", str(arguments.first), "--seeds", str(arguments.seeds), "--minutes",
-              str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation]
+              str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation, "--kind", arguments.kind]
     started = [subprocess.Popen([*script, "--worker", f"{arguments.first + number},{arguments.jobs}"], stdout=subprocess.PIPE,
                                 text=True) for number in range(arguments.jobs)]
     import selectors
@@ -139,6 +144,12 @@ def many(arguments: argparse.Namespace) -> int:
 # One seed.
 
 
+def kind_of(wrong: Sequence[str]) -> str:
+    """What is wrong, without what differs from one world to the next."""
+    last = wrong[0].strip().splitlines()[-1] if wrong else ""
+    return re.sub(r"\d+", "", last.partition(", call ")[2].partition(": ")[2] or last)[:30]
+
+
 def single(arguments: argparse.Namespace) -> int:
     """Run one seed; where it fails, with as little as is needed for that, and its trace."""
     from world.plan import plan_of
@@ -152,7 +163,8 @@ def single(arguments: argparse.Namespace) -> int:
     print(f"seed {arguments.seed}: {'failed' if outcome.wrong else 'passed'}; {outcome.steps} calls, {outcome.crashes} "
           f"crashes, {outcome.lives} lives, digest {outcome.digest:08x}")
     if outcome.wrong and not arguments.whole:
-        smaller = shrink(plan, lambda candidate: bool(one(arguments.seed, candidate).wrong))
+        kind = kind_of(outcome.wrong)
+        smaller = shrink(plan, lambda candidate: kind_of(one(arguments.seed, candidate).wrong) == kind)
         print(f"of {len(plan.faults)} faults, {len(plan.acts)} acts and {len(plan.lines)} lines these are needed: "
               f"{len(smaller.faults)}, {len(smaller.acts)}, {len(smaller.lines)}")
         plan, outcome = smaller, one(arguments.seed, smaller)
@@ -192,6 +204,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument("--kind", default="", choices=("", "emulated", "hosts", "batch"), help="only worlds of this kind")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")
     parser.add_argument("--seed", type=int, help="this world, with its trace where it fails")

@@ -113,7 +113,7 @@ def _os() -> ModuleType:
 def _time() -> ModuleType:
     def monotonic() -> float:
         K.now += 1e-7
-        return K.now - K.booted
+        return K.now - K.current.host.booted
 
     def wall() -> float:
         K.now += 1e-7
