@@ -159,7 +159,11 @@ def good_journal(path: Path) -> bytes:
     """A journal with every event, on four nodes."""
     cluster = Cluster.regular(4, 2, 4)
     journal = journals.Journal(path)
-    add = journal.append
+
+    def add(event: str, **values: Any) -> None:
+        journal.append(event, **values)
+        journal.sync()
+
     nodes = codec.nodes_record(cluster.nodes)
     add("run", format=2, run="abc123", time=1.0, pid=5, nodes=nodes, host="h", boot="b",
         home={"path": "/x", "inode": 7}, allocation="slurm 1")
@@ -247,7 +251,7 @@ def test_a_journal(run: RunDirectory) -> None:
                 continue
             assert now == records[:len(now)]
             torn = mutated[sum(map(len, data.splitlines(keepends=True)[:len(now)])):]
-            assert b"\n" not in torn
+            assert torn.count(b"\n") <= (b"\0" in torn)  # the last record, which no later one says to be on disk
             take_up(past, run)
     assert found > len(times(600)) // 2
 
@@ -257,7 +261,7 @@ def test_a_journal(run: RunDirectory) -> None:
 def test_a_journal_without_checksums(run: RunDirectory, source: str) -> None:
     """Of vrm 0.1.0: not each change can be found, but what is believed makes sense."""
     if source == "plain":
-        data = re.sub(rb',"sum":"[0-9a-f]{8}"}', b"}", good_journal(run.journal))
+        data = re.sub(rb',"(?:sum|SUM)":"[0-9a-f]{8}"}', b"}", good_journal(run.journal))
         data = data.replace(b'"format":2,', b"")
     else:
         data = (OLD / "journal").read_bytes()

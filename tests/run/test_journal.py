@@ -264,13 +264,15 @@ def run_of_three() -> list[dict[str, Any]]:
                    for i in range(3)), start(0), end(0, "completed"), start(1)]
 
 
-def written(path: Path, records: list[dict[str, Any]]) -> bytes:
-    """A journal of this vrm with the records in it."""
+def written(path: Path, records: list[dict[str, Any]], syncs: bool = True) -> bytes:
+    """A journal of this vrm with the records in it; `syncs`: each was on disk before the next one came."""
     path.unlink(missing_ok=True)
     journal = journals.Journal(path)
     for record in records:
         more = {"format": 2} if record["event"] == "run" else {}
         journal.append(**{**record, **more})
+        if syncs or record["event"] == "run":
+            journal.sync()
     journal.close()
     return path.read_bytes()
 
@@ -289,8 +291,9 @@ def plain(records: list[dict[str, Any]]) -> bytes:
     (lambda lines: [*lines[:3], lines[2], *lines[3:]], 4),
     (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
     (lambda lines: [*lines[:5], b"\0" + lines[5][1:], *lines[6:]], 6),
-    (lambda lines: [*lines[:6], lines[6] + b"\0\0{"], 8),
-    (lambda lines: [*lines[:6], b"\0" * 40 + b"{}\n"], 7),
+    (lambda lines: [b"\0" * 80 + lines[0][80:], *lines[1:]], 1),
+    (lambda lines: [*lines[:2], b"\0" * 900, *lines[5:]], 3),
+    (lambda lines: [*lines[:5], lines[5].replace(b"3", b"4")], 6),
     (lambda lines: [*lines, b'{"event":"back","id":1}\n'], 8),
     (lambda lines: [*lines[:4], b"\n", *lines[4:]], 5),
     (lambda lines: [plain([{**RUN, "format": 2}])], 1),
@@ -308,16 +311,92 @@ def test_damage_is_found_and_nothing_is_cut(tmp_path: Path, change: Any, line: i
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("tail", [b"", b"\0", b"\0" * 5000, b'{"event":"en', b'{"even\0\0\0\0'])
-def test_what_a_crash_leaves_behind_the_records_is_cut(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("tail, lost", [
+    (b"", 0), (b"\0", 0), (b"\0" * 5000, 0), (b'{"event":"en', 0), (b'{"even\0\0\0\0', 0), (b"\0\0{", 0),
+    (b"\0" * 40 + b"{}\n", 1), (b'{"event":"en\0\0\0"}\n{"event":"hold","id":1,"sum":"00000000"}\n\0\0', 2)])
+def test_what_a_crash_leaves_behind_the_records_is_cut(tmp_path: Path, tail: bytes, lost: int) -> None:
     path = tmp_path / "journal"
     data = written(path, run_of_three())
     path.write_bytes(data + tail)
     journal = journals.Journal(path)
+    assert journal.cut == lost
     journal.append("finished", time=9.0)
     journal.close()
     assert path.read_bytes()[:len(data)] == data
     assert [record["event"] for record in journals.read(path)][-1] == "finished"
+
+
+@pytest.mark.parametrize("size", [7, 64, 512])
+def test_records_that_came_to_disk_in_any_order_are_a_crashs_until_one_says_they_are_there(tmp_path: Path, size: int) -> None:
+    """Each part of the bytes of one sync is missing once: what was on disk before is read, and nothing behind the
+    missing part. With a record of the next sync behind it, the same is damage."""
+    path = tmp_path / "journal"
+    records = run_of_three()
+    before = written(path, records[:2])
+    path.write_bytes(before)
+    journal = journals.Journal(path)
+    for record in records[2:]:
+        journal.append(**record)
+    journal.close()
+    data = path.read_bytes()
+    assert data.count(b'"SUM"') == 3 and data.startswith(before)
+    journal = journals.Journal(path)
+    journal.append("hold", id=2)
+    journal.close()
+    more = path.read_bytes()
+    for at in range(len(before), len(data), size):
+        end = min(len(data), at + size)
+        path.write_bytes(data[:at] + bytes(end - at) + data[end:] + bytes(99))
+        found = journals.read(path)
+        whole = data[:at].count(b"\n")
+        assert len(found) == whole and journals.JournalFollower(path).read_new() == (True, found)
+        reader = journals.JournalReader(path)
+        list(reader)
+        again = journals.Journal(path, reader.mark)
+        assert again.cut == data[end:].count(b"\n") and path.read_bytes() == b"".join(data.splitlines(True)[:whole])
+        again.append("hold", id=0)
+        again.close()
+        assert [record["event"] for record in journals.read(path)] == [each["event"] for each in records[:whole]] + ["hold"]
+        path.write_bytes(more[:at] + bytes(end - at) + more[end:])
+        with pytest.raises(journals.JournalError, match=rf"journal:{whole + 1}: zeros within the records"):
+            journals.read(path)
+        with pytest.raises(journals.JournalError, match=rf"journal:{whole + 1}: zeros within the records"):
+            journals.Journal(path, reader.mark)
+
+
+def test_zeros_in_a_journal_of_an_earlier_vrm_are_damage(tmp_path: Path) -> None:
+    """It does not say what is on disk, and may be continued by a vrm that does."""
+    path = tmp_path / "journal"
+    lines = written(path, run_of_three()).replace(b'"SUM"', b'"sum"').splitlines(True)
+    damaged = b"".join([*lines[:3], bytes(len(lines[3])), *lines[4:]])
+    path.write_bytes(damaged)
+    for what in (journals.read, journals.Journal):
+        with pytest.raises(journals.JournalError, match="journal:4: zeros within the records"):
+            what(path)
+    path.write_bytes(b"".join(lines))
+    journal = journals.Journal(path)
+    journal.append("run", run="r", format=journals.FORMAT)
+    journal.close()
+    data = path.read_bytes()
+    assert data.count(b'"SUM"') == 1 and len(journals.read(path)) == 8
+    path.write_bytes(damaged + data[len(damaged):])
+    with pytest.raises(journals.JournalError, match="journal:4: zeros within the records"):
+        journals.read(path)
+
+
+def test_what_a_manager_has_only_written_is_on_disk_before_the_next_one_writes(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "journal"
+    written(path, run_of_three()[:4])
+    journal = journals.Journal(path)
+    journal.append(**start(0))
+    journal.begin()  # and the manager is killed
+    calls: list[str] = []
+    write, sync = os.pwrite, os.fdatasync
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: calls.append(data.decode()) or write(fd, data, at))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: calls.append("sync") or sync(fd))
+    again = journals.Journal(path)
+    assert len(calls) == 2 and '"start"' in calls[0] and calls[1] == "sync"  # again: a sync of it may have failed
+    again.close()
 
 
 def test_what_was_read_of_a_journal_is_not_read_again_to_continue_it(tmp_path: Path) -> None:

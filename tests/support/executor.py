@@ -69,7 +69,7 @@ class Agents(NodeWatch):
     def answers(self, node: int) -> bool:
         return node not in self.down
 
-    def sweeping(self, job_id: int) -> bool:
+    def sweeping(self, job_id: int, placement: object = None) -> bool:
         return job_id in self.swept
 
     watches = True

@@ -83,6 +83,7 @@ def write(settings: Settings, records: Sequence[Event]) -> None:
     journal = Journal(settings.directory / "journal")
     for record in records:
         journal.append(**record)
+        journal.sync()  # each says that those before it are on disk
     journal.close()
 
 

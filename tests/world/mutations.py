@@ -36,22 +36,22 @@ ALL = (
     Mutation("a status that could not be written goes with its supervisor", ((
         "vrm.live.spawn.supervisor", "    if told and (problem is None or link.recorded()):", "    if told:"),), "seed 222"),
     Mutation("a cancel is forgotten when a job is being ended", ((
-        "vrm.live.manager.ends", '(intent in ("cancel", "requeue") and intent != running.intent)', "False"),), "seed 1095"),
+        "vrm.live.manager.jobs.ends", '(intent in ("cancel", "requeue") and intent != running.intent)', "False"),), "seed 1095"),
     Mutation("a job that waits again is twice in jobs.csv", ((
-        "vrm.live.manager.records", "        if self._stale:\n", "        if False:\n"),), "seed 2311"),
+        "vrm.live.manager.records.records", "        if self._stale:\n", "        if False:\n"),), "seed 2311"),
     Mutation("the name of the journal is not synced", ((
         "vrm.run.journal.files", "        if not self._end:  # it is new", "        if False:  # it is new"),), "seed 10256"),
     Mutation("signals and ends are compared by a clock that is set", ((
-        "vrm.live.manager.verdict", "status.before(told)", "status.end < told"), (
-        "vrm.live.manager.ends", "time.time(), time.monotonic(), **origin", "time.time(), time.time(), **origin"), (
+        "vrm.live.manager.jobs.verdict", "status.before(told)", "status.end < told"), (
+        "vrm.live.manager.jobs.ends", "time.time(), time.monotonic(), **origin", "time.time(), time.time(), **origin"), (
         "vrm.system.processes", "            self.told_at = time.monotonic()", "            self.told_at = time.time()")), "seed 100900"),
     Mutation("a status is let go before the journal has it", ((
-        "vrm.live.manager.ends", "if self.live.spawner.unwritten(status) and self.live.synced():", "if True:"),), "seed 2411"),
+        "vrm.live.manager.jobs.ends", "if self.live.spawner.unwritten(status) and self.live.synced():", "if True:"),), "seed 2411"),
     Mutation("files of a start go before the journal says so", ((
-        "vrm.live.manager.ends", "for path in self._left_by(job.id)) and self.live.synced():",
+        "vrm.live.manager.jobs.ends", "for path in self._left_by(job.id)) and self.live.synced():",
         "for path in self._left_by(job.id)):"),), "review of ends.py"),
     Mutation("a refusal that a crash kept out of the journal is forgotten", ((
-        "vrm.live.manager.continuing", "            if never:  # the machine", "            if False:  # the machine"),), "084f4bc5"),
+        "vrm.live.manager.takeover.continuing", "            if never:  # the machine", "            if False:  # the machine"),), "084f4bc5"),
     Mutation("a command is carried out again after a crash", ((
         "vrm.live.manager.orders", "if name in self._done and not repeated else", "if False else"),), "9193622a"),
     Mutation("the lock is free while a launch is under way", ((
@@ -60,11 +60,38 @@ ALL = (
         "vrm.live.spawn.spawner", "Marker.read(request.marker, request.id) is None", "True"),), "32d20987"),
     Mutation("zeros behind the journal are records", ((
         "vrm.run.journal.files", 'if line[-1:] != b"\\n" or b"\\0" in line:', 'if line[-1:] != b"\\n":'),), "ddf584ee"),
+    Mutation("zeros amid records of which nobody knows are damage", ((
+        "vrm.run.journal.files", "            if safe >= 0:\n", "            if False:\n"),), "seed 99"),
+    Mutation("the first record of a journal is not synced alone", ((
+        "vrm.live.manager.takeover.continuing", "        if not past.runs:\n            live.journal", "        if False:\n            live.journal"),)),
+    Mutation("a status of an earlier start in the same boot is that of the last one", ((
+        "vrm.live.manager.takeover.recovery", "    if status is None or status.tick is None or", "    if True or"),), "seed 340"),
+    Mutation("the relay ends a client once more that went with its node", ((
+        "vrm.live.relay.relay", "        if client not in self.clients:\n", "        if False:\n"),), "seed 327"),
+    Mutation("a start that nobody knows is a time", ((
+        "vrm.live.manager.records.snapshot", "if moment < math.inf}", "if True}"),), "seed 109"),
+    Mutation("a node that was lost for a moment is used before it is swept", ((
+        "vrm.live.nodes.agents", "        node.rising = facts if back or not node.up else None\n",
+        "        if back and node.up:\n            self._ready.append(NodeUp(node.host, facts))\n"
+        "        node.rising = None if node.up else facts\n"),), "seed 2148"),
+    Mutation("jobs start where a lost one may still run", ((
+        "vrm.live.manager.jobs.launches", "sweeping(start.job.id, start.booking.placement)", "sweeping(start.job.id)"),), "seed 2148"),
+    Mutation("a job whose marker went with the manager's machine runs on elsewhere", ((
+        "vrm.live.manager.takeover.continuing", "        if past.run:  # this", "        if False:  # this"),), "seed 1184"),
+    Mutation("what was on its way to a node that was given up is done there", ((
+        "vrm.live.runner.runner", "        if now > heard + DOUBT:", "        if False:"), (
+        "vrm.live.runner.runner", "            if not part or not self.more.poll(0):", "            if True:")), "seed 224"),
+    Mutation("nobody hears the agent of this machine where others were left out", ((
+        "vrm.live.nodes.nodewatch", "(not self._alone or agents.begun)", "not self._alone"),), "seed 4016"),
+    Mutation("a relay that ends at once ends the manager", ((
+        "vrm.live.relay.process", "        with contextlib.suppress(BrokenPipeError):  # it", "        if True:  # it"),), "seed 1150"),
+    Mutation("a command file that a full disk cannot move stays for ever", ((
+        "vrm.live.manager.orders", "            if error.errno in control.DISK:", "            if False:"),), "reviewed"),
     # Others.
     Mutation("the journal is not synced", ((
         "vrm.run.journal.files", "                os.fdatasync(self._fd)", "                pass"),)),
     Mutation("a job is launched before its start is on disk", ((
-        "vrm.live.manager.launches", "        if not live.synced():\n            return\n        prepared",
+        "vrm.live.manager.jobs.launches", "        if not live.synced():\n            return\n        prepared",
         "        live.journal.show()\n        prepared"),)),
     Mutation("what a failed write left in the journal stays", ((
         "vrm.run.journal.files", "            self._begun = 0\n            os.ftruncate(self._fd, self._end)\n", "            self._begun = 0\n"),)),
@@ -73,42 +100,45 @@ ALL = (
         "            try:\n                self._put(data)\n            except OSError:\n                self._pending.clear()\n"
         "                raise\n        self._end"),)),
     Mutation("a torn line of the journal is not cut", ((
-        "vrm.run.journal.files", "        self._reserved = self._end\n        os.ftruncate(self._fd, self._end)\n        if",
-        "        self._reserved = self._end = os.fstat(self._fd).st_size\n        if"),)),
+        "vrm.run.journal.files", "        os.ftruncate(self._fd, self._end)\n        if self._end:",
+        "        self._end = size\n        if self._end:"),)),
+    Mutation("what the manager before has only written counts as synced", ((
+        "vrm.run.journal.files", "            self._write(data)\n            os.fdatasync(self._fd)\n", ""),)),
     Mutation("the intent to end a job is not synced", ((
-        "vrm.live.manager.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
+        "vrm.live.manager.jobs.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
     Mutation("commands are answered before they are on disk", ((
         "vrm.live.manager.orders", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
     Mutation("a status in the marker is not looked for", ((
-        "vrm.live.manager.recovery", "            status = read_status(run.marker(job_id), job_id)  # written", "            pass  # written"),)),
+        "vrm.live.manager.takeover.recovery", "            status = _status_in(run.marker(job_id), job_id, under, start)  # written", "            pass  # written"),)),
     Mutation("the status is looked for before the supervisor", ((
-        "vrm.live.manager.recovery", "        alive = marker.alive() if marker else False\n        status = read_status(run.status(job_id), job_id)\n",
-        "        status = read_status(run.status(job_id), job_id)\n        alive = marker.alive() if marker else False\n"),)),
+        "vrm.live.manager.takeover.recovery", "        alive = marker.alive() if marker else False\n        status", "        status"), (
+        "vrm.live.manager.takeover.recovery", "        if status is None and marker is not None and (alive",
+        "        alive = marker.alive() if marker else False\n        if status is None and marker is not None and (alive"))),
     Mutation("a boot is not told from another", ((
-        "vrm.live.manager.recovery", "gone or marker.boot != here.boot", "gone"),)),
+        "vrm.live.manager.takeover.recovery", "gone or marker.boot != here.boot", "gone"),)),
     Mutation("a process is known by its number alone", ((
         "vrm.live.spawn.records", "stat is not None and stat.pid.started == self.started and", "stat is not None and"),)),
     Mutation("a job that never began has failed", ((
-        "vrm.live.manager.continuing", '        if running.intent in ("cancel", "stop"):\n', "        if True:\n"),)),
+        "vrm.live.manager.takeover.continuing", '        if running.intent in ("cancel", "stop"):\n', "        if True:\n"),)),
     Mutation("jobs that a stop ended do not run again", ((
-        "vrm.live.manager.continuing", "wanted = unsuccessful if failed else stopped", "wanted = unsuccessful if failed else (lambda entry: False)"),)),
+        "vrm.live.manager.takeover.continuing", "wanted = unsuccessful if failed else stopped", "wanted = unsuccessful if failed else (lambda entry: False)"),)),
     Mutation("the manager before has told a job to end, and this one does not", ((
-        "vrm.live.manager.continuing", "found.what == recovery.RUNNING and intent:", "found.what == recovery.RUNNING and False:"),)),
+        "vrm.live.manager.takeover.continuing", "found.what == recovery.RUNNING and intent:", "found.what == recovery.RUNNING and False:"),)),
     Mutation("cores are free before the processes are gone", ((
-        "vrm.live.manager.ends", "            self.end_session(running, grace)\n",
+        "vrm.live.manager.jobs.ends", "            self.end_session(running, grace)\n",
         "            self.end_session(running, grace)\n            self.live.state.vacate(running.job.id)\n            self.live.changed = True\n"),)),
     Mutation("what a lost supervisor's job has left runs on", ((
-        "vrm.live.manager.ends", "        else:\n            self.end_session(running)\n\n    def look",
+        "vrm.live.manager.jobs.ends", "        else:\n            self.end_session(running)\n\n    def look",
         "        else:\n            self._session_gone(running)\n\n    def look"),)),
     Mutation("a supervisor does not see that something is left", ((
         "vrm.live.spawn.supervisor", "    clean = alone and starting.childless()\n", "    clean = True\n"),)),
     Mutation("nobody looks for what a run has left", ((
         "vrm.live.manager.manager", "        while left and not ending.poll", "        while False and not ending.poll"), (
-        "vrm.live.manager.records", "        for outcome in outcomes:\n", "        for outcome in ():\n"))),
+        "vrm.live.manager.records.records", "        for outcome in outcomes:\n", "        for outcome in ():\n"))),
     Mutation("a supervisor forgets a status that could not be written", ((
         "vrm.live.spawn.supervisor", "    while problem is not None and time.monotonic() < last", "    while False and time.monotonic() < last"),)),
     Mutation("exit status 0 after a signal is success", ((
-        "vrm.live.manager.verdict", "status.ok and status.before(told) and", "status.ok and"),)),
+        "vrm.live.manager.jobs.verdict", "status.ok and status.before(told) and", "status.ok and"),)),
     Mutation("retries are not counted", (("vrm.run.book", "        entry.tries += retry\n", ""),)),
     Mutation("the end of a job is told before it is on record", ((
         "vrm.live.spawn.supervisor", "    release(kept)\n    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
@@ -125,10 +155,10 @@ ALL = (
     Mutation("the exit code is that of another child", ((
         "vrm.live.spawn.supervisor", "            if child == pid:\n", "            if child:\n"),)),
     Mutation("the place in the queue file is not kept", ((
-        "vrm.live.manager.intake", "Position(*past.position) if past.position else None", "None"), (
-        "vrm.live.manager.intake", "taken=bool(past.lines)", "taken=False"))),
+        "vrm.live.manager.jobs.intake", "Position(*past.position) if past.position else None", "None"), (
+        "vrm.live.manager.jobs.intake", "taken=bool(past.lines)", "taken=False"))),
     Mutation("the walltime of jobs is not looked at after a restart", ((
-        "vrm.live.manager.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
+        "vrm.live.manager.jobs.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
 )
 """Those that the world must find."""
 

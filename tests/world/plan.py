@@ -36,13 +36,21 @@ DISK = ("full", "quota", "readonly", "eio", "slow")
 OTHERS = ("machine", "clock", "pause", "fork")
 """The machine dies; the clock is set; the manager is stopped for a while; no process can be forked."""
 
-CRASHES = (*KILLS[:6], "machine")
+BEYOND = ("node", "cut", "delay", "relay", "ssh", "runner", "agent", "stand_in")
+"""Faults of other nodes: one dies, and comes back; it is out of reach for a while; its connection is slow; processes of vrm
+are killed that lead there, or are there."""
+
+BATCH = ("requeue", "warn")
+"""What the batch system does: it ends its job, after a SIGTERM, and runs it again; it warns of the end."""
+
+CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 """What counts as a crash."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A world. `torn`: sectors of the journal, too, come to disk in any order. `lines` are the queue file, `quantum` the system calls of a turn."""
+    """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
+    system last, 0 for none around. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -57,7 +65,13 @@ class Plan:
     lines: tuple[str, ...] = ()
     acts: tuple[Act, ...] = ()
     faults: tuple[Fault, ...] = field(default=())
-    torn: bool = False
+    hosts: tuple[str, ...] = ()
+    batch: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """Whether it has real nodes, or a batch system around it, or neither."""
+        return "hosts" if self.hosts else "batch" if self.batch else "emulated"
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""
@@ -65,10 +79,11 @@ class Plan:
 
     def told(self) -> str:
         """For people."""
-        rows = [f"{self.nodes} node(s) of {self.cores} cores, {self.policy}, {self.backfilling}, Interrupted: {self.interrupted}, "
+        rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores, {self.policy}, {self.backfilling}, Interrupted: {self.interrupted}, "
                 f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
         rows += [f"  line {number}: {line}" for number, line in enumerate(self.lines)]
         rows += [f"  at {act.time:.3f} s: {act.kind} {'' if act.value is None else act.value}" for act in self.acts]
+        rows += [f"  allocations of {self.batch:g} s"] * bool(self.batch)
         at = 0
         for fault in self.faults:
             at += fault.gap
@@ -137,8 +152,30 @@ def faults_of(chance: Random) -> list[Fault]:
     return found
 
 
+def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """The same with faults of nodes instead of some others."""
+    kinds = [kind for kind in BEYOND if chance.random() < 0.5] or ["node"]
+    return tuple(fault._replace(kind=chance.choice(kinds), value=chance.choice((0.1, 3.0, 20.0, 100.0)) * (0.2 + chance.random()))
+                 if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
+
+
 def plan_of(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed."""
+    """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
+    plan = plan_of_emulated(seed, strict)
+    chance = Random(seed ^ 0x5eed)
+    kind = chance.random()
+    if kind < 0.2:
+        return plan.but(batch=chance.choice((4.0, 9.0, 60.0, 400.0)), faults=tuple(
+            fault._replace(kind="requeue" if chance.random() < 0.8 else "warn", value=chance.choice((0.0, 0.3, 2.0, 5.0)))
+            if chance.random() < 0.2 else fault for fault in plan.faults))
+    if kind < 0.8:
+        return plan
+    hosts = chance.choice((("n1",), ("n1", "n2"), ("node0", "n1"), ("node0", "n1", "n2")))
+    return plan.but(hosts=hosts, nodes=len(hosts), faults=beyond(chance, plan.faults))
+
+
+def plan_of_emulated(seed: int, strict: bool = False) -> Plan:
+    """The world of a seed, with nodes that are emulated on one machine."""
     chance = Random(seed)
     nodes, cores = chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 2, 4))
     jobs = chance.randint(2, 7)

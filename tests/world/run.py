@@ -8,6 +8,7 @@ import collections
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -42,20 +43,18 @@ def begin(mutation: str = "") -> None:
     from world import truths
     truths.vrm()
     one(0)
+    if loading.PATCHES.keys() - loading.PATCHED:
+        raise ValueError(f"no world loads {sorted(loading.PATCHES.keys() - loading.PATCHED)}")
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
-def plan_of(seed: int, torn: bool = False) -> Any:
-    from world.plan import plan_of as of
-    return of(seed).but(torn=torn)
-
-
-def one(seed: int, plan: Any = None, torn: bool = False) -> Any:
+def one(seed: int, plan: Any = None) -> Any:
     """The outcome of a seed."""
+    from world.plan import plan_of
     from world.world import run
-    return run(plan or plan_of(seed, torn))
+    return run(plan or plan_of(seed))
 
 
 # A worker.
@@ -63,12 +62,16 @@ def one(seed: int, plan: Any = None, torn: bool = False) -> Any:
 
 def work(arguments: argparse.Namespace) -> int:
     """Run every n-th seed, and say how it goes in lines of JSON."""
+    from world.plan import plan_of
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
     total: collections.Counter[str] = collections.Counter()
     end, said = time.monotonic() + arguments.minutes * 60, time.monotonic()
     for seed in range(first, arguments.first + arguments.seeds, step):
-        outcome = one(seed, torn=arguments.torn)
+        plan = plan_of(seed)
+        if arguments.kind not in ("", plan.kind):
+            continue
+        outcome = one(seed, plan)
         total.update(seeds=1, steps=outcome.steps, events=outcome.events, crashes=outcome.crashes, lives=outcome.lives)
         total.update({f"fault {kind}": count for kind, count in outcome.kinds.items()})
         total.update({f"record {event}": count for event, count in outcome.journal.items()})
@@ -89,8 +92,7 @@ def work(arguments: argparse.Namespace) -> int:
 def workers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What all workers say."""
     script = [sys.executable, __file__, "--first", str(arguments.first), "--seeds", str(arguments.seeds), "--minutes",
-              str(arguments.minutes), *["--torn"] * arguments.torn, *["--stop"] * arguments.stop,
-              "--mutation", arguments.mutation]
+              str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation, "--kind", arguments.kind]
     started = [subprocess.Popen([*script, "--worker", f"{arguments.first + number},{arguments.jobs}"], stdout=subprocess.PIPE,
                                 text=True) for number in range(arguments.jobs)]
     import selectors
@@ -135,27 +137,34 @@ def many(arguments: argparse.Namespace) -> int:
     print("records: " + ", ".join(f"{event} {total[f'record {event}']:,}" for event in NOTHING))
     print(f"{total['failed']} failed")
     for seed in [seed for seed, _ in failed if seed >= 0][:arguments.shrink]:
-        subprocess.run([sys.executable, __file__, "--seed", str(seed), *["--torn"] * arguments.torn, "--mutation",
-                        arguments.mutation], check=False)
+        subprocess.run([sys.executable, __file__, "--seed", str(seed), "--mutation", arguments.mutation], check=False)
     return int(bool(failed))
 
 
 # One seed.
 
 
+def kind_of(wrong: Sequence[str]) -> str:
+    """What is wrong, without what differs from one world to the next."""
+    last = wrong[0].strip().splitlines()[-1] if wrong else ""
+    return re.sub(r"\d+", "", last.partition(", call ")[2].partition(": ")[2] or last)[:30]
+
+
 def single(arguments: argparse.Namespace) -> int:
     """Run one seed; where it fails, with as little as is needed for that, and its trace."""
+    from world.plan import plan_of
     from world.shrinking import shrink
     begin(arguments.mutation)
     K.tracing = True
     if arguments.calls:
         loading.log_calls()
-    plan = plan_of(arguments.seed, arguments.torn)
+    plan = plan_of(arguments.seed)
     outcome = one(arguments.seed, plan)
     print(f"seed {arguments.seed}: {'failed' if outcome.wrong else 'passed'}; {outcome.steps} calls, {outcome.crashes} "
           f"crashes, {outcome.lives} lives, digest {outcome.digest:08x}")
     if outcome.wrong and not arguments.whole:
-        smaller = shrink(plan, lambda candidate: bool(one(arguments.seed, candidate).wrong))
+        kind = kind_of(outcome.wrong)
+        smaller = shrink(plan, lambda candidate: kind_of(one(arguments.seed, candidate).wrong) == kind)
         print(f"of {len(plan.faults)} faults, {len(plan.acts)} acts and {len(plan.lines)} lines these are needed: "
               f"{len(smaller.faults)}, {len(smaller.acts)}, {len(smaller.lines)}")
         plan, outcome = smaller, one(arguments.seed, smaller)
@@ -195,7 +204,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--torn", action="store_true", help="sectors of the journal, too, come to disk in any order")
+    parser.add_argument("--kind", default="", choices=("", "emulated", "hosts", "batch"), help="only worlds of this kind")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")
     parser.add_argument("--seed", type=int, help="this world, with its trace where it fails")

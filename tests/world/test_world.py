@@ -56,6 +56,16 @@ def test_a_defect_is_found(mutation: str) -> None:
     assert any("failed" in each for each in told(done)), done.stdout[-2000:] + done.stderr
 
 
+def test_mutations_are_of_what_vrm_has() -> None:
+    """Each text is there once: a defect that is put nowhere would not be found."""
+    from world.mutations import ALL
+    root = Path(__file__).parents[2]
+    for mutation in ALL:
+        for module, old, _ in mutation.changes:
+            source = root / (module.replace(".", "/") + ".py")
+            assert source.exists() and source.read_text(encoding="utf-8").count(old) == 1, (mutation.name, module, old)
+
+
 def test_a_failure_is_shrunk() -> None:
     """Of many faults those are left that matter."""
     from world.plan import plan_of

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from world.machine import loading
 from world.machine.kernel import K
-from world.machine.processes import KILL, Process
+from world.machine.processes import KILL, Host, Process
 from world.plan import Act, Plan
 
 if TYPE_CHECKING:
@@ -32,7 +34,16 @@ def vrm() -> SimpleNamespace:
             found[member] = import_module(f"{module}.{member}")
         except ImportError:
             found[member] = getattr(import_module(module), member)
+    from world.actors import StandardInput
+    found["relay"].sys = SimpleNamespace(stdin=SimpleNamespace(buffer=StandardInput()))
     return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
+
+
+@functools.cache
+def programs_of_nodes() -> dict[str, str]:
+    """The texts that the relay sends to nodes, by their files on the machine."""
+    folder = Path(__file__).parents[2] / "vrm" / "live" / "runner"
+    return {f"{loading.HOUSE}/live/runner/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))}
 
 
 _USED = (
@@ -40,6 +51,10 @@ _USED = (
     "config.schema.load",
     "live.launch.base.make_launcher",
     "live.launch.script.Scripts",
+    "live.relay.relay",
+    "live.runner.agent",
+    "live.runner.runner",
+    "live.site.setup.prepare",
     "live.manager.manager.Manager",
     "live.site.setup.Site",
     "live.site.setup.make_room",
@@ -62,7 +77,7 @@ _SETTINGS: dict[Any, Any] = {}
 
 def settings_of(plan: Plan, path: str) -> Any:
     """The settings of a plan; they are read once, and that does not count as something that happened."""
-    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime
+    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch
     if key not in _SETTINGS:
         steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
         _SETTINGS[key] = vrm().load(path)
@@ -74,13 +89,17 @@ def settings_of(plan: Plan, path: str) -> Any:
 def manager_of(world: World) -> Any:
     """The real manager, as `vrm run` makes it on an emulated cluster."""
     house, settings = vrm(), world.settings
+    if world.plan.hosts:
+        return house.Manager(settings, house.prepare(settings, dict(loading.ENVIRONMENT)), house.RunDirectory.of(settings),
+                             lambda kind, text: K.note(f"says {kind}: {text}"))
     nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
     cluster = house.Cluster(nodes, settings.licences)
     scheduler = house.make_scheduler(settings, cluster)
     launcher = house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT)
     scripts = house.Scripts({}, {}, {})
     scripts.launcher = launcher
-    site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts)
+    site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts,
+                      allocation=f"slurm 7 again {world.allocation}" if world.plan.batch else "")
     return house.Manager(settings, site, house.RunDirectory.of(settings), lambda kind, text: K.note(f"says {kind}: {text}"))
 
 
@@ -92,15 +111,19 @@ def all_ended(manager: Any) -> bool:
 
 
 class Run:
-    """One execution of a job's program. `crashed`: the machine died while it ran, or before its end was on disk; `shot`: a
-    fault killed it; `orphaned`: a fault killed its supervisor; `signalled`: the manager was to end it; `sent`: it has."""
+    """One execution of a job's program, after the `start` of that number in the journal. `crashed`: the machine died while it
+    ran, or before its end was on disk; `shot`: a fault killed it; `orphaned`: a fault killed its supervisor before its end was
+    on record, `unseen`: even before it ended; `unlinked`: the connection to its node was lost before its end was on record;
+    `cut`: its node was out of reach; `late`: what starts it came there when it had been given up; `signalled`: the manager was to end it; `sent`: it has."""
 
-    def __init__(self, job: int, process: Process) -> None:
+    def __init__(self, job: int, process: Process, start: int) -> None:
         self.job, self.process, self.started, self.words = job, process, K.now, process.argv[1:]
+        self.start = start
         self.ended: float | None = None
         self.status: int | None = None
-        self.crashed = self.shot = self.orphaned = self.signalled = self.sent = False
-        self.cores: frozenset[tuple[int, int, int]] = frozenset()
+        self.crashed = self.shot = self.orphaned = self.unseen = self.signalled = self.sent = False
+        self.unlinked = self.cut = self.late = False
+        self.cores: frozenset[tuple[str, int, int]] = frozenset()
 
     @property
     def alive(self) -> bool:
@@ -109,7 +132,8 @@ class Run:
     @property
     def clean(self) -> bool:
         """Whether it ended by itself, and everybody concerned could know how."""
-        return self.ended is not None and not (self.crashed or self.shot or self.orphaned or self.signalled)
+        return self.ended is not None and not (
+            self.crashed or self.shot or self.orphaned or self.signalled or self.unlinked)
 
     @property
     def code(self) -> int | None:
@@ -119,7 +143,7 @@ class Run:
         return self.status >> 8 if not self.status & 127 else 128 + (self.status & 127)
 
     def __repr__(self) -> str:
-        marks = "".join(f" {name}" for name in ("crashed", "shot", "orphaned", "signalled") if getattr(self, name))
+        marks = "".join(f" {name}" for name in ("crashed", "shot", "orphaned", "unseen", "unlinked", "cut", "late", "signalled") if getattr(self, name))
         end = "" if self.ended is None else f" to {self.ended - 1000:.3f}, {self.code}"
         return f"<run of job {self.job} {self.words} from {self.started - 1000:.3f}{end}{marks}>"
 
@@ -144,10 +168,13 @@ class History:
         self.runs: dict[int, list[Run]] = {}
         self.wrong: list[str] = []
         self.trouble_until = 0.0
+        self.trouble_beyond = 0.0  # until when nodes may not be in reach
         self.forks_refused = False
         self.machines = self.failures = 0
         self.torn = False       # a user has written half a line into the queue file
-        self.unguarded = False  # a supervisor was killed
+        self.unguarded: set[int] = set()  # jobs whose supervisor was killed, or may have been
+        self.loose: dict[int, int] = {}   # jobs whose start of this number may be without a connection to its node
+        self.struck: set[int] = set()     # jobs that were started when the machine died
         self.compared = 0
         self.stopping = False   # somebody has told the manager to stop
 
@@ -165,24 +192,34 @@ class History:
             return b""
         return inode.disk if disk else bytes(inode.data)
 
+    def known(self, disk: bool = False) -> bytes:
+        """What of it counts: behind zeros is what nobody has acted on (that nobody has is seen by what the programs do)."""
+        return self.journal(disk).partition(b"\0")[0]
+
     # While it happens.
 
     def begin(self, world: World, process: Process) -> Run:
         """The program of a job begins."""
         job = int(process.env["VRM_JOB_ID"])
-        run, runs = Run(job, process), self.runs.setdefault(job, [])
-        parent = process.parent
-        run.signalled = self.stopping
-        run.orphaned = parent is not None and parent.dead
-        if any(each.alive for each in runs):
-            self.say(f"job {job} runs twice at the same time: {runs}, {run}")
         last, starts, record = b"", 0, b""
-        for found in _LIFE.finditer(self.journal(disk=True)):
+        for found in _LIFE.finditer(self.known(disk=True)):
             if int(found[2]) == job and found[1] != b"job":
                 last = found[1]
                 if last == b"start":
                     starts, record = starts + 1, found[0]
-        if last != b"start" or starts <= len(runs):
+        run, runs = Run(job, process, starts), self.runs.setdefault(job, [])
+        parent = process.parent
+        run.signalled = self.stopping
+        if process.host is not K.home:
+            run.unlinked = self.loose.get(job) == starts or (parent is not None and parent.dead)
+        elif parent is not None and parent.dead:
+            run.orphaned = run.unseen = True
+            self.unguarded.add(job)
+        if any(each.alive and not (each.cut and each.process.host is not process.host) for each in runs):
+            self.say(f"job {job} runs twice at the same time: {runs}, {run}")
+        if last in (b"end", b"again") and process.host is not K.home and all(each.start < starts for each in runs):
+            run.unlinked = run.late = True
+        elif last != b"start" or starts <= len(runs):
             self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}")
         else:
             self._cores(world, run, record)
@@ -193,9 +230,13 @@ class History:
         """No core has two jobs."""
         house = vrm()
         record = house.files._decode(f'{{{line.decode()}')[0]
-        nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
+        data = self.known(disk=True)
+        at = data.rfind(b'{"event":"run"', 0, data.find(line))
+        nodes = nodes_of(data[at:data.find(b"\n", at)])
         placement = house.codec.placement_of(record["placement"], house.Cluster(nodes))
-        run.cores = frozenset((slot.node, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
+        run.cores = frozenset((nodes[slot.node].name, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
+        if world.plan.hosts and {name for name, _, _ in run.cores} != {run.process.host.name}:
+            self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
         for others in self.runs.values():
             for each in others:
                 if each.alive and each.cores & run.cores and each is not run:
@@ -204,7 +245,7 @@ class History:
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
         self.stopping = True
-        last = self._last(self.journal())
+        last = self._last(self.known())
         for job, runs in self.runs.items():
             runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
 
@@ -215,38 +256,89 @@ class History:
 
     def intended(self, job: int) -> bool:
         """Whether the last word of the journal about a job is that it is to be ended."""
-        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.journal())
+        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.known())
         return bool(found) and found[-1] == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run")
-        if run is not None and K.current.role == "manager" and number not in (0, 18):
+        if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 18):
             run.signalled = True
-            run.sent |= run.alive
+            run.sent |= run.alive and K.current.role == "manager"
 
     def lost_supervisor(self, victim: Process) -> None:
         """A fault has killed a process: it may have been that which knew how a program ended."""
-        if victim.role == "supervisor":
-            self.unguarded = True
-            for runs in self.runs.values():
-                for run in runs:
-                    if run.process.parent is victim or run.process in victim.children.values():
-                        run.orphaned = True
+        if victim.role != "supervisor":
+            return
+        for job, start, run in self._begun():
+            if run is None or run.process.host is not K.home:  # it may have been about to begin it
+                self.unguarded.add(job)
+                self.loose[job] = start
+            if run is None:
+                continue
+            if run.process.host is not K.home:  # which of them has it nobody here knows
+                run.orphaned = True
+            elif run.process.parent is victim:
+                self.unguarded.add(job)
+                run.orphaned, run.unseen = True, run.unseen or run.alive
 
-    def crash(self, world: World) -> None:
-        """The machine dies."""
-        self.machines += 1
+    def _begun(self) -> Iterator[tuple[int, int, Run | None]]:
+        """The jobs that are started by the journal, with the number of the start, and what ran since."""
+        starts: dict[int, int] = {}
+        last: dict[int, bytes] = {}
+        for found in _LIFE.finditer(self.known()):
+            if found[1] != b"job":
+                job, last[int(found[2])] = int(found[2]), found[1]
+                starts[job] = starts.get(job, 0) + (found[1] == b"start")
+        for job in [job for job, word in last.items() if word == b"start"]:
+            runs = self.runs.get(job)
+            yield job, starts[job], runs[-1] if runs and runs[-1].start == starts[job] else None
+
+    def unlinked(self, host: str, cut: bool = False) -> None:
+        """The connection to a node, or to all of them (""), is lost: of ends that are not on record nobody may hear, and what
+        is to start there may not."""
+        for job, start, run in self._begun():
+            if run is None:
+                self.loose[job] = start
+            elif run.process.host is not K.home and host in ("", run.process.host.name):
+                run.unlinked = True
+                run.cut |= cut
+        for run in [run for runs in self.runs.values() for run in runs[-1:] if run.alive]:
+            if run.process.host is not K.home and host in ("", run.process.host.name):
+                run.unlinked = True
+                run.cut |= cut
+
+    def node_died(self, host: Host) -> None:
+        """A node is gone, with all that runs there."""
+        self.unlinked(host.name)
         for runs in self.runs.values():
             for run in runs:
-                if run.alive:
+                if run.alive and run.process.host is host:
                     run.crashed, run.ended, run.status = True, K.now, KILL
+
+    def crash(self, world: World) -> None:
+        """The machine of the manager dies."""
+        self.machines += 1
+        self.unlinked("")
+        for runs in self.runs.values():
+            for run in runs:
+                if run.alive and run.process.host is K.home:
+                    run.crashed, run.ended, run.status = True, K.now, KILL
+
+    def allocation_over(self) -> None:
+        """The batch system kills all processes."""
+        for job, word in self._last(self.known()).items():
+            if word == b"start":
+                self.struck.add(job)
+                for run in self.runs.get(job, ())[-1:]:
+                    run.crashed = True
 
     def after_crash(self, world: World) -> None:
         """What the disk has now says which ends nobody knows."""
-        last = self._last(self.journal())
-        for job, runs in self.runs.items():
-            if last.get(job) == b"start" and runs:
-                runs[-1].crashed = True
+        for job, word in self._last(self.known()).items():
+            if word == b"start":
+                self.struck.add(job)
+                for run in self.runs.get(job, ())[-1:]:
+                    run.crashed = True
 
     @staticmethod
     def _last(journal: bytes) -> dict[int, bytes]:
@@ -257,6 +349,7 @@ class History:
         """A manager could not begin, or go on."""
         failed, self.failures = self.failures < K.disk.failures, K.disk.failures
         trouble = K.now < self.trouble_until + 2.0 or failed or self.forks_refused
+        trouble |= K.now < self.trouble_beyond and text.startswith("no node of the allocation answers")
         if not trouble and "runs on" not in text:
             self.say(f"the manager says: {text}")
 
@@ -281,6 +374,13 @@ class History:
         for job in sorted({*found, *wanted}):
             if found.get(job) != wanted.get(job) and job not in past.state.losing:
                 self.say(f"job {job} {when} is {wanted.get(job)} in memory, and {found.get(job)} by the journal")
+
+
+@functools.lru_cache(maxsize=64)
+def nodes_of(line: bytes) -> list[Any]:
+    """The nodes of a manager, by its record."""
+    house = vrm()
+    return list(house.codec.nodes_of(house.files._decode(line.decode())[0]["nodes"]))
 
 
 def facts(state: Any) -> dict[int, tuple[Any, ...]]:
@@ -343,7 +443,8 @@ def judge(world: World) -> None:
     """Everything has ended."""
     house, history = vrm(), world.history
     K.current = K.init
-    left = [process for process in K.processes.values() if process is not K.init and process.role not in ("client", "editor")]
+    left = [process for process in K.processes.values() if process is not K.init and process.role not in ("client", "editor")
+            and process.host.name not in world.silent and (process.host is K.home or not world.unswept)]
     if left:
         history.say(f"there are still {left}")
     past = house.replay(house.files.parsed(history.journal(), "journal"))
@@ -363,9 +464,8 @@ def judge(world: World) -> None:
         else:
             _judge_job(world, entries[job], rows[job], history.runs.get(job, []))
     _judge_told(world, past)
-    waiting = [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
-    asked = {told.name for told in world.told if told.over}
-    waiting = [name for name in waiting if name in asked]
+    asked = {told.name for told in world.told if told.over} | (set() if world.was_stopping else world.found)
+    waiting = [name for name in commands() if name in asked]
     if waiting:
         history.say(f"nobody has answered the commands {waiting}")
 
@@ -381,13 +481,18 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     failures = [run for run in runs if run.clean and run.code]
     if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
         history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
-    unknown = "could not start" in row.reason or (history.unguarded and "its supervisor was killed" in row.reason) or (
-        history.machines and "was restarted" in row.reason)  # the last start may have come to no run
+    unknown = "could not start" in row.reason or (job in history.unguarded and "its supervisor was killed" in row.reason) or (
+        job in history.struck and "was restarted" in row.reason)  # the last start may have come to no run
     last = None if unknown or not runs else runs[-1]
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
+    known = row.exit_code
+    if last is not None and known is not None and known != last.code and not last.unlinked and not (
+            (last.signalled or state not in ("completed", "failed")) and last.process.host is not K.home):  # its stand-in was killed
+        history.say(f"job {job} is {state} and said to have ended with {known}, and it is: {runs}")
+    if last is not None and last.unseen and (state == "completed" or known is not None):
+        history.say(f"job {job} is {state} with {known}, and nobody has seen its end: {runs}")
     if last is not None and last.clean:
-        known = row.exit_code if row.exit_code is not None else None
         if state == "failed" and last.code == 0:
             history.say(f"job {job} is failed ({row.reason}), and it ended well: {runs}")
         if state in ("failed", "completed") and known != last.code:
@@ -396,19 +501,30 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if state == "cancelled" and row.reason == "the manager was stopped":
         history.say(f"job {job} was to run again after a stop: {runs}")
-    if state == "failed" and "its supervisor was killed" in row.reason and not history.unguarded:
+    if state == "failed" and "its supervisor was killed" in row.reason and job not in history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
-    sent = last is not None and last.sent and not (last.shot or last.orphaned or last.crashed)
+    sent = last is not None and last.sent and not (last.shot or last.orphaned or last.crashed or last.unlinked)
     if sent and (state == "completed" or (state == "failed" and last is not None and last.code in (137, 143))):
         history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
-            state == "failed" and unknown) or (state == "timeout" and history.unguarded)  # whether it ran nobody knows
+            state == "failed" and unknown) or (
+                state == "timeout" and job in history.unguarded) or (
+                state in ("failed", "timeout") and job in history.loose) or (
+                state == "timeout" and bool(world.plan.hosts) and history.trouble_beyond > 0.0)  # whether it ran nobody knows
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":
         history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
+
+
+def commands() -> list[str]:
+    """The command files that are there."""
+    try:
+        return [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _judge_told(world: World, past: Any) -> None:
@@ -429,7 +545,7 @@ def _judge_told(world: World, past: Any) -> None:
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
         elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):
             job = told.act.value
-            late = [run for run in history.runs.get(job, []) if run.started > told.at]
+            late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late]
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,8 @@ from greenlet import getcurrent
 from world import actors, truths
 from world.machine import file_calls, loading, process_calls
 from world.machine.kernel import K, NEVER
-from world.machine.processes import KILL, TERM, Process
-from world.plan import Act, Fault, Plan
+from world.machine.processes import KILL, TERM, Host, Process
+from world.plan import BEYOND, Act, Fault, Plan
 from world.truths import History, Told
 
 MOST_SECONDS = 900.0
@@ -65,6 +66,11 @@ class World:
         self._refuse_forks = 0
         self._slow_until = 0.0
         self.put_off = 0
+        self.allocation = 1           # of the batch system: which one
+        self.found: set[str] = set()  # command files that were there when the life began
+        self.silent: set[str] = set()  # nodes that nobody could reach at some time of the life
+        self.unswept = False          # processes that lead to nodes were killed in the last seconds
+        self.was_stopping = False     # somebody had told the last manager to stop
 
     # Its parts.
 
@@ -73,12 +79,11 @@ class World:
         plan = self.plan
         K.reset(plan.seed, plan.strict)
         K.quantum, K.most = plan.quantum, MOST_STEPS
-        K.disk.in_order = frozenset() if plan.torn else frozenset(("journal",))
         K.main = getcurrent()
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
-        K.programs.update(spawner=truths.vrm().spawner, job=actors.job)
+        K.programs.update(spawner=truths.vrm().spawner, job=actors.job, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self.history.signalled
         self._prepare()
         self._next_fault()
@@ -94,7 +99,8 @@ class World:
         K.over = False
         if self.finished and not wrong and not K.wrong:
             K.on_end, K.fault_at = self._ended, NEVER
-            K.run(K.now + 30.0)
+            self._heal()
+            K.run(K.now + (300.0 if plan.hosts else 30.0))
             truths.judge(self)
         elif not self.finished and not wrong and not K.wrong:
             wrong.append("nobody can go on: " + ", ".join(map(repr, K.processes.values())))
@@ -108,26 +114,47 @@ class World:
         disk, plan = K.disk, self.plan
         for folder in ("/usr/bin", "/tmp", f"{HOME}/bin"):
             file_calls.makedirs(folder)
-        self.write("/usr/bin/python3", "#!world spawner\n", 0o755)
+        self.write("/usr/bin/python3", "#!world python\n", 0o755)
         self.write(f"{HOME}/bin/job.x", "#!world job\n", 0o755)
+        where = f"Nodes: {plan.nodes}\nSockets: 1\nCores: {plan.cores}\nEmulate: true"
+        if plan.hosts:
+            where = "Hosts: {File: hosts, Reach: [/usr/bin/ssh], Timeout: 5}"
+            self._prepare_nodes()
         self.write(f"{HOME}/vrm.yaml", f"""Applications: {{Path: bin, Queue: queue}}
 Scheduling: {{Backfilling: {plan.backfilling}}}
 Allocation: {{Policy: {plan.policy}}}
-Nodes: {plan.nodes}
-Sockets: 1
-Cores: {plan.cores}
-Emulate: true
+{where}
 Launcher: {{Kind: direct}}
 Log: log
 Grace: 1
 Walltime: {plan.walltime}
 Interrupted: {plan.interrupted}
 OnStop: {plan.on_stop}
-End: {{At: never}}
+End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: never}"}
 """)
         self.write(f"{HOME}/queue", "".join(f"{line}\n" for line in plan.lines))
         self.settings = truths.settings_of(plan, f"{HOME}/vrm.yaml")
         disk.save_all()
+
+    def _prepare_nodes(self) -> None:
+        """The machines, and what they and the kernel's files say of them; all have the same disk."""
+        cores = self.plan.cores
+        for name in self.plan.hosts:
+            if name not in K.hosts:
+                K.add_host(name)
+        self.write(f"{HOME}/hosts", "".join(f"{name}\n" for name in self.plan.hosts))
+        self.write("/usr/bin/ssh", "#!world ssh\n", 0o755)
+        system = "/sys/devices/system"
+        files = {"cpu/online": f"0-{cores - 1}", "node/node0/cpulist": f"0-{cores - 1}"}
+        for cpu in range(cores):
+            files |= {f"cpu/cpu{cpu}/topology/package_cpus_list": f"0-{cores - 1}",
+                      f"cpu/cpu{cpu}/topology/core_cpus_list": str(cpu)}
+        for name, text in files.items():
+            file_calls.makedirs(f"{system}/{name}".rpartition("/")[0], exist_ok=True)
+            self.write(f"{system}/{name}", f"{text}\n")
+        for name, text in truths.programs_of_nodes().items():
+            file_calls.makedirs(name.rpartition("/")[0], exist_ok=True)
+            self.write(name, text)
 
     @staticmethod
     def write(path: str, text: str, mode: int = 0o644) -> None:
@@ -140,6 +167,15 @@ End: {{At: never}}
             file_calls.fsync(number)
         finally:
             file_calls.close(number)
+
+    def _heal(self) -> None:
+        """All nodes are there, and in reach."""
+        for host in K.hosts.values():
+            if not host.on:
+                K.power_on(host)
+            if host.cut:
+                K.cut(host, False)
+            host.delay = 0.0
 
     def _end(self) -> None:
         """Unwind what is left."""
@@ -156,7 +192,12 @@ End: {{At: never}}
     def _start_manager(self) -> None:
         if self.manager is None and not self.finished:
             self.lives += 1
+            self.found = set(truths.commands())
+            self.silent = {host.name for host in K.hosts.values() if host.cut or not host.on}
             self.manager = actors.user("manager", self._life)
+            if self.plan.batch:
+                life = self.lives
+                K.at(K.now + self.plan.batch, lambda: self._requeue(life, 1.0))
 
     def _life(self) -> int:
         """One life of the real manager."""
@@ -176,7 +217,10 @@ End: {{At: never}}
         if run is not None:
             run.ended, run.status = K.now, process.status
             run.signalled |= self.history.intended(run.job)
+        if process.role in ("ssh", "relay"):
+            self.history.unlinked(process.argv[1] if process.role == "ssh" else "")
         if process is self.manager:
+            self.was_stopping = self.history.stopping
             self.manager, self.history.stopping = None, self._stop_waits()
             self.history.intents()
             self._manager_ended(process)
@@ -184,10 +228,7 @@ End: {{At: never}}
     def _stop_waits(self) -> bool:
         """Whether there is a command that tells the next manager to stop."""
         names = {told.name for told in self.told if told.sent and told.sent["do"] == "stop"}
-        try:
-            return bool(names & set(K.disk.find(f"{HOME}/log/commands", "/").names))
-        except OSError:
-            return False
+        return bool(names.intersection(truths.commands()))
 
     def _manager_ended(self, process: Process) -> None:
         normal = process.status == 0
@@ -196,6 +237,7 @@ End: {{At: never}}
         manager, self.object = self.object, None
         if normal and manager is not None and self.acting <= self.lasting and truths.all_ended(manager):
             self.finished = True
+            self.unswept = K.now < self.history.trouble_beyond - 50.0  # vrm waits for the last sweep for some seconds only
             K.over = True
             return
         if K.wrong or self.history.wrong or K.steps > MOST_STEPS or self.lives > 1000:
@@ -321,9 +363,12 @@ End: {{At: never}}
             if run is not None:
                 run.shot = True
             for child in victim.children.values():
-                if "run" in child.facts:
-                    child.facts["run"].orphaned = True
+                if "run" in child.facts and victim.host is K.home:
+                    child.facts["run"].orphaned = child.facts["run"].unseen = True
             victim.facts["shot"] = True
+            if fault.kind in BEYOND:
+                self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0)
+                self.history.unlinked(victim.host.name if victim.host is not K.home else "")
             self.history.lost_supervisor(victim)
             K.signal(victim, KILL)
         return bool(victims)
@@ -353,6 +398,83 @@ End: {{At: never}}
         self.history.after_crash(self)
         self.history.torn |= b"\0" in bytes(K.disk.find(f"{HOME}/queue", "/").data)  # as its editor has left it
         K.at(K.now + 1.0, self._start_manager)
+
+    def _do_requeue(self, fault: Fault) -> bool:
+        if self.manager is None:
+            return False
+        self._requeue(self.lives, fault.value)
+        return True
+
+    def _requeue(self, life: int, delay: float) -> None:
+        """The batch system ends its job, in this life of a manager: SIGTERM to the manager, or to all, then SIGKILL to all."""
+        if life != self.lives or self.finished:
+            return
+        K.note(f"fault: the allocation ends in {delay:g} s")
+        self.history.stop()
+        everybody = K.chance.random() < 0.5
+        for process in list(K.processes.values()):
+            if process is self.manager or (everybody and process is not K.init and process.role not in ("client", "editor")):
+                if process.facts.get("run") is not None:
+                    process.facts["run"].signalled = process.facts["run"].shot = True
+                K.signal(process, TERM)
+        K.at(K.now + delay, lambda: self._allocation_over(self.allocation))
+
+    def _allocation_over(self, number: int) -> None:
+        if number != self.allocation or self.finished:
+            return
+        K.note("fault: the allocation is over")
+        self.allocation += 1
+        self.crashes += 1
+        self.history.allocation_over()
+        for process in list(K.processes.values()):
+            if process is not K.init and process.role not in ("client", "editor"):
+                K.signal(process, KILL)
+
+    def _do_warn(self, fault: Fault) -> bool:
+        if self.manager is None:
+            return False
+        self.history.stop()
+        K.signal(self.manager, int(signal.SIGUSR1))
+        return True
+
+    def _other(self, fault: Fault) -> Host | None:
+        """One of the other nodes, that is there and in reach."""
+        hosts = [host for host in K.hosts.values() if host is not K.home and host.on and not host.cut]
+        self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0 + 5 * fault.value)
+        return hosts[int(K.chance.random() * len(hosts))] if hosts else None
+
+    def _do_node(self, fault: Fault) -> bool:
+        host = self._other(fault)
+        if host is None:
+            return False
+        self.crashes += 1
+        self.silent.add(host.name)
+        self.history.node_died(host)
+        K.power_off(host)
+        K.at(K.now + fault.value, lambda: None if host.on else K.power_on(host))
+        return True
+
+    def _do_cut(self, fault: Fault) -> bool:
+        host = self._other(fault)
+        if host is None:
+            return False
+        self.silent.add(host.name)
+        self.history.unlinked(host.name, cut=True)
+        K.cut(host, True)
+        K.at(K.now + fault.value, lambda: K.cut(host, False) if host.cut else None)
+        return True
+
+    def _do_delay(self, fault: Fault) -> bool:
+        host = self._other(fault)
+        if host is None or host.delay:
+            return False
+        K.note(f"fault: the connection to {host.name} is slow")
+        host.delay = min(8.0, fault.value)
+
+        def over() -> None:
+            host.delay = 0.0
+        K.at(K.now + min(60.0, 5 * fault.value), over)
+        return True
 
     def _do_disk(self, fault: Fault, number: int) -> None:
         K.note(f"fault: {fault.kind} for {fault.value:g} s")

@@ -9,6 +9,7 @@ knows what a killed one has done of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -26,6 +27,9 @@ from vrm.system.files import open_own, read_own
 from vrm.model.quantities import MOST_JOBS, numbers
 
 Command = dict[str, Any]
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""What says that a disk may do it another time."""
+
 _LARGEST = 24 << 20
 """Bytes of a command: the longest call of a front command, with its script, as base64."""
 _LONGEST_NAME = 200
@@ -150,10 +154,13 @@ def answer(run: RunDirectory, name: str, reply: Command) -> None:
 
 def put_aside(run: RunDirectory, name: str, why: str) -> Path:
     """Move what lies among the commands and is none to `refused/`, and answer it where that is
-    possible; OSError when it cannot be moved."""
-    with contextlib.suppress(OSError):
+    possible; OSError when it cannot be moved, or not be answered now."""
+    try:
         write_json(run.replies / name, {"ok": False, "text": f"not understood: {why}"},
                    private=True)
+    except OSError as error:
+        if error.errno in DISK:
+            raise
     folder = run.directory / "refused"
     folder.mkdir(PRIVATE, exist_ok=True)
     plain = re.sub(r"[^0-9A-Za-z._-]", "_", name[:50])

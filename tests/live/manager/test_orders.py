@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from support.executor import Managed, asked, root  # noqa: F401
 
@@ -34,4 +39,29 @@ def test_what_is_no_command_is_answered_or_put_aside(root: Path) -> None:
     said = len(managed.said)
     managed.turn(4.0, files=True)
     assert len(managed.said) == said, "it is met once"
+    managed.close()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename", "open"])
+def test_a_command_file_that_a_full_disk_cannot_move_is_moved_later(root: Path, call: str,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same manager; somebody waits for an answer."""
+    managed = Managed(root)
+    (managed.run.commands / "torn").write_text("{")
+    real = getattr(os, call)
+
+    def full(path: Any, *words: Any, **more: Any) -> Any:
+        if "refused" in str((path, *words)) or "replies" in str((path, *words)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return real(path, *words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        for moment in (1.0, 2.0):
+            managed.turn(moment, files=True)
+    assert sum("No space left" in text for text in managed.said) == 1 and (managed.run.commands / "torn").exists()
+    managed.turn(3.0, files=True)
+    assert not (managed.run.commands / "torn").exists()
+    reply = control.wait_reply(managed.run, "torn", 0)
+    assert reply is not None and "it is not JSON" in reply["text"]
     managed.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from world.machine.files import CLOSED, About, Inode, fail
 from world.machine.kernel import K, LOCK_WAITERS, UID
-from world.machine.processes import IGNORE, PIPE, Process, Waiters
+from world.machine.processes import IGNORE, PIPE, Host, Process, Waiters
 
 IN, OUT, ERR, HUP = 0x1, 0x4, 0x8, 0x10
 
@@ -268,6 +268,62 @@ class PipeOpen(Open):
     def put(self, data: bytes) -> None:
         if self.channel.readers and self.channel.size < ROOM:
             self.channel.put(data, [])
+
+
+class Line:
+    """A connection to another machine: `channels` lead there and back."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.boot = host, host.boot
+        self.channels = (Channel(), Channel())
+        self.near: tuple[LineOpen, LineOpen] = (LineOpen(self, 0, True), LineOpen(self, 1, False))
+        self.far: tuple[LineOpen, LineOpen] = (LineOpen(self, 0, False), LineOpen(self, 1, True))
+        host.lines.append(self)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing comes through."""
+        return self.host.cut or not self.host.on
+
+    @property
+    def lost(self) -> bool:
+        """Whether the machine was started anew since, which refuses what comes for the one before."""
+        return self.host.boot != self.boot
+
+    def hang_up(self) -> None:
+        """The machine at this end is gone, and the other one has seen it."""
+        there, back = self.channels
+        there.writers = back.readers = 0
+        K.wake(there.waiters)
+        K.wake(back.waiters)
+
+
+class LineOpen(PipeOpen):
+    """An end of a connection to another machine."""
+
+    def __init__(self, line: Line, way: int, writes: bool) -> None:
+        super().__init__(line.channels[way], writes)
+        self.line = line
+
+    def ready(self, wanted: int) -> int:
+        if self.writes:
+            return wanted & OUT if self.channel.size < ROOM or self._broken() else 0
+        if self.line.silent:
+            return 0
+        return wanted & IN if self.channel.messages else HUP if self.line.lost or not self.channel.writers else 0
+
+    def _broken(self) -> bool:
+        return not self.line.silent and (self.line.lost or not self.channel.readers)
+
+    def read(self, size: int) -> bytes:
+        self.until_ready(IN)
+        return self.channel.take(size)[0] if self.channel.messages and not self.line.lost else b""
+
+    def write(self, data: bytes) -> int:
+        self.until_ready(OUT)
+        if self._broken():
+            broken_pipe()
+        return self.channel.put(data, [])
 
 
 def broken_pipe() -> None:

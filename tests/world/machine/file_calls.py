@@ -181,7 +181,7 @@ def about(path: Any, follow: bool) -> About:
     process = K.enter()
     name = text_of(path)
     if name.startswith("/proc"):
-        if listed(name) is not None:
+        if listed(name, process) is not None:
             return About(Inode(5, stat.S_IFDIR | 0o555, 0), 0, 0)
         if of_proc(name, process) is None:
             raise fail(errno.ENOENT, path)
@@ -215,7 +215,7 @@ def listdir(path: Any = ".") -> list[Any]:
     process = K.enter()
     name = text_of(path)
     if name.startswith("/proc"):
-        found = listed(name)
+        found = listed(name, process)
         if found is None:
             raise fail(errno.ENOENT, path)
         return found

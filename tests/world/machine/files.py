@@ -105,9 +105,6 @@ class Files:
     """A file system. `trouble` is the error of a disk that takes nothing more (`left` bytes are free until then), or
     that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts what failed for these."""
 
-    in_order: frozenset[str] = frozenset()
-    """Names of files whose sectors come to disk in their order."""
-
     def __init__(self, uid: int, strict: bool = False) -> None:
         self.uid = uid
         self.strict = strict
@@ -356,23 +353,20 @@ class Files:
         self.log.clear()
         self.trouble = self.left = self.broken = 0
         seen: dict[int, Inode] = {}
-        ordered: set[int] = set()
         stack = [self.root]
         self.root.links = 1
         while stack:
             here = stack.pop()
             here.names = dict(here.on_disk)
             here.watches, here.lock, here.opens = [], None, 0
-            for name, each in here.names.items():
-                if name in self.in_order:
-                    ordered.add(id(each))
+            for each in here.names.values():
                 if id(each) not in seen:
                     seen[id(each)] = each
                     each.links = 0
                     stack.append(each)
                 each.links += 1
             if here.dirty or here.disk != here.data:
-                self._torn(here, chance, id(here) in ordered)
+                self._torn(here, chance)
         used = {each.number for each in seen.values()} | {1}
         self._free = [number for number in range(self._next - 1, 0, -1) if number not in used]
 
@@ -389,12 +383,11 @@ class Files:
                     self._on_disk(change)
 
     @staticmethod
-    def _torn(inode: Inode, chance: Random, in_order: bool) -> None:
-        """What of a file's content is there that was not synced."""
+    def _torn(inode: Inode, chance: Random) -> None:
+        """What of a file's content is there that was not synced: sectors come to disk in any order."""
         share = chance.choice((0.0, 1.0, chance.random()))
         old, new = inode.disk, bytes(inode.data)
-        pages = sorted(inode.dirty)
-        pages = pages[:round(share * len(pages))] if in_order else [page for page in pages if chance.random() < share]
+        pages = [page for page in sorted(inode.dirty) if chance.random() < share]
         mixed = bytearray(old)
         for page in pages:
             begin, end = page * PAGE, min((page + 1) * PAGE, len(new))

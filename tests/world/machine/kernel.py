@@ -19,7 +19,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from world.machine.files import Files, fail
-from world.machine.processes import (CHLD, CONT, DEFAULT, HARMLESS, IGNORE, KILL, STOP, Killed, Process, Waiters)
+from world.machine.processes import (CHLD, CONT, DEFAULT, HARMLESS, IGNORE, KILL, STOP, Host, Killed, Process, Waiters)
 
 TICK = 2e-5
 """Seconds that a system call takes."""
@@ -42,8 +42,9 @@ NEVER = 1 << 62
 
 
 class Kernel:
-    """A machine. `steps` counts system calls (with `most` of them it is `over`), `now` are the seconds of the world, `booted` when the machine was
-    started, `ahead` what the wall clock has more than `now`.
+    """The machines of a world: `home` has the manager, and `hosts` are all by their names; process numbers are those of one
+    machine only. `steps` counts system calls (with `most` of them it is `over`), `now` are the seconds of the world, `ahead`
+    what the wall clock has more than `now`.
     `faults` may act at the step `fault_at`, which it sets. `wrong` are errors of the programs themselves."""
 
     def __init__(self) -> None:
@@ -53,7 +54,13 @@ class Kernel:
         """Begin another world."""
         self.chance = Random(seed)
         self.disk = Files(UID, strict)
-        self.now, self.ahead, self.boots, self.booted = 1000.0, EPOCH - 1000.0, 0, 0.0
+        self.now, self.ahead = 1000.0, EPOCH - 1000.0
+        self.home = Host(HOST)
+        self.hosts = {HOST: self.home}
+        self.processes: dict[int, Process] = {}
+        self.ready: list[Process] = []
+        self.sleeping: dict[Process, None] = {}
+        self.corpses: list[Process] = []
         self.steps, self.fault_at, self.switch_at = 0, NEVER, 0
         self.events = 0
         self.faults: Callable[[], None] = lambda: None
@@ -70,23 +77,20 @@ class Kernel:
         self.names: dict[str, Any] = {}                # abstract names of sockets
         self.over, self.most = False, NEVER
         LOCK_WAITERS.clear()
-        self._start()
+        self._start(0.0)
 
-    def _start(self) -> None:
+    def _start(self, booted: float) -> None:
         """The machine starts: it has its first process only."""
-        self.boots += 1
-        self.boot = f"00000000-0000-4000-8000-{self.boots:012d}"
-        self.processes: dict[int, Process] = {}
         self.last_pid = self.chance.choice((LAST, LAST, 140))
         self.next_pid = FIRST + self.chance.randrange(self.last_pid - FIRST if self.last_pid < LAST else 1000)
-        self.init = Process(1, None, "init", ["init"], {}, 0)
-        self.init.subreaper = True
-        self.processes[1] = self.init
-        self.current = self.init
-        self.ready: list[Process] = []
-        self.sleeping: dict[Process, None] = {}
-        self.corpses: list[Process] = []
+        self.processes[1] = self.current = self.init = self.home.start(0, booted)
         self.names.clear()
+
+    def add_host(self, name: str) -> Host:
+        """One more machine."""
+        self.hosts[name] = host = Host(name)
+        host.start(len(self.hosts) - 1, self.now - 5.0)
+        return host
 
     # What is told of a world.
 
@@ -234,7 +238,8 @@ class Kernel:
     def born(self, parent: Process, role: str, argv: Sequence[str], env: Mapping[str, str],
              body: Callable[[], object]) -> Process:
         """A new process, which has nothing open yet."""
-        process = Process(self._pid(), parent, role, argv, env, int((self.now - self.booted) * 100))
+        process = Process(self._pid(), parent, role, argv, env, int((self.now - parent.host.booted) * 100))
+        process.host = parent.host
         process.inherit(parent)
         parent.children[process.pid] = process
         self.processes[process.pid] = process
@@ -274,6 +279,8 @@ class Kernel:
         except SystemExit as end:
             code = end.code
             status = (code & 255) << 8 if isinstance(code, int) else 256 if code else 0
+        except BrokenPipeError:  # whoever it speaks to is gone: nobody hears of it
+            status = 255 << 8
         except BaseException as error:  # a process of vrm has failed
             if process.dead:
                 return
@@ -306,7 +313,7 @@ class Kernel:
         heir = process.parent
         while heir is not None and (heir.dead or not heir.subreaper):
             heir = heir.parent
-        heir = heir or self.init
+        heir = heir or process.host.init
         for child in list(process.children.values()):
             child.parent = heir
             heir.children[child.pid] = child
@@ -315,7 +322,7 @@ class Kernel:
         process.children.clear()
 
     def _tell_parent(self, process: Process, parent: Process) -> None:
-        if parent is self.init or parent.actions.get(CHLD) == IGNORE:
+        if parent is process.host.init or parent.actions.get(CHLD) == IGNORE:
             self.reap(process)
         else:
             self.signal(parent, CHLD)
@@ -393,22 +400,50 @@ class Kernel:
     def crash(self) -> None:
         """Power goes: all processes are gone, and the disk has what it has. The next start is the scenario's."""
         self.note("the machine dies")
-        gone = [process for process in self.processes.values() if process is not self.init]
-        for process in gone:
-            process.dead, process.status, process.ready = True, KILL, False
-            self.corpses.append(process)
-        self.ready.clear()
-        self.sleeping.clear()
         dying = self.current
-        if dying in self.corpses:
-            self.corpses.remove(dying)
-        corpses = self.corpses
+        for line in [line for host in self.hosts.values() for line in host.lines]:
+            self.at(self.now + self.chance.choice((0.0, 3.0, 60.0)), line.hang_up)
+        self._drop(self.home)
         LOCK_WAITERS.clear()
         self.disk.crash(self.chance)
-        self.booted = self.now - 5.0
-        self._start()
-        self.corpses = corpses
+        self._start(self.now - 5.0)
         self.current = dying
+
+    def power_off(self, host: Host) -> None:
+        """A node dies. Whoever is connected to it hears nothing."""
+        self.note(f"{host.name} dies")
+        host.on = False
+        self._drop(host)
+
+    def power_on(self, host: Host) -> None:
+        """A node is there again: connections to it from before are closed."""
+        self.note(f"{host.name} starts")
+        lines = list(host.lines)
+        host.start([*self.hosts].index(host.name), self.now - 5.0)
+        self._heard(lines)
+
+    def cut(self, host: Host, off: bool) -> None:
+        """Nothing comes through to a node or from it; or again."""
+        self.note(f"{host.name} is {'cut off' if off else 'in reach again'}")
+        host.cut = off
+        self._heard(host.lines)
+
+    def _heard(self, lines: Iterable[Any]) -> None:
+        for line in lines:
+            for channel in line.channels:
+                self.wake(channel.waiters)
+
+    def _drop(self, host: Host) -> None:
+        """All processes of a machine are gone."""
+        gone = [process for process in self.processes.values() if process.host is host]
+        for process in gone:
+            del self.processes[process.pid]
+            if process is not host.init:
+                process.dead, process.status, process.ready = True, KILL, False
+                if process is not self.current:
+                    self.corpses.append(process)
+                self.sleeping.pop(process, None)
+        self.ready = [process for process in self.ready if not process.dead]
 
 
 K = Kernel()

@@ -113,7 +113,7 @@ def _os() -> ModuleType:
 def _time() -> ModuleType:
     def monotonic() -> float:
         K.now += 1e-7
-        return K.now - K.booted
+        return K.now - K.current.host.booted
 
     def wall() -> float:
         K.now += 1e-7
@@ -207,6 +207,8 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
 BUILTINS = {**vars(builtins), "open": open_files.open_file, "__import__": _import}
 PATCHES: dict[str, list[tuple[str, str]]] = {}
 """Texts of modules that are to be other ones, by the module: see `mutations`."""
+PATCHED: set[str] = set()
+"""Modules of which that was done."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -215,6 +217,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         if name in PATCHES:
+            PATCHED.add(name)
             source = self.get_data(self.path).decode()
             for old, new in PATCHES[name]:
                 if source.count(old) != 1:

@@ -43,7 +43,7 @@ def exit_(status: int) -> NoReturn:
 
 def _found(pid: int) -> Process:
     process = K.processes.get(int(pid))
-    if process is None:
+    if process is None or process.host is not K.current.host:
         raise fail(errno.ESRCH)
     return process
 
@@ -147,14 +147,17 @@ def sched_setaffinity(pid: int, cpus: Any) -> None:
     K.enter().affinity = frozenset(cpus) & frozenset(range(64))
 
 
-class Host:
+class System:
     """What uname(2) tells."""
 
-    sysname, nodename, release, machine = "Linux", "node0", "6.0", "x86_64"
+    sysname, release, machine = "Linux", "6.0", "x86_64"
+
+    def __init__(self, nodename: str) -> None:
+        self.nodename = nodename
 
 
-def uname() -> Host:
-    return Host()
+def uname() -> System:
+    return System(K.current.host.name)
 
 
 def prctl(option: int, value: int, *_: int) -> int:
@@ -165,6 +168,9 @@ def prctl(option: int, value: int, *_: int) -> int:
 
 
 # A new program.
+
+SCRIPTS = {"run_supervisors.py": "spawner", "relay.py": "relay", "agent.py": "agent"}
+"""What Python does in the world, by the file that it is given."""
 
 
 def start(program: str, argv: Sequence[str], env: Mapping[str, str], files: Mapping[int, Open], session: bool = False,
@@ -181,6 +187,8 @@ def start(program: str, argv: Sequence[str], env: Mapping[str, str], files: Mapp
     if K.faulty_fork():
         raise fail(errno.EAGAIN)
     name = first[8:].decode()
+    if name == "python":
+        name = SCRIPTS[argv[3].rpartition("/")[2]]
     body = K.programs[name]
     child = K.born(parent, name, argv, env, lambda: body(list(argv)))
     for number, found in parent.files.items():
@@ -276,12 +284,18 @@ class Stream:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self.number
 
     def write(self, data: bytes) -> int:
         return write_number(self.number, data)
 
     def close(self) -> None:
-        close_number(self.number)
+        if not self.closed:
+            self.closed = True
+            close_number(self.number)
 
 
 # Signals.

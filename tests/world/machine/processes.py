@@ -29,7 +29,9 @@ class Process:
     __slots__ = ("pid", "parent", "group", "session", "role", "argv", "env", "cwd", "files", "on_exec", "started",
                  "mask", "actions", "pending", "wakeup", "status", "dead", "reaped", "children", "subreaper", "fiber",
                  "wake_at", "ready", "stopped", "limits", "alone", "body", "child_waiters", "exit_waiters", "cpu", "facts",
-                 "affinity", "steps")
+                 "affinity", "steps", "host")
+
+    host: Host
 
     def __init__(self, pid: int, parent: Process | None, role: str, argv: Sequence[str], env: Mapping[str, str],
                  started: int) -> None:
@@ -86,6 +88,29 @@ class Process:
     def tag(self) -> str:
         """The job of the run whose process it is, "" for none."""
         return self.env.get("VRM_JOB_ID", "") if "VRM_RUN" in self.env else ""
+
+
+class Host:
+    """A machine of a world: the first one has the manager, others are its nodes. `on`: it has power; `cut`: nobody reaches it;
+    `boot` names the time since its last start, which was at `booted`; `lines` are its connections."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.boot, self.boots, self.booted = name, "", 0, 0.0
+        self.on = True
+        self.cut = False
+        self.delay = 0.0
+        self.lines: list[Any] = []
+        self.init = Process(1, None, "init", ["init"], {}, 0)
+
+    def start(self, number: int, now: float) -> Process:
+        """It starts: it has its first process only, which is the result."""
+        self.boots += 1
+        self.on, self.booted = True, now
+        self.boot = f"00000000-0000-4000-8{number:03d}-{self.boots:012d}"
+        self.lines.clear()
+        self.init = Process(1, None, "init", ["init"], {}, 0)
+        self.init.subreaper, self.init.host = True, self
+        return self.init
 
 
 def line_of(process: Process) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from world.machine.kernel import HOST, K
+from world.machine.kernel import K
 from world.machine.processes import Process, line_of
 
 
 def of_proc(path: str, process: Process) -> bytes | None:
     """The text of a file of /proc; None where there is none."""
     if path == "/proc/sys/kernel/random/boot_id":
-        return f"{K.boot}\n".encode()
+        return f"{process.host.boot}\n".encode()
     if path == "/proc/sys/kernel/hostname":
-        return f"{HOST}\n".encode()
+        return f"{process.host.name}\n".encode()
+    if path == "/proc/uptime":
+        return f"{K.now - process.host.booted:.2f} 0.00\n".encode()
+    if path == "/proc/meminfo":
+        return b"MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n"
     parts = path.split("/")
     if len(parts) < 4:
         return None
     who = process if parts[2] in ("self", "thread-self") else K.processes.get(int(parts[2])) if parts[2].isdigit() else None
-    if who is None or who.pid == 1:
+    if who is None or who.pid == 1 or who.host is not process.host:
         return None
     what = "/".join(parts[3:])
     if what == "stat":
@@ -32,11 +36,11 @@ def of_proc(path: str, process: Process) -> bytes | None:
     return None
 
 
-def listed(path: str) -> list[str] | None:
+def listed(path: str, process: Process) -> list[str] | None:
     """What a directory of /proc holds; None where it is none."""
     parts = [part for part in path.split("/") if part]
     if parts == ["proc"]:
-        return [*map(str, sorted(K.processes)), "sys"]
+        return [*map(str, sorted(pid for pid, each in K.processes.items() if each.host is process.host)), "sys"]
     if len(parts) == 2 and parts[1].isdigit() and int(parts[1]) in K.processes:
         return ["stat", "environ", "cmdline", "status"]
     return None

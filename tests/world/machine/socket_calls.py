@@ -12,7 +12,7 @@ from typing import Any
 from world.machine.descriptors import PollOpen, SocketOpen, opened
 from world.machine.file_calls import give
 from world.machine.files import fail
-from world.machine.kernel import HOST, K
+from world.machine.kernel import K
 
 FLAGS = {name: getattr(real, name) for name in dir(real)
          if name.isupper() and isinstance(getattr(real, name), int)}
@@ -60,6 +60,9 @@ class Socket:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def set_inheritable(self, inherited: bool) -> None:
+        self._here()
+
     def setblocking(self, blocks: bool) -> None:
         self._here().nonblocking = not blocks
 
@@ -74,6 +77,13 @@ class Socket:
         if option == 17:
             return b"".join(each.to_bytes(4, "little") for each in (K.current.pid, 1000, 1000))
         return 0
+
+    def shutdown(self, how: int) -> None:
+        """SHUT_WR."""
+        outgoing = self._here().outgoing
+        if outgoing is not None:
+            outgoing.writers = 0
+            K.wake(outgoing.waiters)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         return self.recvmsg(size, 0, flags)[0]
@@ -161,7 +171,7 @@ def recv_fds(connection: Socket, size: int, most: int, flags: int = 0) -> tuple[
 
 
 def gethostname() -> str:
-    return HOST
+    return K.current.host.name
 
 
 # select
@@ -224,6 +234,9 @@ class Poll:
 
     def register(self, file: Any, events: int = 7) -> None:
         self._asked[_number(file)] = events
+
+    def unregister(self, file: Any) -> None:
+        del self._asked[_number(file)]
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
         poll = PollOpen()

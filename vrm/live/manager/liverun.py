@@ -201,7 +201,10 @@ class LiveRun:
 
     def open_journal(self, since: Mark = START) -> None:
         """Begin to write: what changes the state is recorded from here on. What is before `since` has been read."""
-        self.journal = Journal(self.run_directory.journal, since)
+        self.journal = journal = Journal(self.run_directory.journal, since)
+        if journal.cut:
+            self.tell("warning", f"{self.run_directory.journal}: cut {journal.cut} record(s) behind line {since.number}: the "
+                                 "machine died while it wrote them, and nobody has acted on them")
         self.state.log = self.journal.append
 
     def record(self, part: Part, event: str, **values: Any) -> None:

@@ -96,12 +96,16 @@ class Orders(Part):
             raise
 
     def _put_aside(self, name: str, why: str) -> None:
-        """Take a command file out of the way and say so; one that stays is not looked at again."""
+        """Take a command file out of the way and say so; one that stays is not looked at again, unless it is the disk
+        that does not take it now."""
         try:
             where = f"it is now {control.put_aside(self.live.run_directory, name, why)}"
         except FileNotFoundError:
             return  # taken back
         except OSError as error:
+            if error.errno in control.DISK:
+                self.live.disk_trouble(f"{self.live.run_directory.directory}: {error.strerror}")
+                return
             self._deaf.add(name)
             where = f"it cannot be moved away ({error.strerror}), and is not looked at again"
         self.live.tell("warning", f"the command file {show(name)} is ignored: {show(why, 300)}; "

@@ -124,6 +124,11 @@ class Agents:
         """Start the agents, so many at a time as the fan-out allows; returns at once."""
         self.tick(time.monotonic())
 
+    @property
+    def begun(self) -> bool:
+        """Whether some agent was started."""
+        return any(node.state != WAITING for node in self._nodes.values())
+
     def fileno(self) -> int:
         """Readable when `events` has something to read."""
         return self._poll.fileno()
@@ -233,13 +238,15 @@ class Agents:
             if node.state == ANSWERS:
                 self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
 
-    def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0) -> None:
+    def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0,
+              lost: bool = False, spare: Sequence[int] | None = None) -> None:
         """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
         by themselves within `patience` seconds.
 
         Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
         A job must not start again under its number before (see `sweeping`): a sweep ends all
-        that has the marks.
+        that has the marks. `lost`: nobody knows whether the job has ended there, so no other job must start there before. `spare` are jobs of the
+        run that run on.
         """
         if not self.run:
             raise ValueError("the run has no mark yet: set Agents.run")
@@ -247,13 +254,15 @@ class Agents:
             node = self._nodes.get(host)
             if node is not None:
                 self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,
+                                 **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare}),
                                  **({"files": [order.file for order in self._known.values()]} if self._known else {})})
 
-    def sweeping(self, job_id: int) -> bool:
-        """Whether some node that is not down is being swept of this job."""
-        return any(request["ask"] == "sweep" and request["job"] in (None, job_id)
-                   for node in self._nodes.values() if node.up is not False
-                   for request in node.asked.values())
+    def sweeping(self, job_id: int, hosts: Collection[str] = ()) -> bool:
+        """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one."""
+        return any(request["ask"] == "sweep" and (
+            (request["job"] in (None, job_id) and "spare" not in request) or ("lost" in request and node.host in hosts))
+            for node in self._nodes.values() if node.up is not False and node.asked
+            for request in node.asked.values())
 
     def unanswered(self, up_only: bool = True) -> int:
         """Questions without an answer yet, by default without those to nodes that are down."""
@@ -524,11 +533,10 @@ class Agents:
         node.state, node.pinged, node.due = ANSWERS, False, now + (self._timing.ping if node.local else self._timing.relayed)
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
-        if node.up and node.lost_at is not None and not node.local:
-            self._ready.append(NodeUp(node.host, facts))
+        back = node.lost_at is not None and not node.local
         node.lost_at = None
         node.boot = facts.boot
-        node.rising = None if node.up else facts
+        node.rising = facts if back or not node.up else None
         for request in list(node.asked.values()):
             self._send(node, request)
         self._rise(node)

@@ -102,8 +102,9 @@ class NodeWatch:
         self._following: dict[int, tuple[str, ...]] = {}
         self._down: set[int] = set()
         self._unsure: set[int] = set()
-        # The one agent of a single machine starts when it is first asked something.
-        self._awake = agents is not None and not self._alone
+        # The one agent of a single machine starts when it is first asked something; where other nodes were left out, it
+        # has begun, and is to be heard: else its end would wake the loop for ever.
+        self._awake = agents is not None and (not self._alone or agents.begun)
         self.deadline = 0.0 if self._awake else math.inf
         """When `poll` must be called even if nothing can be read (the manager's clock)."""
 
@@ -263,9 +264,10 @@ class NodeWatch:
         return self._agents is not None and not self._alone and any(
             self._hosts[node] != self.here for node in placement.nodes)
 
-    def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0) -> None:
+    def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0,
+              lost: bool = False) -> None:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
-        machine, too, whose sessions the manager sweeps itself."""
+        machine, too, whose sessions the manager sweeps itself. `lost`: whether it is over there nobody knows."""
         self._questions.pop(job_id, None)
         if self._agents is None or (self._alone and not here):
             return
@@ -275,11 +277,20 @@ class NodeWatch:
         if hosts:
             self._awake = True
             self.deadline = 0.0
-            self._agents.sweep(job_id, hosts, patience)
+            self._agents.sweep(job_id, hosts, patience, lost)
 
-    def sweeping(self, job_id: int) -> bool:
-        """Whether some node is still being swept of a job."""
-        return self._agents is not None and self._agents.sweeping(job_id)
+    def sweep_others(self, jobs: Iterable[int]) -> None:
+        """Nothing of the run may stay on other nodes but what belongs to these jobs; no job starts on a node before."""
+        hosts = set(self._hosts) - {self.here}
+        if self._agents is not None and hosts:
+            self._awake = True
+            self.deadline = 0.0
+            self._agents.sweep(None, hosts, lost=True, spare=sorted(jobs))
+
+    def sweeping(self, job_id: int, placement: Placement | None = None) -> bool:
+        """Whether some node is still being swept of a job, or one of the placement of another job that was lost there."""
+        hosts = () if placement is None or self._alone else {self._hosts[node] for node in placement.nodes}
+        return self._agents is not None and self._agents.sweeping(job_id, hosts)
 
     def close(self, sweep: bool) -> int:
         """End the agents; before, with `sweep`, every process of the run on every node. The number

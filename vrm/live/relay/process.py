@@ -6,6 +6,7 @@ so that they wait for the next relay when one is killed.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import secrets
@@ -93,8 +94,9 @@ class RelayProcess:
         finally:
             os.close(theirs)
         assert self._process.stdin is not None
-        self._process.stdin.write(self._setup)
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it was killed; `life` tells of it
+            self._process.stdin.write(self._setup)
+            self._process.stdin.close()
         return self.life
 
     @property

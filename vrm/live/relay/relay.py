@@ -182,6 +182,8 @@ class Relay:
         """Nothing more comes from a client: its program is killed, its agent sees the end of its input."""
         if client.number and not client.ending:
             self.pass_on(client, b"" if client.kind == wire.AGENT else signal.SIGKILL.value)
+        if client not in self.clients:
+            return  # its node was lost at this
         if client.kind == wire.AGENT and not client.ending:  # which may say something still
             client.ending = True
             self.poll.modify(client.connection.fileno(), 0)

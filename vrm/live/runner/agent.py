@@ -12,7 +12,7 @@ without either side being told). Jobs are never touched by its end.
 | | `{"vrm": 1, "facts": {...}}`, see `facts` |
 | `{"number": 1, "ask": "ping"}` | `{"vrm": 1, "number": 1}` |
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
-| `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
+| `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null, without the jobs in `spare`, where that is there) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
 | `{"number": 5, "ask": NAME, "file": F, "run": R, "job": J, ...}` | what the module in the file F, of an extension, answers, see `bring` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
@@ -285,6 +285,7 @@ class Sweep:
         self.run = str(request["run"])
         self.job = None if request["job"] is None else int(request["job"])
         self.marks = proc.marks(self.run, self.job)
+        self.others = {proc.marks(self.run, int(job))[1] for job in request.get("spare", ())}
         self.spares = now + float(request["patience"])
         self.until = self.spares + SWEEP_SECONDS
         self.files = request.get("files", ())
@@ -296,6 +297,8 @@ class Sweep:
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job: killed at once, before it has gone on in another, if it had its time."""
+        if self.others and any(mark in self.others for mark in environment):
+            return
         self.met += 1
         if self.due >= self.spares:
             proc.kill(process)
@@ -434,7 +437,7 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
-            if getattr(task, "ends_by_sweep", False) and set(sweep.marks) <= set(task.marks):
+            if getattr(task, "ends_by_sweep", False) and set(sweep.marks) <= set(task.marks) and "spare" not in request:
                 finish(task, tasks)
         tasks.append(sweep)
 

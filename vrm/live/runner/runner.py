@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 SILENCE = 120.0
 """Seconds after which a runner without programs ends, if it hears nothing."""
 
+DOUBT = 8.0
+"""Seconds of silence after which what comes may be old: the relay asks every few seconds, and gives a node up that does not
+answer. When that is in reach again, what was on its way to it arrives."""
+
+SETTLED = 1.0
+"""Seconds after which all of that has come."""
+
 AGENT_ENDS = 2.0
 """Seconds that an agent has to end after the end of its input."""
 
@@ -80,12 +87,15 @@ class Runner:
         self.waiting: "Dict[int, Any]" = {}  # by their numbers, orders that wait for a directory: until when, and for which
         self.agents: "Dict[int, RunningAgent]" = {}  # by their output
         self.base: "Any" = {}  # the environment of a program
+        self.held: "List[Tuple[int, bytes]]" = []  # what may be old
+        self.doubt = 0.0  # until when it may (0: there is none)
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
-        self.poll = select.poll()
+        self.poll, self.more = select.poll(), select.poll()
 
     def serve(self) -> None:
         """Run until the relay is gone."""
-        self.poll.register(self.inbox, select.POLLIN)
+        for poll in (self.poll, self.more):
+            poll.register(self.inbox, select.POLLIN)
         self.poll.register(self.wake, select.POLLIN)
         unread = bytearray()
         heard = time.monotonic()
@@ -98,10 +108,10 @@ class Runner:
                 os.read(self.wake, 4096)
                 self.reap()
             if self.inbox in ready:
-                data = os.read(self.inbox, 1 << 16)
+                data = self.read()
                 if not data:
                     break
-                heard = time.monotonic()
+                heard = self.weigh(heard)
                 unread += data
                 ours = [frame[1:] for frame in wire.take_frames(unread) if frame[0] in (self.name, wire.EVERY)]
                 if any(self.take(number, content) for number, content in ours):
@@ -110,6 +120,29 @@ class Runner:
                 break
         for pid in self.running:
             self.kill(pid, signal.SIGKILL)
+
+    def read(self) -> bytes:
+        """What has come; nothing if the relay is gone: what it has sent last must not begin any more."""
+        data = b""
+        while True:
+            part = os.read(self.inbox, 1 << 16)
+            data = data + part if part else b""
+            if not part or not self.more.poll(0):
+                return data
+
+    def weigh(self, heard: float) -> float:
+        """Something has come, and what came before that was at `heard`: after a silence nothing is done until somebody
+        answers what this process says. The time now."""
+        now = time.monotonic()
+        if now > heard + DOUBT:
+            self.doubt = now + SETTLED
+            self.say(0)
+        elif self.doubt and now >= self.doubt:
+            self.doubt = 0.0
+            held, self.held = self.held, []
+            for number, content in held:
+                self.carry_out(number, marshal.loads(content))
+        return now
 
     def next_due(self) -> float:
         """When there is something to do, if nothing comes before."""
@@ -133,10 +166,17 @@ class Runner:
                 self.start(number, (*before, 0.0, make))
 
     def take(self, number: int, content: bytes) -> bool:
-        """An order, a signal, input for an agent, or the question whether this process is there; True if it is to end."""
+        """What comes in a frame; True if this process is to end."""
         if not number:
             return self.take_word(content)
-        what = marshal.loads(content)
+        if self.doubt:
+            self.held.append((number, content))
+        else:
+            self.carry_out(number, marshal.loads(content))
+        return False
+
+    def carry_out(self, number: int, what: "Any") -> None:
+        """Do what an order or a signal wants, or pass on input to an agent."""
         if isinstance(what, int):
             for pid, program in self.running.items():
                 if program.number == number:
@@ -154,7 +194,6 @@ class Runner:
             self.start_agent(number, what[1])
         else:
             self.start(number, what[1])
-        return False
 
     def take_word(self, content: bytes) -> bool:
         """The environment that others are compared with, the question whether this process is there, or the word that it is
@@ -210,19 +249,7 @@ class Runner:
     def start_agent(self, number: int, order: "Tuple[Any, ...]") -> None:
         """Fork an agent."""
         theirs, ours = os.pipe(), os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for descriptor, target in ((theirs[0], 0), (ours[1], 1), (ours[1], 2)):
-                    os.dup2(descriptor, target)
-                os.closerange(3, 1 << 16)
-                agent.serve(*order)
-            except BaseException as error:
-                os.write(2, "{}\n".format(error).encode())
-            finally:
-                os._exit(0)
+        pid = starting.fork_into(be_agent, theirs[0], ours[1], order)
         os.close(theirs[0])
         os.close(ours[1])
         os.set_blocking(theirs[1], False)
@@ -281,6 +308,19 @@ class Runner:
         data = wire.lines(self.name, number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
         while data:
             data = data[os.write(self.outbox, data):]
+
+
+def be_agent(given: int, said: int, order: "Tuple[Any, ...]") -> None:
+    """In a child: be the agent, whose input and output these pipes are."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor, target in ((given, 0), (said, 1), (said, 2)):
+            os.dup2(descriptor, target)
+        os.closerange(3, 1 << 16)
+        agent.serve(*order)
+    except Exception as error:
+        starting.put(2, "{}\n".format(error).encode())
 
 
 def main(name: str) -> None:

@@ -24,7 +24,7 @@ from vrm.model.forms.shapes import (Check, count, flag, line, list_of, mapping, 
 
 Record = dict[str, Any]
 
-NEWEST = 3
+NEWEST = 4
 """The newest form of a journal that this vrm reads."""
 
 

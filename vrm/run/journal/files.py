@@ -2,6 +2,10 @@
 
 One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
 writes, `read` reads; `vrm.run.journal.past.replay` turns the records into the past of a run.
+
+A machine that dies while the disk takes several records may leave some of them, in any order, and zeros for the
+others. Nobody has acted on these records. So the first record of each sync says, by the name of its checksum, that all
+before it is on disk: zeros before such a record are damage, zeros behind the last one are what a crash left, and cut.
 """
 
 from __future__ import annotations
@@ -27,13 +31,24 @@ from vrm.system.files import naming, open_own, sync_names
 
 FORMAT = check.NEWEST
 """What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
-checksums; it is read, and the records that are added to it are chained to it from there on."""
+checksums; it is read, and the records that are added to it are chained to it from there on. Up to format 3 no record
+says what is on disk: there all zeros before the last line are damage."""
 
 RESERVE = 1 << 16
 """Bytes by which the file is extended ahead of its records."""
 
 _SUM = b',"sum":"%08x"}\n'
+_SAFE = b',"SUM":"%08x"}\n'
+"""The checksum of a record before which all is on disk."""
+
+_PLAIN, _SURE = _SUM[:8], _SAFE[:8]
 _SUM_SIZE = len(_SUM % 0)
+_IS_SAFE = re.compile(rb'(?:\0{"event":[^\0\n]*|\n[^\n]*),"SUM":"[0-9a-f]{8}"}\n')
+"""A record that says so, behind zeros."""
+
+
+ZEROS = "zeros within the records"
+"""What is wrong where the disk has lost a part."""
 
 BATCH = 256
 """Records that are decoded together, which is quicker, and they share the texts of their keys."""
@@ -46,12 +61,14 @@ _decode = json.JSONDecoder().raw_decode
 
 class Mark(NamedTuple):
     """A place between two lines of a journal: how many are before it, its offset in bytes, the
-    checksum there, and whether the line before it has one of its own."""
+    checksum there, whether the line before it has one of its own, and up to which offset all is on disk for sure (-1:
+    no record says so)."""
 
     number: int = 0
     offset: int = 0
     total: int = 0
     chained: bool = False
+    safe: int = -1
 
 
 START = Mark()
@@ -62,9 +79,9 @@ class Journal:
 
     The file is extended with zeros ahead of the records and cut to them when it is closed: to
     write inside a file that does not grow needs no change of the file system's own records,
-    which makes a sync several times faster. A line that an earlier crash left half-written is
+    which makes a sync several times faster. What an earlier crash left half-written is
     cut off, so that it cannot swallow the next record; JournalError for any other damage. `since`: what
-    is before it has been read, and is not looked at again.
+    is before it has been read, and is not looked at again. `cut` counts the whole records that were cut.
     """
 
     def __init__(self, path: Path, since: Mark = START) -> None:
@@ -73,26 +90,40 @@ class Journal:
         self._pending: list[bytes] = []
         self._begun = 0  # bytes of these that are written, which the disk need not have yet
         self.appended = 0  # records, by this object
-        _, self._end, self._sum, _ = since
         try:
             with _opened(path, since.offset) as file:
-                for _, (_, self._end, self._sum, _) in _lines(path, file, since):
-                    pass
-        except JournalError:
+                _, self._end, self._sum, _, safe = since
+                for _, mark in _lines(path, file, since):
+                    _, self._end, self._sum, _, safe = mark
+            self.cut = self._cut(safe)
+        except (JournalError, OSError):
             os.close(self._fd)
             raise
         self._reserved = self._end
-        os.ftruncate(self._fd, self._end)
         if not self._end:  # it is new: its name, and that of its directory
             for directory in (path.parent, path.parent.parent):
                 sync_names(directory)
+
+    def _cut(self, safe: int) -> int:
+        """Cut what is behind the records, and have on disk what is there: those behind `safe` may be in memory only,
+        even where the system takes them for written (a sync that failed). How many records were cut."""
+        size = os.fstat(self._fd).st_size
+        lost = os.pread(self._fd, size - self._end, self._end).count(b"\n")
+        os.ftruncate(self._fd, self._end)
+        if self._end:
+            begin = self._end if safe < 0 else safe
+            data, self._end = os.pread(self._fd, self._end - begin, begin), begin
+            self._write(data)
+            os.fdatasync(self._fd)
+            self._end += len(data)
+        return lost
 
     def append(self, event: str, **values: Any) -> None:
         """Add a record; it is on disk after the next `sync`."""
         body = _encode({"event": event, **values})[:-1].encode()
         self._sum = crc32(body, self._sum)
         self.appended += 1
-        self._pending.append(body + _SUM % self._sum)
+        self._pending.append(body + (_SUM if self._pending else _SAFE) % self._sum)
 
     @property
     def pending(self) -> bool:
@@ -162,10 +193,12 @@ def _opened(path: Path, offset: int = 0) -> BinaryIO:
 
 
 def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
-    """The lines that are written whole, of which `before` others are before.
+    """The lines that are written whole, of which `before` others are before; where there are zeros before the last
+    line end, those up to the first line with zeros, which comes last.
 
     What stands behind the last line end is what a crash leaves, a line that was not written whole
-    and the zeros kept ahead, and is passed over. JournalError for zeros elsewhere.
+    and the zeros kept ahead, and is passed over. JournalError for zeros before a record that says that all before it is
+    on disk.
     """
     at = file.tell()
     for line in file:
@@ -181,26 +214,38 @@ def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
     rest = file.read()
     end, zero = rest.rfind(b"\n") + 1, rest.find(b"\0")
     if zero >= 0 and (zero < end or rest[zero:].strip(b"\0")):
-        raise JournalError(path, before + rest.count(b"\n", 0, zero) + 1, "zeros within the records")
+        if not before and end <= rest.find(b"\n") + 1:
+            return  # the first record, which is synced alone
+        end = rest.find(b"\n", zero) + 1 or len(rest)
+        if _IS_SAFE.search(rest, zero):
+            raise JournalError(path, before + rest.count(b"\n", 0, zero) + 1, ZEROS)
     yield from io.BytesIO(rest[:end])
 
 
 def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[tuple[bytes, Mark]]:
     """The whole lines of a journal that follow `since`: each with the place after it. JournalError for what is
     no line."""
-    first, at, total, chained = since
+    first, at, total, chained, safe = since
     for number, line in enumerate(_whole_lines(path, file, first), first + 1):
-        at += len(line)
-        if line[-_SUM_SIZE:-_SUM_SIZE + 8] == _SUM[:8]:
+        form, wrong = line[-_SUM_SIZE:-_SUM_SIZE + 8], ""
+        if form in (_PLAIN, _SURE):
             total, chained = crc32(line[:-_SUM_SIZE], total), True
-            if not line.endswith(_SUM % total):
-                raise JournalError(path, number, "its checksum does not match: it was changed, or "
-                                                 "a line before it is missing or out of place")
-        elif chained:
-            raise JournalError(path, number, "it has no checksum")
+            if not line.endswith(_SUM[8:] % total):
+                wrong = "its checksum does not match: it was changed, or a line before it is missing or out of place"
+        elif chained or b"\0" in line:
+            wrong = "it has no checksum"
         else:
             total = crc32(line, total)
-        yield line, Mark(number, at, total, chained)
+        if wrong and b"\0" in line:
+            if safe >= 0:
+                return  # a crash left it
+            wrong = ZEROS
+        if wrong:
+            raise JournalError(path, number, wrong)
+        if form == _SURE:
+            safe = at
+        at += len(line)
+        yield line, Mark(number, at, total, chained, safe)
 
 
 def _records(path: Path, file: BinaryIO, since: Mark = START, only: Pattern[bytes] | None = None

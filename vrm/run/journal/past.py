@@ -198,9 +198,14 @@ _starts_once = _of_job(lambda record, started, ended: (
     f"job {record['id']} starts, and it {'ended' if ended else 'runs'} already" if started or ended else ""))
 
 
+def _summed(record: Record) -> bool:
+    """Whether a record has a checksum."""
+    return "sum" in record or "SUM" in record
+
+
 def _can_start(past: Past, record: Record) -> str:
     wrong = _starts_once(past, record)
-    if wrong or (past.defers_checks and "sum" in record):
+    if wrong or (past.defers_checks and _summed(record)):
         return wrong
     return _placement_fault(record, past.state.book.entries[record["id"]].job, past.runs[-1])
 
@@ -369,7 +374,7 @@ def _start(past: Past, record: Record) -> None:
     past.waits.append(record["time"] - job.submit)
     past.again.discard(job_id)
     past.run_of[job_id] = past.runs[-1]
-    if past.defers_checks and "sum" in record:
+    if past.defers_checks and _summed(record):
         past.unchecked[job_id] = past.number
     past.state.began(job_id, record["time"])
 

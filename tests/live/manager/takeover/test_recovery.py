@@ -116,6 +116,20 @@ def test_what_a_dead_machine_brings_back_of_an_earlier_start_is_not_that_of_this
         assert look(run, 1, {"host": here.host, "boot": boot}, here).what == what
 
 
+def test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this_one(run: RunDirectory) -> None:
+    """As a manager that has started a job twice leaves it, before its machine dies. By the clocks of the manager: its own
+    began at 1000 when the machine was up for 50 seconds."""
+    here = Place.here()
+    under = {"host": here.host, "boot": "before", "time": 1000.0, "tick": 50.0}
+    mark(run, {**STATUS, "tick": 57.5}, boot="before")  # it ended at 1007.5
+    for name in (run.marker(1), run.status(1)):
+        for start, what in ((1007.0, recovery.ENDED), (1008.0, recovery.INTERRUPTED if name == run.marker(1) else recovery.UNSTARTED)):
+            assert look(run, 1, under, here, start).what == what
+        assert look(run, 1, {**under, "tick": None}, here, 1008.0).what == recovery.ENDED
+        if name == run.marker(1):
+            os.replace(run.marker(1), run.status(1))
+
+
 def test_the_batch_job_is_known_by_the_environment() -> None:
     assert batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
     assert batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"

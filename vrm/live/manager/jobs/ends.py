@@ -198,7 +198,7 @@ class Ends(Part):
             self.lingers = live.now + LINGER
             outcome.session = None
         elif not running.former:
-            self.live.watch.sweep(job.id, running.booking.placement)
+            self.live.watch.sweep(job.id, running.booking.placement, lost=status is None or bool(running.intent))
         live.changed = True
         if state is JobState.FAILED and not running.intent and (
                 live.place.allocation or self.beyond(running)):

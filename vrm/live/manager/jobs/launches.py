@@ -99,13 +99,13 @@ class Launches(Part):
             return
         live.journal.begin()
         ready = {start.job.id: self._readied(start) for start in self.prepared[:AHEAD]
-                 if not live.watch.sweeping(start.job.id)}
+                 if not self._swept_first(start)}
         if not live.synced():
             return
         prepared = list(self.prepared)
         self.prepared.clear()
         for start in prepared:
-            if live.watch.sweeping(start.job.id):  # else taken for what it has left behind
+            if self._swept_first(start):
                 self.prepared.append(start)
                 continue
             running = Running(start)
@@ -129,6 +129,11 @@ class Launches(Part):
                 running.bindings_due = running.memory_due
             self._untold.append(start)
             live.notify(Launched(start.job))
+
+    def _swept_first(self, start: Start) -> bool:
+        """Whether its nodes are swept of this job, whose processes it would be taken for, or of one that may still run
+        there."""
+        return self.live.watch.sweeping(start.job.id, start.booking.placement)
 
     def _readied(self, start: Start) -> LaunchRequest | Exception:
         """What the spawner has to start, or why there is none."""

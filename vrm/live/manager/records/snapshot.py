@@ -125,7 +125,8 @@ def _reservations(state: State) -> list[dict[str, Any]]:
 def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> list[dict[str, Any]]:
     """The waiting jobs, neighbours of which only ids and indices differ as one."""
     cluster, book = state.cluster, state.book
-    reserved = scheduler.reservations(now, book.queue, cluster)
+    reserved = {job_id: moment for job_id, moment in scheduler.reservations(now, book.queue, cluster).items()
+                if moment < math.inf}  # which is what there is while nodes are lost
     order = book.queue.in_order(now)
     reasons = Reasons(now, order, cluster, scheduler, reserved, phase)
     groups = _Groups(book)

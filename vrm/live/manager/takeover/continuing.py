@@ -74,6 +74,8 @@ class Continuing(Part):
         intents = dict(live.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
+        if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
+            live.watch.sweep_others(live.running)
         self._bequeath(past.rooms)
         self._go_on_lending()
         for part in live.parts:
@@ -110,6 +112,8 @@ class Continuing(Part):
         live.journal.append("run", format=FORMAT, run=self.run_id, time=live.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(live.run_directory), **live.place.record())
+        if not past.runs:
+            live.journal.sync()  # the first record of a journal alone: what a crash leaves behind it is known as such
 
     def _restore_jobs(self, past: Past) -> None:
         """Let the jobs wait that wait, but those that must not run (any more)."""
@@ -171,7 +175,7 @@ class Continuing(Part):
         had told the job to end, at `told`."""
         live = self.live
         before = codec.cluster_of(self._run_of.get(job.id, {}), live.cluster)
-        found = self._look(job.id)
+        found = self._look(job.id, start["time"])
         old = codec.placement_of(start["placement"], before)
         placement = self._now(start, self._run_of.get(job.id, {}), job.id)
         if placement is not None and live.cluster.clashes(placement):
@@ -282,7 +286,7 @@ class Continuing(Part):
             self._look_at_marker(running)
 
     def _look_at_marker(self, running: Running) -> None:
-        ends, found = self.ends, self._look(running.job.id)
+        ends, found = self.ends, self._look(running.job.id, running.booking.start)
         if found.what == recovery.ENDED:
             assert found.status is not None
             if not running.intent:
@@ -307,6 +311,5 @@ class Continuing(Part):
             running.why = f"the connection to {', '.join(lost)} was lost"
         return "node" if lost or (not found.status.ok and (running.why or self._restarted(running))) else ""
 
-    def _look(self, job_id: int) -> recovery.Recovered:
-        return recovery.look(self.live.run_directory, job_id, self._run_of.get(job_id, {}),
-                             self.live.place)
+    def _look(self, job_id: int, start: float) -> recovery.Recovered:
+        return recovery.look(self.live.run_directory, job_id, self._run_of.get(job_id, {}), self.live.place, start)

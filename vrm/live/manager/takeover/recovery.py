@@ -6,11 +6,13 @@ are over, too, although nothing tells how they ended.
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vrm.model.forms.shapes import number
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.run.journal.check import Record
 from vrm.run.rundir import RunDirectory
@@ -52,17 +54,18 @@ class Recovered:
     gone: bool = False
 
 
-def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Recovered:
-    """What became of a job that a manager started; `under` is that manager's `run` record."""
+def look(run: RunDirectory, job_id: int, under: Record, here: Place, start: float = -math.inf) -> Recovered:
+    """What became of a job that a manager started; `under` is that manager's `run` record, `start` when that was (seconds,
+    by the manager's clock)."""
     gone = _gone(under, here)
     marker = None
     try:
         marker = _of_this_start(run.marker(job_id), job_id, under)
         # In this order: once its supervisor is dead, the files of a job change no more.
         alive = marker.alive() if marker else False
-        status = read_status(run.status(job_id), job_id) if _of_this_start(run.status(job_id), job_id, under) else None
+        status = _status_in(run.status(job_id), job_id, under, start)
         if status is None and marker is not None and (alive is False or (alive is None and gone)):
-            status = read_status(run.marker(job_id), job_id)  # written, and not renamed any more
+            status = _status_in(run.marker(job_id), job_id, under, start)  # written, and not renamed any more
     except RecordError as error:
         # Written whole or not at all: only the death of a machine leaves a part.
         return Recovered(INTERRUPTED, marker, trouble=str(error), gone=gone)
@@ -84,6 +87,19 @@ def _of_this_start(path: Path, job_id: int, under: Record) -> Marker | None:
     if marker is not None and marker.host == under.get("host") and marker.boot != under.get("boot", marker.boot):
         return None
     return marker
+
+
+def _status_in(path: Path, job_id: int, under: Record, start: float) -> ExitStatus | None:
+    """The status in a job's file; None where there is none, or where it is of an earlier start, also in the same boot of the
+    host."""
+    marker = _of_this_start(path, job_id, under)
+    status = read_status(path, job_id) if marker is not None else None
+    if status is None or status.tick is None or marker is None or marker.host != under.get("host"):
+        return status
+    time, tick = under.get("time"), under.get("tick")
+    if number(time) and number(tick) and status.tick < start - float(time) + float(tick):  # type: ignore[arg-type]
+        return None
+    return status
 
 
 def _gone(under: Record, here: Place) -> bool:
