@@ -28,6 +28,7 @@ from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
 from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.folded import JOBS, LIVES
 from vrm.run.journal.check import EndRecord, JournalError, Record
 from vrm.run.journal.past import Past
 from vrm.run.run import Run
@@ -134,10 +135,13 @@ class RunFiles:
             self._ticked = record["time"] if event == "start" else None
         if event == "run":
             self._taken = None
-        elif event == "job" and record.get("position"):
-            self._taken = record["submit"]
+        elif event in ("job", JOBS) and record.get("position"):
+            self._taken = record["submit" if event == "job" else "time"]
         if event == "end":
             self._learn(record["id"])
+        elif event == LIVES:
+            for job_id in record["ids"]:
+                self._learn(job_id)
         elif event == "rules":
             self._cluster = None  # others decide from now on
         elif event == "run" and record.get("nodes") is not None:
