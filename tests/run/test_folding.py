@@ -181,11 +181,11 @@ def test_a_full_disk_leaves_the_journal_as_it_is(path: Path, tmp_path: Path, mon
 
 @pytest.mark.parametrize("wrong, says", [
     ({"ids": "0-"}, "ids is wrong"), ({"ids": "1,0"}, "ids is wrong"), ({"ids": "0-2"}, "of is not of 3 jobs"),
-    ({"submit": [1.0]}, "submit is not of 2 jobs"), ({"of": [0, 1]}, "of is wrong"), ({"made": [{"app": 3}]}, "job: "),
-    ({"line": ["a"]}, "line is not of 2 jobs")])
+    ({"submits": [1.0]}, "submits is not of 2 jobs"), ({"of": [0, 1]}, "of is wrong"), ({"made": [{"app": 3}]}, "job: "),
+    ({"lines": ["a"]}, "lines is not of 2 jobs")])
 def test_folded_jobs_that_make_no_sense_are_damage(wrong: dict[str, Any], says: str) -> None:
     made = {key: value for key, value in codec.job_record(Job(0, "a", 1, 5.0)).items() if key not in ("id", "submit")}
-    good = {"event": "jobs", "ids": "0-1", "made": [made], "of": [0, 0], "submit": [1.0, 2.0], "time": 2.0}
+    good = {"event": "jobs", "ids": "0-1", "made": [made], "of": [0, 0], "submits": [1.0, 2.0], "time": 2.0}
     run = {"event": "run", "run": "r", "format": 4, "nodes": NODES}
     assert set(replay([run, good]).jobs) == {0, 1}
     with pytest.raises(check.JournalError, match=says):

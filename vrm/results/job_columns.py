@@ -233,10 +233,13 @@ def first_cells(values: Iterable[Any]) -> str:
 _NOTHING = tuple(each.plain_default for each in MORE)
 _DEFAULTS = [(each.column, each.plain_default) for each in MORE]
 _NO_CELLS = "," * len(MORE)
+_SAID = frozenset(each.column for each in MORE)
 
 
 def more_cells(values: Mapping[str, Any]) -> str:
     """The columns of MORE, a comma before each; a value that is the default, or missing, is an empty cell."""
+    if _SAID.isdisjoint(values):
+        return _NO_CELLS
     said = tuple([values.get(column, default) for column, default in _DEFAULTS])
     if said == _NOTHING:
         return _NO_CELLS

@@ -8,7 +8,7 @@ is there once, and what differs is in lists, an entry for each job. Both say wha
 |---|---|
 | `ids` | the jobs, as ranges, ascending |
 | `made`, `of` | what records of a `job` said, without what follows; which of these each job is |
-| `submit`, `line`, `command` | lists of these values; the last two only where the records had them |
+| `submits`, `lines`, `commands` | lists of these values; the last two only where the records had them |
 | `position` | that of the last record, where they had one |
 | `time` | the latest submission |
 
@@ -36,12 +36,12 @@ Record = dict[str, Any]
 
 JOBS, LIVES = "jobs", "lives"
 
-LISTS = ("submit", "line", "command")
-"""Values of a job's record that are in lists of their own."""
+LISTS = {"submit": "submits", "line": "lines", "command": "commands"}
+"""Values of a job's record that are in lists of their own, and the names of these."""
 
 WANTED: dict[str, dict[str, Check]] = {
     JOBS: {"ids": shapes.text, "made": shapes.list_of(shapes.mapping), "of": shapes.list_of(shapes.count),
-           "submit": shapes.list_of(shapes.number), "time": shapes.number},
+           "submits": shapes.list_of(shapes.number), "time": shapes.number},
     LIVES: {"ids": shapes.list_of(shapes.count), "start": shapes.list_of(shapes.maybe(shapes.number)),
             "end": shapes.list_of(shapes.number), "places": shapes.list_of(shapes.mapping),
             "on": shapes.list_of(shapes.maybe(shapes.count)), "backfilled": shapes.list_of(shapes.count),
@@ -74,7 +74,7 @@ def jobs_record(records: Sequence[Record]) -> Record:
           for each in records]
     found: Record = {"ids": fold([each["id"] for each in records]), "made": made.values, "of": of,
                      "time": max(each["submit"] for each in records)}
-    found.update((key, [each[key] for each in records]) for key in LISTS if key in first)
+    found.update((name, [each[key] for each in records]) for key, name in LISTS.items() if key in first)
     if "position" in first:
         found["position"] = records[-1]["position"]
     return found
@@ -136,7 +136,7 @@ def _lists_fault(record: Record) -> str:
     if not ids or len(set(ids)) < len(ids) or (record["event"] == JOBS and list(ids) != sorted(ids)):
         return "ids is wrong"
     of_jobs = record["event"] == JOBS
-    for name in ("of", *LISTS) if of_jobs else ("start", "end", "on", "how"):
+    for name in ("of", *LISTS.values()) if of_jobs else ("start", "end", "on", "how"):
         if name in record and (type(record[name]) is not list or len(record[name]) != len(ids)):
             return f"{name} is not of {len(ids)} jobs"
     for table, name in (("made", "of"),) if of_jobs else (("places", "on"), ("ways", "how")):
@@ -172,18 +172,18 @@ def unfolded(records: Iterable[Record], of: int | None = None) -> Iterator[Recor
 
 
 def _jobs(record: Record, of: int | None) -> Iterator[Record]:
-    lists = [name for name in LISTS if name in record]
+    lists = [(key, record[name]) for key, name in LISTS.items() if name in record]
     for at, job_id in enumerate(ids_of(record)):
         if of in (None, job_id):
             yield {"event": "job", "id": job_id, **record["made"][record["of"][at]],
-                   **{name: record[name][at] for name in lists},
+                   **{key: values[at] for key, values in lists},
                    **({"position": record["position"]} if "position" in record else {})}
 
 
 def commands_of(record: Record) -> list[str]:
     """The commands that a record says were carried out."""
     if record["event"] == JOBS:
-        return list(record.get("command", ()))
+        return list(record.get("commands", ()))
     return [record["command"]] if record.get("command") else []
 
 

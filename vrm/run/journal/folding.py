@@ -49,7 +49,7 @@ def worth(past: Past) -> bool:
     """Whether the journal of this past becomes much shorter."""
     if past.number < FEWEST or past.runs[0].get("format", 1) < OLDEST:
         return False
-    return 4 * (sum(simple(past, job_id) for job_id in past.ended) - past.folded) > past.number
+    return 6 * (sum(simple(past, job_id) for job_id in past.ended) - past.folded) > past.number
 
 
 def shorten(path: Path, past: Past) -> None:
