@@ -26,7 +26,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true",
                         help="also all jobs that have ended, and each waiting job of an array on a row")
     parser.add_argument("--limit", metavar="N", type=count, default=ROWS,
-                        help=f"at most so many rows of waiting jobs (default: {ROWS}); --all shows all, and --json has all")
+                        help=f"show at most N rows of waiting jobs (default: {ROWS}); not with --all or --json")
     _add_forms(parser)
     parser.set_defaults(info="queue")
     parser = command(

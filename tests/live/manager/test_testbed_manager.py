@@ -362,9 +362,9 @@ done
     *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs())])
 @pytest.mark.slow
 def test_an_mpirun_in_a_script_makes_no_step_wherever_the_script_is(
-        testbed: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
+        real: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
     """Three scripts on two nodes each: one of them on the manager's node, the others reach that node and each other's."""
-    cluster = Cluster(testbed, tmp_path / "site", mpirun, kind)
+    cluster = Cluster(real, tmp_path / "site", mpirun, kind)
     (cluster.root / "bin" / "inside").write_text(INSIDE.format(
         mpirun=shutil.which(cluster.launcher.get("Mpirun", mpirun)) or mpirun, program="/bin/hostname", folder=cluster.root))
     (cluster.root / "bin" / "inside").chmod(0o755)
@@ -372,9 +372,9 @@ def test_an_mpirun_in_a_script_makes_no_step_wherever_the_script_is(
     cluster.queue(*(f"inside 2 60 script=1 nodes=2 nodelist={','.join(pair)}" for pair in (
         ("n0", "n1"), ("n1", "n2"), ("n2", "n1"))))
     try:
-        with testbed.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
+        with real.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
             said = cluster.finish(cluster.start(batch))
-            made = steps_of(batch, testbed)
+            made = steps_of(batch, real)
     finally:
         cluster.close()
     assert "3 completed" in said, said + "".join(path.read_text() for path in cluster.log.glob("*.e"))

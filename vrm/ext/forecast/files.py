@@ -137,12 +137,9 @@ class RunFiles:
             self._taken = None
         elif event in ("job", JOBS) and record.get("position"):
             self._taken = record["submit" if event == "job" else "time"]
-        if event == "end":
-            self._learn(record["id"])
-        elif event == LIVES:
-            for job_id in record["ids"]:
-                self._learn(job_id)
-        elif event == "rules":
+        for job_id in [record["id"]] if event == "end" else record["ids"] if event == LIVES else ():
+            self._learn(job_id)
+        if event == "rules":
             self._cluster = None  # others decide from now on
         elif event == "run" and record.get("nodes") is not None:
             if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):

@@ -154,11 +154,8 @@ class Runner:
 
     def take(self, number: int, content: bytes) -> bool:
         """An order, a signal, input for an agent, or the question whether this process is there; True if it is to end."""
-        if not number:
-            return self.take_word(content)
-        if number & wire.FAR:
-            self.answer_client(number, content)
-            return False
+        if not number or number & wire.FAR:
+            return self.take_word(content) if not number else self.answer_client(number, content)
         what = marshal.loads(content)
         if isinstance(what, int):
             for pid, program in self.running.items():
@@ -288,8 +285,8 @@ class Runner:
             self.say_bytes(client.number, b"")
         self.end_client(descriptor)
 
-    def answer_client(self, number: int, content: bytes) -> None:
-        """How the daemon of a client has ended; nothing where it was lost."""
+    def answer_client(self, number: int, content: bytes) -> bool:
+        """How the daemon of a client has ended; nothing where it was lost. False: this process goes on."""
         for descriptor, client in list(self.clients.items()):
             if client.number == number:
                 try:
@@ -297,6 +294,7 @@ class Runner:
                 except OSError:
                     pass  # it has been killed
                 self.end_client(descriptor)
+        return False
 
     def end_client(self, descriptor: int) -> None:
         """A client is done."""

@@ -333,7 +333,8 @@ def alone(path: Path, job_id: int) -> Alone | None:
 
     def counted() -> Iterator[Record]:
         nonlocal came
-        for record in records(path, re.compile(b'%b|"event":"%b"|"id": ?%d\\b' % (_JOBS.pattern, LIVES.encode(), job_id))):
+        only = re.compile(b'%b|"event":"%b"|"id": ?%d\\b' % (_JOBS.pattern, LIVES.encode(), job_id))
+        for record in records(path, only):
             came += jobs_in(record)
             yield record
 

@@ -24,7 +24,6 @@ is there once, and what differs is in lists, an entry for each job. Both say wha
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -50,7 +49,7 @@ WANTED: dict[str, dict[str, Check]] = {
 """The values of both records."""
 
 
-class Table:
+class Distinct:
     """Values, each once, in the order in which they came."""
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Table:
 
     def add(self, value: Any) -> int:
         """The place of a value."""
-        key = json.dumps(value, sort_keys=True)
+        key = repr(value)
         at = self._at.get(key)
         if at is None:
             at = self._at[key] = len(self.values)
@@ -69,7 +68,7 @@ class Table:
 
 def jobs_record(records: Sequence[Record]) -> Record:
     """Records of a `job` as one; they have the same keys, ascending ids, and none is of an array."""
-    made, first = Table(), records[0]
+    made, first = Distinct(), records[0]
     of = [made.add({key: value for key, value in each.items() if key not in ("event", "id", "position", *LISTS)})
           for each in records]
     found: Record = {"ids": fold([each["id"] for each in records]), "made": made.values, "of": of,
@@ -86,11 +85,13 @@ Life = tuple[int, Mapping[str, Any] | None, Mapping[str, Any]]
 
 def lives_record(lives: Sequence[Life]) -> Record:
     """Lives of jobs as one record."""
-    places, ways = Table(), Table()
+    places, ways = Distinct(), Distinct()
     return {"ids": [job_id for job_id, _, _ in lives],
-            "start": [start and start["time"] for _, start, _ in lives], "end": [end["time"] for _, _, end in lives],
-            "on": [start and places.add(start["placement"]) for _, start, _ in lives], "places": places.values,
-            "backfilled": [at for at, (_, start, _) in enumerate(lives) if start and start["backfilled"]],
+            "start": [None if start is None else start["time"] for _, start, _ in lives],
+            "end": [end["time"] for _, _, end in lives],
+            "on": [None if start is None else places.add(start["placement"]) for _, start, _ in lives],
+            "places": places.values, "backfilled": [at for at, (_, start, _) in enumerate(lives)
+                                                    if start is not None and start["backfilled"]],
             "how": [ways.add({key: value for key, value in end.items() if key != "time"}) for _, _, end in lives],
             "ways": ways.values, "time": max(end["time"] for _, _, end in lives)}
 
@@ -114,7 +115,7 @@ def array_size(record: Record) -> int:
 
 def fault(record: Record, next_id: int, unsound: Callable[[Record], str], waits: Callable[[int], bool]) -> str:
     """Why such a record, whose values are right by themselves, makes no sense; "" when it does. `next_id`: that of the
-    next job; `unsound` says what is wrong with the record of a job, `waits` whether a job has come, and no more."""
+    next job; `unsound` says what is wrong with the record of a job, `waits` whether a job has come and not begun."""
     wrong = _lists_fault(record)
     if wrong:
         return f"{record['event']}: {wrong}"
@@ -122,7 +123,8 @@ def fault(record: Record, next_id: int, unsound: Callable[[Record], str], waits:
     if record["event"] == JOBS:
         if ids[0] < next_id:
             return f"job {ids[0]} exists already"
-        return next(filter(None, (unsound({"event": "job", "id": 0, "submit": 0.0, **each}) for each in record["made"])), "")
+        made = ({"event": "job", "id": 0, "submit": 0.0, **each} for each in record["made"])
+        return next(filter(None, map(unsound, made)), "")
     odd = [job_id for job_id in ids if not waits(job_id)]
     return f"lives of job {odd[0]}, which never came, or started or ended before" if odd else ""
 
@@ -189,7 +191,8 @@ def commands_of(record: Record) -> list[str]:
 
 def told_of(record: Record) -> Iterable[int]:
     """Jobs of which a record tells more than that they came, started and ended."""
-    if "id" not in record or (record["event"] in ("start", "end") and not record.get("command")) or record["event"] == "job":
+    plain = record["event"] == "job" or (record["event"] in ("start", "end") and not record.get("command"))
+    if plain or "id" not in record:
         return ()
     first = record["id"]
     others = () if record.get("to") is None else (record["to"],)

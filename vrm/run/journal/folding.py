@@ -1,7 +1,7 @@
 """A journal becomes short: what it says of jobs that have ended is written as few records, and the rest as it is.
 
-A manager does so when it continues a run, before its own first record. The new file is written beside the old one, is on
-disk, and then takes its name: after a crash at any point one of the two is there, and both tell the same.
+A manager does so when it continues a run, before its own first record. The new file is written next to the old one, is
+on disk, and then takes its name: after a crash at any point one of the two is there, and both tell the same.
 
 A life is folded when nothing but its start and its end tells of the job, and no other job waits for it. It then is at
 the end of the *stretch* of the journal in which it was; a stretch ends where the nodes, the lines or the loans change
@@ -35,8 +35,8 @@ AT_ONCE = 1 << 20
 OLDEST = 3
 """The format of the oldest journals that are folded."""
 
-MOVES = frozenset(("job", "jobs", "start", "end", "input", "back", "intent", "again", "hold", "release", "change", "promise",
-                   "expect", "part", "finished"))
+MOVES = frozenset(("job", "jobs", "start", "end", "input", "back", "intent", "again", "hold", "release", "change",
+                   "promise", "expect", "part", "finished"))
 """Events over which lives of other jobs may be moved; any other one is a boundary."""
 
 _NOT_TOGETHER = ("array", "own", "at", "fault")
@@ -103,7 +103,7 @@ def _read(line: bytes) -> Record:
 
 
 class _Stretch:
-    """Records between two boundaries: `jobs` that came one after the other, lives that are whole, and the lines of those
+    """Records between two boundaries: jobs that came one after the other, lives that are whole, and the lines of those
     that are not yet."""
 
     def __init__(self, past: Past) -> None:

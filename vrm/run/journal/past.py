@@ -107,7 +107,7 @@ class Past:
                 if i not in self.ended]
 
     def take(self, record: Record, number: int, path: PathLike = "journal") -> None:
-        """Apply the next record. JournalError, which names its line `number` of `path`, when it makes no sense there."""
+        """Apply the next record. JournalError, which names its line `number` of `path`, when it makes no sense."""
         self.number = number
         fault = journal_check.fault(record)
         if not fault and not self.runs and record["event"] != "run":

@@ -61,7 +61,7 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], 
     if "home" not in past.runs[-1] and not markers(run):
         past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
     if folding.worth(past):
-        with contextlib.suppress(OSError):  # the next manager tries it again
+        with contextlib.suppress(OSError), rare_collections():  # the next manager tries it again
             folding.shorten(run.journal, past)
     return past
 
