@@ -50,6 +50,7 @@ _USED = (
     "run.control",
     "run.journal.codec",
     "run.journal.files",
+    "run.journal.folded",
     "run.journal.past.replay",
     "run.rundir.RunDirectory",
     "system.errors.RunError",
@@ -89,6 +90,18 @@ def all_ended(manager: Any) -> bool:
     state = manager.live.state
     return not state.waiting and not manager.live.running and not any(
         entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
+
+
+def unfolded(data: bytes) -> bytes:
+    """The records in the bytes of a journal, each job's own: what a manager has folded says the same."""
+    if b'"event":"lives"' not in data and b'"event":"jobs"' not in data:
+        return data
+    house = vrm()
+    try:
+        records = house.folded.unfolded(house.files.parsed(data, "journal"))
+        return b"".join(house.files._encode({**each, "sum": ""}).encode() + b"\n" for each in records)
+    except ValueError:
+        return data  # who reads all of it says what is wrong
 
 
 class Run:
@@ -177,7 +190,7 @@ class History:
         if any(each.alive for each in runs):
             self.say(f"job {job} runs twice at the same time: {runs}, {run}")
         last, starts, record = b"", 0, b""
-        for found in _LIFE.finditer(self.journal(disk=True)):
+        for found in _LIFE.finditer(unfolded(self.journal(disk=True))):
             if int(found[2]) == job and found[1] != b"job":
                 last = found[1]
                 if last == b"start":
@@ -204,7 +217,7 @@ class History:
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
         self.stopping = True
-        last = self._last(self.journal())
+        last = self._last(unfolded(self.journal()))
         for job, runs in self.runs.items():
             runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
 
@@ -215,7 +228,7 @@ class History:
 
     def intended(self, job: int) -> bool:
         """Whether the last word of the journal about a job is that it is to be ended."""
-        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.journal())
+        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, unfolded(self.journal()))
         return bool(found) and found[-1] == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
@@ -243,7 +256,7 @@ class History:
 
     def after_crash(self, world: World) -> None:
         """What the disk has now says which ends nobody knows."""
-        last = self._last(self.journal())
+        last = self._last(unfolded(self.journal()))
         for job, runs in self.runs.items():
             if last.get(job) == b"start" and runs:
                 runs[-1].crashed = True
