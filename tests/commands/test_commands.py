@@ -294,6 +294,22 @@ def test_an_ended_run_shows_its_jobs(site: Site) -> None:
         (0, "completed"), (1, "failed"), (2, "completed")]
 
 
+def test_a_queue_shows_as_many_waiting_jobs_as_one_wants(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("waits.x", f"while [ ! -e {site.root}/go ]; do sleep 0.05; done\n")
+    site.lines("waits.x 2 10 0", *(f"waits.x 2 {10 + number} 0" for number in range(1, 9)))
+    process = site.start()
+    wait_until(lambda: len((site.state() or {"jobs": []})["jobs"]) == 9 and site.running() == ["0"], "the first job runs")
+    said = site.run("queue", "--limit", "3").stdout
+    assert re.findall(r"^\| (\d+) ", said, re.M) == ["0", "1", "2", "3"]
+    assert said.rstrip().endswith("... and 5 more waiting; `vrm queue --all` shows them") and "8 waiting" in said
+    for words in (["queue"], ["queue", "--all", "--limit", "3"], ["-i", "queue"]):
+        assert len(re.findall(r"^\| \d+ ", site.run(*words).stdout, re.M)) == 9
+    assert len(json.loads(site.run("queue", "--json", "--limit", "3").stdout)["jobs"]) == 9
+    (site.root / "go").touch()
+    site.finish(process)
+
+
 def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"})
     site.program("says.x", "exit 0\n")

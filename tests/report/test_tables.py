@@ -301,7 +301,7 @@ def test_waiting_jobs_can_be_limited():
     assert len(lines(queue_table(snapshot(jobs=jobs), NOW))) == 5 + 5001
     short = lines(queue_table(snapshot(jobs=jobs), NOW, limit=2))
     assert [line.split("|")[1].strip() for line in short[4:-2]] == ["0", "1", "2"]
-    assert short[-1] == "... and 4998 more waiting" and "5000 waiting" in short[0]
+    assert short[-1] == "... and 4998 more waiting; `vrm queue --all` shows them" and "5000 waiting" in short[0]
 
 
 # --------------------------------------------------------------------------------------- as JSON

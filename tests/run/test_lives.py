@@ -21,9 +21,9 @@ from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.model.forms.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
-from vrm.run.journal import codec
+from vrm.run.journal import codec, folding
 from vrm.run.entry import LifeError
-from vrm.run.journal.past import replay
+from vrm.run.journal.past import Past, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -338,12 +338,30 @@ class Lives(RuleBasedStateMachine):
         scheduler = scheduled(self.algorithm, self.backfilling, self.policy, cluster)
         state = State(scheduler.new_queue(), cluster, frozen=True)
         past = replay(self.records, state=state)
+        short = self.folded(past)
         for job, start in past.running:
             state.running[job.id] = start  # type: ignore[assignment]
         for node in self.down:
             state.cluster.set_up(node, False)
         state.book.thaw()
         assert facts(state) == facts(self.state)
+        for job, start in short.running:
+            short.state.running[job.id] = start  # type: ignore[assignment]
+        for node in self.down:
+            short.state.cluster.set_up(node, False)
+        short.state.book.thaw()
+        assert facts(short.state) == facts(state), "and so does what it is folded to"
+        assert (short.started, short.ended, short.again, sorted(short.waits)) == (
+            past.started, past.ended, past.again, sorted(past.waits))
+
+    def folded(self, past: Past) -> Past:
+        """The past that the folded journal tells; some of it was folded before."""
+        cluster = Cluster(machine(), {"ansys": LICENCES})
+        state = State(scheduled(self.algorithm, self.backfilling, self.policy, cluster).new_queue(), cluster, frozen=True)
+        lines = [json.dumps(each, separators=(",", ":")).encode() for each in self.records]
+        found = [json.loads(json.dumps(each)) for each in folding.records_of(lines, past)]
+        assert len(found) <= len(self.records)
+        return replay(found, state=state)
 
     @invariant()
     def a_copy_is_the_same(self) -> None:

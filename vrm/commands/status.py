@@ -11,17 +11,22 @@ from typing import Any
 from collections.abc import Iterator, Mapping
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, nothing_yet, run_of, seconds
+from vrm.commands.shared import CannotRun, count, nothing_yet, run_of, seconds
+
+ROWS = 1000
+"""Rows of waiting jobs in a table, where nobody says otherwise."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands to the program's."""
     parser = command(
         commands, "queue", show, "show the jobs of a run", [shared],
-        "vrm queue\nvrm queue --all\nvrm queue --watch 5",
+        "vrm queue\nvrm queue --limit 20\nvrm queue --all\nvrm queue --watch 5",
         "Shows running and waiting jobs, and after the end of the run those that ended.")
     parser.add_argument("--all", action="store_true",
                         help="also all jobs that have ended, and each waiting job of an array on a row")
+    parser.add_argument("--limit", metavar="N", type=count, default=ROWS,
+                        help=f"show at most N rows of waiting jobs (default: {ROWS}); not with --all or --json")
     _add_forms(parser)
     parser.set_defaults(info="queue")
     parser = command(
@@ -102,7 +107,8 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
         parts.append(tables.head_text(snapshot, now, width))
     else:
-        parts.append(tables.queue_table(snapshot, now, width, forecasts=forecasts, each=everything) if queue
+        most = None if everything else getattr(arguments, "limit", ROWS)  # `vrm -i queue` has no such option
+        parts.append(tables.queue_table(snapshot, now, width, most, forecasts, everything) if queue
                      else tables.state_table(snapshot, now, width))
     if rows:
         parts.append(ended_table(rows, width, everything))

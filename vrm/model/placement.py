@@ -414,6 +414,30 @@ def in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: in
     return cores
 
 
+SMALL = 8
+"""Nodes or cores of a small job."""
+
+
+class KnownSlots:
+    """The places of the ranks of jobs on some nodes: small jobs come again and again to the same ones."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[Any, tuple[RankSlot, ...]] = {}
+
+    def of(self, placement: Placement) -> tuple[RankSlot, ...]:
+        """The place of every rank, in rank order."""
+        if placement.size > SMALL or placement.most is not None or placement.parts:
+            return tuple(placement.slots(self._nodes))
+        key = placement.share, placement.room, placement.order, placement.procs, placement.width
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= 4096:
+                self._known.clear()
+            found = self._known[key] = tuple(placement.slots(self._nodes))
+        return found
+
+
 def slots_of(parts: Iterable[tuple[OnNode, int]], nodes: Sequence[Node]) -> Iterator[RankSlot]:
     """The place of every rank: `parts` are those of each node, with how many cores each has."""
     rank = 0

@@ -225,7 +225,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
         narrow(names, rows, width)
     after = []
     if len(waiting) < len(head.queued):
-        after.append(f"... and {_count(head.queued) - _count(waiting)} more waiting")
+        after.append(f"... and {_count(head.queued) - _count(waiting)} more waiting; `vrm queue --all` shows them")
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]

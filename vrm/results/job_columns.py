@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from sys import intern
 from typing import Any, NamedTuple, Union
@@ -230,17 +231,21 @@ def first_cells(values: Iterable[Any]) -> str:
     return ",".join(map(cell, values))
 
 
-_NOTHING = tuple(each.plain_default for each in MORE)
 _DEFAULTS = [(each.column, each.plain_default) for each in MORE]
-_NO_CELLS = "," * len(MORE)
+_SAID = frozenset(each.column for each in MORE)
 
 
 def more_cells(values: Mapping[str, Any]) -> str:
     """The columns of MORE, a comma before each; a value that is the default, or missing, is an empty cell."""
-    said = tuple([values.get(column, default) for column, default in _DEFAULTS])
-    if said == _NOTHING:
-        return _NO_CELLS
-    return "," + ",".join(["" if value == default else cell(value) for value, default in zip(said, _NOTHING)])
+    return _more_cells(tuple([each for each in values.items() if each[0] in _SAID]))
+
+
+@lru_cache(maxsize=256)
+def _more_cells(said: tuple[tuple[str, Any], ...]) -> str:
+    """The same; many jobs in a row say the same."""
+    values = dict(said)
+    return "".join([f",{cell(value)}" if (value := values.get(column, default)) != default else ","
+                    for column, default in _DEFAULTS])
 
 
 # ------------------------------------------------------------------------------- reading

@@ -129,6 +129,35 @@ def fields_of(job: Job, details: Details) -> dict[str, Any]:
     return found
 
 
+class KnownFields:
+    """The columns of MORE for jobs, without those that have their default: many jobs in a row say the same."""
+
+    def __init__(self) -> None:
+        self._said: tuple[Any, ...] = ()
+        self._details: Details | None = None
+        self._found: dict[str, Any] = {}
+
+    def of(self, job: Job, details: Details) -> dict[str, Any]:
+        """Those of a job; nobody changes them."""
+        said = _said_of(job)
+        if said != self._said or details != self._details:
+            values = fields_of(job, details)
+            self._said, self._details = said, details
+            self._found = {name: value for name, value in values.items() if value != _PLAIN_VALUES.get(name, ())}
+        return self._found
+
+
+_said_of = attrgetter(*(name for name in Job.__slots__ if name not in ("id", "submit")))
+_PLAIN_VALUES = {each.column: each.plain_default for each in MORE}
+
+
+def row_of(values: dict[str, Any]) -> JobRow:
+    """The row with these values, which becomes their owner; others have their default."""
+    row = JobRow.__new__(JobRow)
+    row.__dict__.update(values)
+    return row
+
+
 def submitted(row: JobRow, submit: float) -> tuple[Job, Details]:
     """What was submitted, as far as a row tells; `submit` is when. ValueError for a row that says
     what no job can have."""

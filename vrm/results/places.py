@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from vrm.model import bits
 from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.node import CORES, Node
-from vrm.model.placement import CoreLayout, Placement, in_lane
+from vrm.model.placement import SMALL, CoreLayout, Placement, in_lane
 from vrm.results.job_columns import JobFileError
 from vrm.system.printing.text import printable
 
 MOST_NODES = 1_000_000
 """Nodes that a job can have run on."""
-
-_SMALL = 8  # nodes or cores
 
 Runs = list[tuple[int, int]]
 """Nodes or cores in runs of neighbours: pairs of the first and one past the last, ascending."""
@@ -130,7 +128,7 @@ class PlacementText:
 
     def columns(self, placement: Placement) -> tuple[str, str]:
         """The columns `nodes` and `cores`."""
-        if placement.size > _SMALL or placement.most is not None or placement.parts:
+        if placement.size > SMALL or placement.most is not None or placement.parts:
             return self._columns(placement)
         # Small jobs come again and again to the same places.
         key = placement.share, placement.room, placement.order, placement.procs, placement.width

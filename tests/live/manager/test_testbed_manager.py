@@ -350,6 +350,40 @@ def test_two_programs_exchange_a_field(testbed: Testbed, tmp_path: Path, kind: s
     assert not cluster.left()
 
 
+INSIDE = """#!/bin/sh
+# Each script runs two mpiruns over its nodes, one after the other; the nodes' names go to a file.
+for number in 0 1; do
+    {mpirun} -n 2 {program} >>{folder}/$VRM_JOB_ID.$(hostname) || exit 1
+done
+"""
+
+
+@pytest.mark.parametrize("kind, mpirun", [
+    *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs())])
+@pytest.mark.slow
+def test_an_mpirun_in_a_script_makes_no_step_wherever_the_script_is(
+        real: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
+    """Three scripts on two nodes each: one of them on the manager's node, the others reach that node and each other's."""
+    cluster = Cluster(real, tmp_path / "site", mpirun, kind)
+    (cluster.root / "bin" / "inside").write_text(INSIDE.format(
+        mpirun=shutil.which(cluster.launcher.get("Mpirun", mpirun)) or mpirun, program="/bin/hostname", folder=cluster.root))
+    (cluster.root / "bin" / "inside").chmod(0o755)
+    cluster.config(Allocation={"Policy": "pack"}, Nodes=3, Sockets=1, Cores=2, Hosts={"Timeout": 20})
+    cluster.queue(*(f"inside 2 60 script=1 nodes=2 nodelist={','.join(pair)}" for pair in (
+        ("n0", "n1"), ("n1", "n2"), ("n2", "n1"))))
+    try:
+        with real.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
+            said = cluster.finish(cluster.start(batch))
+            made = steps_of(batch, real)
+    finally:
+        cluster.close()
+    assert "3 completed" in said, said + "".join(path.read_text() for path in cluster.log.glob("*.e"))
+    on = {path.name: sorted({*path.read_text().split()}) for path in cluster.root.glob("[0-2].*")}
+    assert sorted(on.values()) == [["n0", "n1"], ["n1", "n2"], ["n1", "n2"]], on
+    assert {name.partition(".")[2] for name in on} == {"n0", "n1"}, "scripts were on the manager's node, and on another"
+    assert made == 1 and not cluster.left(), said
+
+
 PYTHON = r"\S*python[\d.]* .*"
 VICTIMS = {"relay": PYTHON + r"/relay\.py ", "runner": PYTHON + re.escape(MARK[:-1]), "srun": "srun --overlap -N",
            "agent of mpirun": r"(?s)sh -c read -r code said .* n1$", "daemon of mpirun": r"(\S*/)?orted "}

@@ -28,6 +28,7 @@ from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
 from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.folded import JOBS, LIVES
 from vrm.run.journal.check import EndRecord, JournalError, Record
 from vrm.run.journal.past import Past
 from vrm.run.run import Run
@@ -134,11 +135,11 @@ class RunFiles:
             self._ticked = record["time"] if event == "start" else None
         if event == "run":
             self._taken = None
-        elif event == "job" and record.get("position"):
-            self._taken = record["submit"]
-        if event == "end":
-            self._learn(record["id"])
-        elif event == "rules":
+        elif event in ("job", JOBS) and record.get("position"):
+            self._taken = record["submit" if event == "job" else "time"]
+        for job_id in [record["id"]] if event == "end" else record["ids"] if event == LIVES else ():
+            self._learn(job_id)
+        if event == "rules":
             self._cluster = None  # others decide from now on
         elif event == "run" and record.get("nodes") is not None:
             if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):

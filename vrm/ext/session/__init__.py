@@ -29,6 +29,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from vrm.config.schema import Settings, load
 from vrm.run import control
 from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.folded import unfolded
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.workload.added import added
@@ -272,7 +273,7 @@ class Session:
         alive = self._runs()  # asked before the last records are read
         with contextlib.suppress(FileNotFoundError):
             _, records = self._follower.read_new()
-            for record in records:
+            for record in unfolded(records):
                 self._take(record)
         if self._marker is not None and time.monotonic() > self._beat + HEARTBEAT / 2:
             self._beat = time.monotonic()

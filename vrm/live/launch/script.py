@@ -94,7 +94,7 @@ class Scripts(Direct):
                              for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
                 for name, here in on.items()} if bound else {}
         affinity = launch.affinity and tuple(cpus.get(names[0], launch.affinity))
-        daemons = bool(self.rsh_agent) and len(on) > 1 and not launch.host
+        daemons = bool(self.rsh_agent) and len(on) > 1
         folder, name = self.folder(rankfile), os.path.basename(os.fspath(app))
         files = {folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
                                                    folder, self.measure, self.rsh_agent if daemons else ""),

@@ -33,8 +33,7 @@ OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSL
 
 AGENT, DAEMON = "vrm-agent", "vrm-daemon"
 """The programs that take the place of ssh in scripts, among the commands: for tasks of steps, and for daemons of mpiruns. What
-these start needs no standard input or output, and goes through vrm's connection to the node where the script is on
-the machine of the manager."""
+these start needs no standard input or output, and goes through vrm's own connections to the nodes."""
 
 RANK = "vrm-rank"
 """The program through which mpiruns of Open MPI in scripts start their ranks."""

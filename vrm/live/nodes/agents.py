@@ -37,7 +37,7 @@ from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.runner import agent, devices
-from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, way_to, with_fix
+from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, local_line, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
 from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
@@ -110,7 +110,8 @@ class Agents:
         self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
         ways = self._ways()
-        self.relay = RelayProcess(ways, self.env, timeout, self._groups([*ways])) if ways else None
+        here = {host: local_line(host) for host, node in self._nodes.items() if node.local and ways}
+        self.relay = RelayProcess({**ways, **here}, self.env, timeout, self._groups([*ways])) if ways else None
         self._ready: list[AgentEvent] = []
         self._dying: list[subprocess.Popen[bytes]] = []
         self._numbers = count(1)

@@ -50,6 +50,11 @@ def group_line(hosts: Sequence[str], reach: str, timeout: float, gpus: int = 0) 
     return (*way.group(fold_hosts(hosts), len(hosts), timeout), *way.gpus(gpus * len(hosts)), *_start(f"${way.own_name}"))
 
 
+def local_line(host: str) -> tuple[str, ...]:
+    """What starts the runner of this machine, which goes by this name."""
+    return _start(host)
+
+
 def _start(name: str) -> tuple[str, ...]:
     """The words that start a runner, which goes by this name."""
     own, text = sys.executable or "python3", boot()

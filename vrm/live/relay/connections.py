@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-import socket
 import subprocess
 
 if not __package__:
@@ -11,14 +10,42 @@ if not __package__:
 else:
     from vrm.live.runner import wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+    from collections.abc import Callable
+
+
+class FarConnection:
+    """The connection of a client on a node, which goes by the runner there; `send` writes a frame to that."""
+
+    def __init__(self, node: NodeConnection, number: int, send: Callable[[NodeLink], None]) -> None:
+        self._node, self._number, self._send = node, number, send
+
+    def fileno(self) -> int:
+        """No file of this process."""
+        return -1
+
+    def settimeout(self, seconds: float) -> None:
+        """It never waits."""
+
+    def sendall(self, data: bytes) -> None:
+        """Give the client its answer."""
+        self._node.link.unsent += wire.frame(self._node.host, self._number, bytes(data))
+        self._send(self._node.link)
+
+    def close(self) -> None:
+        """The client has its answer, or was told that there is none."""
+        self._node.far.pop(self._number, None)
+
 
 class RelayClient:
     """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
     whole), what waits for the node to answer, and what waits for the client to read it. `node`: the connection behind which
     it is done. `ending`: nothing more comes from it."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection  # a socket, or a FarConnection
         self.kind = self.host = b""
         self.number = 0
         self.node: NodeConnection | None = None
@@ -66,3 +93,4 @@ class NodeConnection:
         self.asked = True
         self.unread = bytearray()
         self.clients: dict[int, RelayClient] = {}
+        self.far: dict[int, RelayClient] = {}  # on the node, by their numbers

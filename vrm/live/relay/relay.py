@@ -31,10 +31,10 @@ if not __package__:
     sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "runner")]
     import boot
     import wire
-    from connections import NodeConnection, NodeLink, RelayClient
+    from connections import FarConnection, NodeConnection, NodeLink, RelayClient
 else:
     from vrm.live.relay import boot
-    from vrm.live.relay.connections import NodeConnection, NodeLink, RelayClient
+    from vrm.live.relay.connections import FarConnection, NodeConnection, NodeLink, RelayClient
     from vrm.live.runner import wire
 
 TYPE_CHECKING = False
@@ -330,8 +330,21 @@ class Relay:
         node.asked, node.due = False, time.monotonic() + self.ping
         node.unread += part
         for number, content in wire.take_answers(node.unread):
-            if number in node.clients:
+            if number & wire.FAR:
+                self.hear_far(node, number, content)
+            elif number in node.clients:
                 self.answer(node.clients[number], content)
+
+    def hear_far(self, node: NodeConnection, number: int, content: bytes) -> None:
+        """A program on a node, such as the mpirun of a script, wants a daemon on another one, or no longer."""
+        client = node.far.get(number)
+        if client is None and content:
+            client = node.far[number] = RelayClient(FarConnection(node, number, self.flush))
+            self.clients.add(client)
+            client.kind, (client.host, _, order) = content[:1], content[1:].partition(b"\0")
+            self.place(client, order)
+        elif client is not None and not content:
+            self.end_client(client)
 
     def answer(self, client: RelayClient, content: bytes) -> None:
         """How the program of a client ended; or what its agent says, or its end."""
@@ -415,6 +428,8 @@ class Relay:
                 reason = str(error.strerror)
         for client in list(node.clients.values()):
             self.lose_client(client, reason, node.ready)
+        for client in list(node.far.values()):
+            self.end_client(client)
         if link in self.links:
             self.leave(node)
 

@@ -9,13 +9,15 @@ are killed. An agent's order are the arguments of `agent.serve`: it is a process
 pipes for its input and output.
 """
 
+import binascii
 import marshal
 import os
 import select
 import time
 
-# The C module itself: `signal` imports enum.
+# The C modules themselves: `signal` and `socket` import enum.
 import _signal as signal
+import _socket as socket
 
 if not __package__:
     import agent
@@ -46,6 +48,9 @@ NODES_OWN = (b"HOSTNAME", b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SLURMD
              b"SLURM_NODEID", b"XDG_RUNTIME_DIR")
 """Variables that are not taken from the manager: they tell of a node or a login."""
 
+RELAY = b"VRM_RELAY"
+"""The variable of a program with the name of the socket at which it asks for daemons on other nodes (see `rsh_agent.py`)."""
+
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals meant for the manager or its jobs."""
 
@@ -75,6 +80,16 @@ class RunningAgent:
         self.due = 0.0
 
 
+class DaemonClient:
+    """A program here that wants a daemon on another node: its connection, the number of its order, and what has come of
+    that (None: all of it, and the relay has it)."""
+
+    def __init__(self, connection: "socket.socket", number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.unread = bytearray()  # type: Any
+
+
 class Runner:
     """The loop; frames for the node `name` come from `inbox`, and lines go to `outbox`."""
 
@@ -91,6 +106,10 @@ class Runner:
         self.doubt = 0.0  # until when it may (0: there is none)
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
         self.poll, self.more = select.poll(), select.poll()
+        self.listening: "Any" = None  # for clients, by their files
+        self.address = b""
+        self.clients: "Dict[int, DaemonClient]" = {}
+        self.numbers = 0
 
     def serve(self) -> None:
         """Run until the relay is gone."""
@@ -104,6 +123,7 @@ class Runner:
             self.serve_steps()
             self.look()
             self.serve_agents(ready)
+            self.serve_clients(ready)
             if self.wake in ready:
                 os.read(self.wake, 4096)
                 self.reap()
@@ -167,8 +187,8 @@ class Runner:
 
     def take(self, number: int, content: bytes) -> bool:
         """What comes in a frame; True if this process is to end."""
-        if not number:
-            return self.take_word(content)
+        if not number or number & wire.FAR:
+            return self.take_word(content) if not number else self.answer_client(number, content)
         if self.doubt:
             self.held.append((number, content))
         else:
@@ -193,7 +213,7 @@ class Runner:
         elif what[0] == wire.AGENT:
             self.start_agent(number, what[1])
         else:
-            self.start(number, what[1])
+            self.start(number, what[1], what[0] == wire.PROGRAM)
 
     def take_word(self, content: bytes) -> bool:
         """The environment that others are compared with, the question whether this process is there, or the word that it is
@@ -206,13 +226,15 @@ class Runner:
 
     # Programs.
 
-    def start(self, number: int, order: "Tuple[Any, ...]") -> None:
-        """Start a program, or wait for its directory."""
+    def start(self, number: int, order: "Tuple[Any, ...]", asks: bool = False) -> None:
+        """Start a program, or wait for its directory. One that `asks` the relay for daemons does so here."""
         argv, env, *rest = order
         if isinstance(env, tuple):
             changes, gone = env
             env = {**{name: value for name, value in self.base.items() if name not in gone}, **changes}
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
+        if asks and RELAY in env:
+            env[RELAY] = self.listen()
         try:
             self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
         except starting.Absent as absent:
@@ -243,6 +265,80 @@ class Runner:
                 continue
             for each in self.running.values():
                 each.server.ended(pid, usage)
+
+    # Programs that want daemons on other nodes.
+
+    def listen(self) -> bytes:
+        """The name of the socket on which programs of this node ask for daemons."""
+        if self.listening is None:
+            self.address = b"vrm-" + binascii.hexlify(os.urandom(16))
+            self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.listening.bind(b"\0" + self.address)
+            self.listening.listen(4096)
+            self.listening.setblocking(False)
+            self.poll.register(self.listening.fileno(), select.POLLIN)
+        return self.address
+
+    def serve_clients(self, ready: "Dict[int, int]") -> None:
+        """Take what clients ask for, and their ends."""
+        if self.listening is not None and self.listening.fileno() in ready:
+            self.take_client()
+        for descriptor in [each for each in self.clients if each in ready]:
+            self.read_client(descriptor, self.clients[descriptor])
+
+    def take_client(self) -> None:
+        """A client has connected."""
+        try:
+            descriptor, _ = self.listening._accept()
+        except OSError:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
+        if not wire.own(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self.numbers += 1
+        self.clients[descriptor] = DaemonClient(connection, self.numbers | wire.FAR)
+        self.poll.register(descriptor, select.POLLIN)
+
+    def read_client(self, descriptor: int, client: DaemonClient) -> None:
+        """A part of an order, or the end of a client."""
+        try:
+            data = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if client.unread is None and data:
+            return  # it has nothing more to say
+        if data:
+            client.unread += data
+            end = 4 + int.from_bytes(client.unread[:4], "little")
+            if len(client.unread) < max(5, end):
+                return
+            if client.unread[4:5] == wire.DAEMON:
+                self.say_bytes(client.number, bytes(client.unread[4:end]))
+                client.unread = None
+                return
+        elif client.unread is None:
+            self.say_bytes(client.number, b"")
+        self.end_client(descriptor)
+
+    def answer_client(self, number: int, content: bytes) -> bool:
+        """How the daemon of a client has ended; nothing where it was lost. False: this process goes on."""
+        for descriptor, client in list(self.clients.items()):
+            if client.number == number:
+                try:
+                    client.connection.sendall(content)
+                except OSError:
+                    pass  # it has been killed
+                self.end_client(descriptor)
+        return False
+
+    def end_client(self, descriptor: int) -> None:
+        """A client is done."""
+        self.unregister(descriptor)
+        self.clients.pop(descriptor).connection.close()
 
     # The agent.
 
@@ -305,7 +401,11 @@ class Runner:
 
     def say(self, number: int, answer: "Any" = ()) -> None:
         """Answer the relay."""
-        data = wire.lines(self.name, number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
+        self.say_bytes(number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
+
+    def say_bytes(self, number: int, content: bytes) -> None:
+        """Say this to the relay."""
+        data = wire.lines(self.name, number, content)
         while data:
             data = data[os.write(self.outbox, data):]
 

@@ -18,6 +18,7 @@ from vrm.model.forms import shapes
 from vrm.model.forms.fields import TABLE
 from vrm.model.forms.kinds import name_sound
 from vrm.model.rules import checks
+from vrm.run.journal import folded
 from vrm.run.journal.codec import MOST_TEMPLATES, TEMPLATE_KEYS, Missing, more_fault, own_sound, template_key
 from vrm.model.forms.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
@@ -127,7 +128,7 @@ WANTED: dict[str, dict[str, Check]] = {
     "unreserve": {"reservation": positive, "reason": text, "time": number},
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
     "part": {"part": line, "package": line, "what": line, "values": mapping, "time": number},
-    "finished": {},
+    "finished": {}, **folded.WANTED,
 }
 WANTED["revise"] = WANTED["job"]
 """The events of a journal, and the values that each must have."""

@@ -23,10 +23,10 @@ from zlib import crc32
 
 from vrm.model import Job
 from vrm.model.job import Details
-from vrm.model.quantities import numbers
 from vrm.run.journal import check
 from vrm.run.journal.codec import jobs_of, more_fault
 from vrm.run.journal.check import EndRecord, JournalError, Record
+from vrm.run.journal.folded import LIVES, jobs_in, unfolded
 from vrm.system.files import naming, open_own, sync_names
 
 FORMAT = check.NEWEST
@@ -90,12 +90,14 @@ class Journal:
         self._pending: list[bytes] = []
         self._begun = 0  # bytes of these that are written, which the disk need not have yet
         self.appended = 0  # records, by this object
+        self.waiting = 0  # bytes that are pending
         try:
             with _opened(path, since.offset) as file:
-                _, self._end, self._sum, _, safe = since
-                for _, mark in _lines(path, file, since):
-                    _, self._end, self._sum, _, safe = mark
-            self.cut = self._cut(safe)
+                mark = since
+                for _, found in _lines(path, file, since):
+                    mark = found
+            self._before, self._end, self._sum, _, self._safe = mark
+            self.cut = self._cut(self._safe)
         except (JournalError, OSError):
             os.close(self._fd)
             raise
@@ -123,7 +125,15 @@ class Journal:
         body = _encode({"event": event, **values})[:-1].encode()
         self._sum = crc32(body, self._sum)
         self.appended += 1
+        if not self._pending:
+            self._safe = self._end
         self._pending.append(body + (_SUM if self._pending else _SAFE) % self._sum)
+        self.waiting += len(self._pending[-1])
+
+    @property
+    def mark(self) -> Mark:
+        """The place behind what is on disk."""
+        return Mark(self._before + self.appended, self._end, self._sum, bool(self.appended), self._safe)
 
     @property
     def pending(self) -> bool:
@@ -147,7 +157,7 @@ class Journal:
         with naming(self._path):
             self._put(data)
         self._end += len(data)
-        self._begun = 0
+        self._begun = self.waiting = 0
         self._pending.clear()
 
     def show(self) -> None:
@@ -321,6 +331,15 @@ class JournalReader:
                 yield record
 
 
+def lines(path: Path, until: Mark) -> Iterator[bytes]:
+    """The lines of a journal before a place."""
+    with _opened(path) as file:
+        for line, mark in _lines(path, file) if until.number else ():
+            yield line
+            if mark.number == until.number:
+                return
+
+
 def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:
     """The records of a journal: see `JournalReader`."""
     return iter(JournalReader(path, only))
@@ -331,14 +350,14 @@ def read(path: Path) -> list[Record]:
     return list(records(path))
 
 
-_JOBS = re.compile(b'"event": ?"job"')
+_JOBS = re.compile(b'"event": ?"jobs?"')
 """In each line that tells of new jobs."""
 
 
 def made_by(path: Path, command: str) -> list[int]:
     """The jobs that a command has brought, whether or not anybody has answered it."""
-    return [job.id for record in records(path, _JOBS) if record["event"] == "job" and record.get("command") == command
-            for job in jobs_of(record)[0]]
+    return [job.id for record in unfolded(records(path, _JOBS)) if record["event"] == "job"
+            and record.get("command") == command for job in jobs_of(record)[0]]
 
 
 class Alone(NamedTuple):
@@ -359,11 +378,17 @@ def alone(path: Path, job_id: int) -> Alone | None:
     end: EndRecord | None = None
     is_held = waits = False
     came = 0
-    for record in records(path, re.compile(b'%b|"id": ?%d\\b' % (_JOBS.pattern, job_id))):
+
+    def counted() -> Iterator[Record]:
+        nonlocal came
+        only = re.compile(b'%b|"event":"%b"|"id": ?%d\\b' % (_JOBS.pattern, LIVES.encode(), job_id))
+        for record in records(path, only):
+            came += jobs_in(record)
+            yield record
+
+    for record in unfolded(counted(), job_id):
         event, first = record["event"], record.get("id", job_id + 1)
-        jobs_in = len(numbers(record.get("array", "0"))) if event == "job" else 0
-        came += jobs_in
-        if first <= job_id < first + jobs_in:
+        if first <= job_id < first + jobs_in(record):
             if more_fault(record.get("more", {})):
                 return None
             jobs, details, _ = jobs_of({**record, "id": job_id, "array": "0"})

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from vrm.model import Cluster, Job, JobState
 from vrm.model.forms import placement_forms
 from vrm.model.job import Details
-from vrm.model.quantities import numbers
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import lending
-from vrm.run.journal import check as journal_check
+from vrm.run.journal import check as journal_check, folded
 from vrm.run.entry import LINE
 from vrm.run.journal.codec import MOST_TEMPLATES, jobs_of, missing, own_of
 from vrm.run.journal.files import START
@@ -43,6 +42,7 @@ class Past:
     records of the start of jobs that have lent cores, and of the manager then. `lines` are those of the queue file,
     `of_file` their jobs in the order in which they came, `by_command` those of each command file.
     `parts` are the events of parts of the manager that extensions add, by the part: what happened, and its values.
+    `marked` are jobs of which more was told than that they came, started and ended; `folded` those of `lives`.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -73,6 +73,8 @@ class Past:
         self.placements: dict[str, Record] = {}
         self.lines = Lines()
         self.parts: dict[str, list[tuple[str, Record]]] = {}
+        self.marked: set[int] = set()
+        self.folded = 0
 
     @property
     def jobs(self) -> dict[int, Job]:
@@ -104,10 +106,8 @@ class Past:
         return [(entries[i].job, start) for i, start in self.started.items()
                 if i not in self.ended]
 
-
     def take(self, record: Record, number: int, path: PathLike = "journal") -> None:
-        """Apply the next record to what those before it left. JournalError, which names its line
-        `number` of `path`, when it makes no sense there."""
+        """Apply the next record. JournalError, which names its line `number` of `path`, when it makes no sense."""
         self.number = number
         fault = journal_check.fault(record)
         if not fault and not self.runs and record["event"] != "run":
@@ -118,8 +118,8 @@ class Past:
         if fault:
             raise JournalError(path, number, fault)
         happened.apply(self, record)
-        if record.get("command"):
-            self.commands.append(record["command"])
+        self.commands += folded.commands_of(record)
+        self.marked.update(folded.told_of(record))
 
     def forget(self, job_id: int) -> None:
         """A job has not started, nor ended."""
@@ -149,10 +149,8 @@ class Past:
         return self.state.entry(job_id).job, ran, JobState(end["state"])
 
 
-def replay(told: Iterable[Record], path: PathLike = "journal",
-           state: State | None = None) -> Past:
-    """The past that records tell; each is applied to what those before it left, in `state`, a
-    frozen one.
+def replay(told: Iterable[Record], path: PathLike = "journal", state: State | None = None) -> Past:
+    """The past that records tell; each is applied to what those before it left, in `state`, a frozen one.
 
     JournalError, which names the line of `path`, for a record that makes no sense there.
     """
@@ -215,10 +213,6 @@ def _placement_fault(start: Mapping[str, Any], job: Job, run: Record) -> str:
     return placement_forms.fault(start["placement"], job, [each[:2] for each in run.get("nodes", [])])
 
 
-def _jobs_in(record: Record) -> int:
-    return len(numbers(record["array"])) if "array" in record else 1
-
-
 def _line_is_there(past: Past, record: Record) -> str:
     lines, changed = len(past.lines), record["event"] == "revise" and "line" in record
     wrong = record.get("at", 0) > lines or (changed and record.get("at", lines) >= lines)
@@ -226,7 +220,7 @@ def _line_is_there(past: Past, record: Record) -> str:
 
 
 def _is_new(past: Past, record: Record) -> str:
-    job_id, jobs, wrong = record["id"], _jobs_in(record), _line_is_there(past, record)
+    job_id, jobs, wrong = record["id"], folded.array_size(record), _line_is_there(past, record)
     if wrong or job_id < past.state.next_id:
         return wrong or f"job {job_id} exists already"
     return f"job {job_id}: own is not of {jobs} jobs" if "own" in record and len(record["own"]) != jobs else ""
@@ -234,7 +228,7 @@ def _is_new(past: Past, record: Record) -> str:
 
 def _can_be_revised(past: Past, record: Record) -> str:
     wrong = _line_is_there(past, record)
-    for job_id in range(record["id"], record["id"] + _jobs_in(record)):
+    for job_id in range(record["id"], record["id"] + folded.array_size(record)):
         if wrong:
             break
         if job_id not in past.state.book.entries:
@@ -278,6 +272,12 @@ def _lend_in(*phases: str) -> Fault:
             return f"{event} of lend {number} of job {record['id']}, which there is not"
         return "" if found.phase in phases else f"{event} of lend {number}, which is in phase {found.phase}"
     return fault
+
+
+def _can_be_unfolded(past: Past, record: Record) -> str:
+    entries = past.state.book.entries
+    return folded.fault(record, past.state.next_id, journal_check.fault,
+                        lambda each: each in entries and each not in past.started and each not in past.ended)
 
 
 def _part_is_there(past: Past, record: Record) -> str:
@@ -337,6 +337,12 @@ def _job(past: Past, record: Record) -> None:
         past.of_file += ids
         past.lines.add(int(record.get("line", "0"), 16), ids, record.get("at"))
     past.position = record.get("position") or past.position
+
+
+@event(folded.JOBS, _can_be_unfolded)
+def _jobs(past: Past, record: Record) -> None:
+    for each in folded.unfolded([record]):
+        _job(past, each)
 
 
 @event("revise", _can_be_revised)
@@ -400,6 +406,15 @@ def _end(past: Past, record: Record) -> None:
     unknown = state is JobState.REFUSED and past.runs[-1].get("format", 1) < 3
     past.state.end(job_id, state, record["time"], record["reason"],
                    cause=record.get("cause") or (LINE if unknown else ""))
+
+
+@event(folded.LIVES, _can_be_unfolded)
+def _lives(past: Past, record: Record) -> None:
+    for _, start, end in folded.lives_of(record):
+        if start is not None:
+            _start(past, start)
+        _end(past, end)
+        past.folded += 1
 
 
 @event("again", _has_started)

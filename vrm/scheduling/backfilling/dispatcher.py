@@ -51,6 +51,9 @@ class Dispatcher:
         place, turn = policy.place, self.turn(waiting)
         for at in range(heads):
             head = turn[at]
+            if at and self.heads_first and not (self.lends or self.promising) and policy.room(view) == 0:
+                self._blocked, self._left = head, (view, view.generation)
+                return
             placement = (head is not self._blocked or self._left != (view, view.generation)) and place(head, view)
             if not placement:
                 if at + 1 < len(waiting):

@@ -102,6 +102,7 @@ class EndWatch:
     def look(self) -> None:
         """Read what is new."""
         from vrm.run.journal.codec import jobs_of
+        from vrm.run.journal.folded import unfolded
         try:
             another, records = self._follower.read_new()
         except FileNotFoundError:
@@ -110,7 +111,7 @@ class EndWatch:
             raise CannotRun(f"cannot read {self._run.journal}: {error.strerror}") from error
         if another:
             self.apps, self.ended = {}, {}
-        for record in records:
+        for record in unfolded(records):
             if record["event"] == "job":
                 self.apps.update((job.id, job.app) for job in jobs_of(record)[0])
             elif record["event"] == "end":

@@ -174,7 +174,7 @@ class Launches(Part):
             prepared = ProgramPrepared(booking, file, {**getattr(launcher, "env", {}), **variables})
             live.notify(prepared)
             variables.update(prepared.variables)
-        slots, nodes = list(booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
+        slots, nodes = live.records.slots.of(booking.placement), live.cluster.nodes
         if payload.script:
             alone = job.exclusive and booking.placement.share != HALF
             launch = live.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone,

@@ -23,10 +23,11 @@ from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
 from vrm.model.measured.power import draw
+from vrm.model.placement import KnownSlots
 from vrm.results import shares
 from vrm.results.energy import Drawn, columns_of
 from vrm.results.job_columns import JobFileError, header
-from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs
+from vrm.results.jobs import JobRow, JobWriter, KnownFields, read_jobs, row_of
 from vrm.results.places import PlacementText
 from vrm.run.journal import codec
 from vrm.run.journal.past import Past
@@ -101,6 +102,8 @@ class Records:
         self._swept = 0.0
         self._strays = Strays()
         self.text = PlacementText(cluster.nodes)
+        self.slots = KnownSlots(cluster.nodes)
+        self._fields = KnownFields()
         self._mismatched: set[int] = set()
         self._found: dict[int, str] = {}  # what the nodes said of where ranks are, by job
         self._writer: JobWriter | None = None
@@ -213,18 +216,20 @@ class Records:
         job, booking = outcome.job, outcome.booking
         placed = booking.placement.at_start if booking else None
         text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
-        return JobRow(
-            job.id, job.app, job.procs, job.submit, booking.start if booking else None,
-            outcome.end if booking else None, job.walltime, outcome.state.value,
-            exit_code=outcome.exit_code, app_time=app_time,
-            exclusive=job.exclusive, backfilled=outcome.backfilled,
-            nodes=text.nodes(placed) if placed else "",
-            cores=text.cores(placed) if placed else "",
-            binding=binding, reason=outcome.reason,
-            **{**fields_of(job, outcome.details),
-               "devices": text.devices(placed) if placed else "", "cause": outcome.cause,
-               "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
-               **self._shared(outcome), **self._drawn(outcome)})
+        nodes, cores = text.columns(placed) if placed else ("", "")
+        values = {
+            "id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
+            "start": booking.start if booking else None, "end": outcome.end if booking else None,
+            "walltime": job.walltime, "status": outcome.state.value, "exit_code": outcome.exit_code, "app_time": app_time,
+            "exclusive": job.exclusive, "backfilled": outcome.backfilled, "nodes": nodes, "cores": cores,
+            "binding": binding, "reason": outcome.reason, **self._fields.of(job, outcome.details)}
+        if placed and placed.devices:
+            values["devices"] = text.devices(placed)
+        if outcome.cause:
+            values["cause"] = outcome.cause
+        if outcome.memory:
+            values["memory_peak"] = f"{math.ceil(outcome.memory / 2**20)}M"
+        return row_of({**values, **self._shared(outcome), **self._drawn(outcome)})
 
     def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
         """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
@@ -237,7 +242,7 @@ class Records:
         if outcome.joules is not None and not outcome.mates and placement.alone and seconds > 0:
             return {**columns_of(Drawn(booking.start, outcome.end, outcome.joules / seconds, outcome.frequency)),
                     "metered": True}
-        return columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
+        return {} if not (watts or outcome.frequency) else columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
 
     def _shared(self, outcome: EndedJob) -> dict[str, Any]:
         """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""
@@ -318,7 +323,8 @@ class Records:
         if self.check == "ignore":
             return "unchecked"
         paths = self.run.files(job.app, job.id)
-        slots = list(booking.placement.at_start.slots(nodes))
+        slots = self.slots.of(booking.placement.at_start) if cluster is None else list(
+            booking.placement.at_start.slots(nodes))
         launcher = self.scripts if job.payload.script else self.launcher
         result = launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
         if result.state == "unchecked":

@@ -8,6 +8,7 @@ share the file system; the number of the device is not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from vrm.live.manager.records.records import Tell
 from vrm.live.spawn.records import Marker, RecordError
 from vrm.results.job_columns import header
 from vrm.run.journal import files as journals
+from vrm.run.journal import folding
 from vrm.run.journal.check import JournalError, Record
 from vrm.run.journal.past import Past, replay
 from vrm.run.rundir import RunDirectory
@@ -58,6 +60,9 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], 
         return Past(new_state())
     if "home" not in past.runs[-1] and not markers(run):
         past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
+    if folding.worth(past):
+        with contextlib.suppress(OSError), rare_collections():  # the next manager tries it again
+            folding.shorten(run.journal, past)
     return past
 
 

@@ -1,0 +1,199 @@
+"""Many records of a journal as one: jobs that came one after the other (`jobs`), and whole lives of jobs (`lives`).
+
+A manager that continues a long run writes the journal anew (`vrm.run.journal.folding`): what is the same for many jobs
+is there once, and what differs is in lists, an entry for each job. Both say what the records said that they replace;
+`unfolded` gives those back, but for the times of `ran`, which nobody reads.
+
+| `jobs` | |
+|---|---|
+| `ids` | the jobs, as ranges, ascending |
+| `made`, `of` | what records of a `job` said, without what follows; which of these each job is |
+| `submits`, `lines`, `commands` | lists of these values; the last two only where the records had them |
+| `position` | that of the last record, where they had one |
+| `time` | the latest submission |
+
+| `lives` | |
+|---|---|
+| `ids` | the jobs, in the order of their ends |
+| `start`, `end` | the times; null for a job that never started |
+| `places`, `on` | placements, and which of these each job had |
+| `backfilled` | places in these lists of the jobs that were |
+| `ways`, `how` | what records of an `end` said, without id and time; which of these each job has |
+| `time` | the latest end |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from vrm.model.forms import shapes
+from vrm.model.forms.shapes import Check
+from vrm.model.quantities import fold, numbers
+
+Record = dict[str, Any]
+
+JOBS, LIVES = "jobs", "lives"
+
+LISTS = {"submit": "submits", "line": "lines", "command": "commands"}
+"""Values of a job's record that are in lists of their own, and the names of these."""
+
+WANTED: dict[str, dict[str, Check]] = {
+    JOBS: {"ids": shapes.text, "made": shapes.list_of(shapes.mapping), "of": shapes.list_of(shapes.count),
+           "submits": shapes.list_of(shapes.number), "time": shapes.number},
+    LIVES: {"ids": shapes.list_of(shapes.count), "start": shapes.list_of(shapes.maybe(shapes.number)),
+            "end": shapes.list_of(shapes.number), "places": shapes.list_of(shapes.mapping),
+            "on": shapes.list_of(shapes.maybe(shapes.count)), "backfilled": shapes.list_of(shapes.count),
+            "ways": shapes.list_of(shapes.mapping), "how": shapes.list_of(shapes.count), "time": shapes.number},
+}
+"""The values of both records."""
+
+
+class Distinct:
+    """Values, each once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._at: dict[str, int] = {}
+
+    def add(self, value: Any) -> int:
+        """The place of a value."""
+        key = repr(value)
+        at = self._at.get(key)
+        if at is None:
+            at = self._at[key] = len(self.values)
+            self.values.append(value)
+        return at
+
+
+def jobs_record(records: Sequence[Record]) -> Record:
+    """Records of a `job` as one; they have the same keys, ascending ids, and none is of an array."""
+    made, first = Distinct(), records[0]
+    of = [made.add({key: value for key, value in each.items() if key not in ("event", "id", "position", *LISTS)})
+          for each in records]
+    found: Record = {"ids": fold([each["id"] for each in records]), "made": made.values, "of": of,
+                     "time": max(each["submit"] for each in records)}
+    found.update((name, [each[key] for each in records]) for key, name in LISTS.items() if key in first)
+    if "position" in first:
+        found["position"] = records[-1]["position"]
+    return found
+
+
+Life = tuple[int, Mapping[str, Any] | None, Mapping[str, Any]]
+"""A job, and the records of its start, if there is one, and of its end."""
+
+
+def lives_record(lives: Sequence[Life]) -> Record:
+    """Lives of jobs as one record."""
+    places, ways = Distinct(), Distinct()
+    return {"ids": [job_id for job_id, _, _ in lives],
+            "start": [None if start is None else start["time"] for _, start, _ in lives],
+            "end": [end["time"] for _, _, end in lives],
+            "on": [None if start is None else places.add(start["placement"]) for _, start, _ in lives],
+            "places": places.values, "backfilled": [at for at, (_, start, _) in enumerate(lives)
+                                                    if start is not None and start["backfilled"]],
+            "how": [ways.add({key: value for key, value in end.items() if key != "time"}) for _, _, end in lives],
+            "ways": ways.values, "time": max(end["time"] for _, _, end in lives)}
+
+
+def ids_of(record: Record) -> Sequence[int]:
+    """The jobs of such a record."""
+    return numbers(record["ids"]) if record["event"] == JOBS else record["ids"]
+
+
+def jobs_in(record: Record) -> int:
+    """How many jobs a record tells of that come."""
+    if record["event"] == JOBS:
+        return len(ids_of(record))
+    return array_size(record) if record["event"] == "job" else 0
+
+
+def array_size(record: Record) -> int:
+    """The jobs of the record of a job, which may be an array."""
+    return len(numbers(record["array"])) if "array" in record else 1
+
+
+def fault(record: Record, next_id: int, unsound: Callable[[Record], str], waits: Callable[[int], bool]) -> str:
+    """Why such a record, whose values are right by themselves, makes no sense; "" when it does. `next_id`: that of the
+    next job; `unsound` says what is wrong with the record of a job, `waits` whether a job has come and not begun."""
+    wrong = _lists_fault(record)
+    if wrong:
+        return f"{record['event']}: {wrong}"
+    ids = ids_of(record)
+    if record["event"] == JOBS:
+        if ids[0] < next_id:
+            return f"job {ids[0]} exists already"
+        made = ({"event": "job", "id": 0, "submit": 0.0, **each} for each in record["made"])
+        return next(filter(None, map(unsound, made)), "")
+    odd = [job_id for job_id in ids if not waits(job_id)]
+    return f"lives of job {odd[0]}, which never came, or started or ended before" if odd else ""
+
+
+def _lists_fault(record: Record) -> str:
+    """Why the lists of such a record do not go together; "" when they do."""
+    try:
+        ids = ids_of(record)
+    except ValueError:
+        return "ids is wrong"
+    if not ids or len(set(ids)) < len(ids) or (record["event"] == JOBS and list(ids) != sorted(ids)):
+        return "ids is wrong"
+    of_jobs = record["event"] == JOBS
+    for name in ("of", *LISTS.values()) if of_jobs else ("start", "end", "on", "how"):
+        if name in record and (type(record[name]) is not list or len(record[name]) != len(ids)):
+            return f"{name} is not of {len(ids)} jobs"
+    for table, name in (("made", "of"),) if of_jobs else (("places", "on"), ("ways", "how")):
+        if any(at is not None and at >= len(record[table]) for at in record[name]):
+            return f"{name} is wrong"
+    if not of_jobs and [at is None for at in record["on"]] != [at is None for at in record["start"]]:
+        return "on is wrong"
+    return ""
+
+
+def lives_of(record: Record) -> Iterator[tuple[int, Record | None, Record]]:
+    """The jobs of `lives`, each with the records of its start and end."""
+    backfilled = {record["ids"][at] for at in record["backfilled"] if at < len(record["ids"])}
+    for job_id, began, ended, on, how in zip(*(record[name] for name in ("ids", "start", "end", "on", "how"))):
+        start = None if began is None else {"event": "start", "id": job_id, "time": began,
+                                            "backfilled": job_id in backfilled, "placement": record["places"][on]}
+        yield job_id, start, {"event": "end", "id": job_id, "time": ended, **record["ways"][how]}
+
+
+def unfolded(records: Iterable[Record], of: int | None = None) -> Iterator[Record]:
+    """The same records, without folded ones: for who looks for events of single jobs. `of`: of folded ones only what
+    tells of this job."""
+    for record in records:
+        if record["event"] == JOBS:
+            yield from _jobs(record, of)
+        elif record["event"] == LIVES:
+            if of is None or of in record["ids"]:
+                for job_id, start, end in lives_of(record):
+                    if of in (None, job_id):
+                        yield from filter(None, (start, end))
+        else:
+            yield record
+
+
+def _jobs(record: Record, of: int | None) -> Iterator[Record]:
+    lists = [(key, record[name]) for key, name in LISTS.items() if name in record]
+    for at, job_id in enumerate(ids_of(record)):
+        if of in (None, job_id):
+            yield {"event": "job", "id": job_id, **record["made"][record["of"][at]],
+                   **{key: values[at] for key, values in lists},
+                   **({"position": record["position"]} if "position" in record else {})}
+
+
+def commands_of(record: Record) -> list[str]:
+    """The commands that a record says were carried out."""
+    if record["event"] == JOBS:
+        return list(record.get("commands", ()))
+    return [record["command"]] if record.get("command") else []
+
+
+def told_of(record: Record) -> Iterable[int]:
+    """Jobs of which a record tells more than that they came, started and ended."""
+    plain = record["event"] == "job" or (record["event"] in ("start", "end") and not record.get("command"))
+    if plain or "id" not in record:
+        return ()
+    first = record["id"]
+    others = () if record.get("to") is None else (record["to"],)
+    return (*range(first, first + array_size(record)), *others)
