@@ -65,6 +65,8 @@ class EndedJob:
     frequency: float = 0.0               # in GHz, where it was set
     cause: str = ""                      # why the manager ended it, see `verdict`
     used: tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
+    cpu: float | None = None             # CPU seconds on all nodes, where they are known
+    beyond: int = 0                      # threads that ran at once beyond the cores of a node, of one that was looked at
 
 
 def called(job: Job, details: Details) -> str:
@@ -224,6 +226,9 @@ class Records:
             **{**fields_of(job, outcome.details),
                "devices": text.devices(placed) if placed else "", "cause": outcome.cause,
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
+               "cpu_time": max(0.001, round(outcome.cpu, 3)) if outcome.cpu is not None else 0.0,
+               "largest_process": f"{math.ceil(outcome.used[2] / 2**20)}M" if outcome.used[2] else "",
+               "threads_beyond": outcome.beyond,
                **self._shared(outcome), **self._drawn(outcome)})
 
     def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
