@@ -56,6 +56,10 @@ def write(path: Path) -> None:
     journal.append("end", id=7, time=53.0, state="cancelled", reason="cancelled by its user", exit_code=None, cause="cancel")
     journal.append("job", **codec.job_record(Job(11, "last", 1, 5.0, 1.0), Details(after=codec.AFTER.of_record("8"))))
     life(10)
+    job(12)
+    journal.append("start", id=12, time=54.0, backfilled=False, placement={"taken": "0x3", "procs": 2, "width": 1},
+                   **{"as": {"procs": 2, "walltime": 20.0, "expected": 20.0}})
+    journal.append("end", id=12, time=55.0, state="completed", reason="", exit_code=0)
     journal.append("finished", time=60.0)
     journal.close()
 
@@ -88,16 +92,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_folded_journal_tells_the_same(path: Path) -> None:
     before = past_of(path)
-    alone = [files.alone(path, job_id) for job_id in range(13)]
+    alone = [files.alone(path, job_id) for job_id in range(14)]
     ends = {each["id"]: each["state"] for each in files.read(path) if each["event"] == "end"}
     folding.shorten(path, before)
     events = [each["event"] for each in files.read(path)]
     assert events == ["run", "jobs", "input", "jobs", "job", "start", "start", "lives", "run", "end", "start", "end", "again",
-                      "start", "end", "job", "finished", "lives"]
+                      "start", "end", "jobs", "start", "end", "finished", "lives"]
     after = past_of(path)
     assert told(after) == told(before) and after.format == check.NEWEST
     assert before.mark == after.mark and before.mark.offset == path.stat().st_size
-    assert [files.alone(path, job_id) for job_id in range(13)] == alone
+    assert [files.alone(path, job_id) for job_id in range(14)] == alone
     assert files.made_by(path, "another") == [7]
     assert {each["id"]: each["state"] for each in folded.unfolded(files.read(path)) if each["event"] == "end"} == ends
     journal = files.Journal(path, before.mark)  # and it is gone on with
