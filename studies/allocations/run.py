@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from vrm.ext.allocations.arrivals import Known, again
+from vrm.ext.allocations.arrivals import PastArrival, again
 from vrm.ext.allocations.compare import Work, asked, combined, compare, shapes
-from vrm.ext.allocations.shapes import START_UP, Bounds, Shape, rounded, sizes
+from vrm.ext.allocations.shapes import START_UP, Bounds, AllocationShape, rounded, sizes
 from vrm.ext.allocations.site import COMERS, OURS, Ask, OuterSite
 from vrm.ext.allocations.work import makespan, progress
 from vrm.ext.forecast.draws import History
@@ -144,7 +144,7 @@ class Trace:
     def site(self, frozen: Frozen) -> OuterSite:
         """The site as it is known at a moment."""
         user = "the pilot"
-        known = [Known(job, job.submit, run) for job, run in self.past.ended if job.submit > frozen.now - KEPT]
+        known = [PastArrival(job, job.submit, run) for job, run in self.past.ended if job.submit > frozen.now - KEPT]
         known.sort(key=lambda each: each.submit)
         first = frozen.state.next_id + OURS
         return OuterSite(frozen, lambda nodes, limit, job_id: Job(job_id, "vrm", nodes, limit, user=user),
@@ -178,14 +178,14 @@ def work_of(jobs: Sequence[Submission], past: History, processors: int, most: in
     return Work(parts, max(each.job.walltime for each in jobs))
 
 
-def thinned(found: Sequence[Shape]) -> List[Shape]:
+def thinned(found: Sequence[AllocationShape]) -> List[AllocationShape]:
     """TRIED of some shapes, evenly."""
     if len(found) <= TRIED:
         return list(found)
     return [found[round(at * (len(found) - 1) / (TRIED - 1))] for at in range(TRIED)]
 
 
-def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: Shape) -> Tuple[float, float]:
+def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: AllocationShape) -> Tuple[float, float]:
     """When all jobs are really done (s) with a request, and the core hours that it is charged."""
     parts = [progress(part, shape.seconds, shape.chain, lambda job, ran: runs[job.id])
              for part in work.parts[shape.nodes, shape.at_once]]
@@ -194,12 +194,12 @@ def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: Shape)
     return found.end, found.charged / 3600
 
 
-def one_for_all(work: Work, bounds: Bounds) -> Shape:
+def one_for_all(work: Work, bounds: Bounds) -> AllocationShape:
     """The most nodes that are of use, as long as the limits need."""
     nodes = max(nodes for nodes, at_once in work.parts if at_once == 1)
     needs = makespan(work.parts[nodes, 1][0], limits) + START_UP
     seconds = min(bounds.longest, rounded(needs))
-    return Shape("", nodes, seconds, max(1, math.ceil(needs / seconds)) + (needs > seconds))
+    return AllocationShape("", nodes, seconds, max(1, math.ceil(needs / seconds)) + (needs > seconds))
 
 
 def one_for_each(jobs: Sequence[Submission], truth: OuterSite) -> Tuple[float, float]:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from vrm.api import Machine, simulate
-from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, Known, Stream, again, assumed
+from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, PastArrival, Stream, again, assumed
 from vrm.ext.allocations.bounds import bounds, read
-from vrm.ext.allocations.compare import SURE, Candidate, Outcome, Work, best, compare, judged, outcome, shapes
+from vrm.ext.allocations.compare import SURE, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes
 from vrm.ext.allocations.parts import Dealt, deal
-from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, Shape, limits, rounded, sizes
+from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, AllocationShape, limits, rounded, sizes
 from vrm.ext.allocations.site import Ask, of_snapshot
 from vrm.ext.allocations.work import makespan, progress
 from vrm.ext.advice.assumed import RATIOS
@@ -136,13 +136,21 @@ def test_an_allocation_waits_for_what_is_before_it() -> None:
         (1000, 1200), (1200, 1300), (1500, 1509)]
 
 
+def test_jobs_may_be_listed_in_any_order() -> None:
+    """squeue lists those that wait first."""
+    there = site(4, [(4, 1000.0)], [(2, 500.0)])
+    turned = replace(there, jobs=[*there.jobs[::-1], SiteJob("stuck", 9.0, 1, 1, 1, queue="p", stuck="held")])
+    found = of_snapshot(turned, limited(4), "me", PAST)
+    assert found.given([Ask(4, 300.0, 200.0), Ask(4, 300.0, 200.0)], 0) == [(1500, 1700), (1700, 1900)]
+
+
 def test_a_window_of_backfilling_is_found_by_itself() -> None:
     """Three nodes wait for a fourth: who needs one of them for a short time has it now."""
     full = site(4, [(1, 3600.0)], [(4, 7200.0)])
     work = Work({(nodes, 1): [queue([(1, 600.0)] * 6, nodes)] for nodes in (1, 2, 3)}, 600.0, members=4)
     found = compare(work, of_snapshot(full, limited(4), "me", PAST), shapes(work, limited(4), 2), 1)
-    assert found[0].shape == Shape("p", 3, 1500.0) and found[0].start.p90 == 0 and found[0].end.p50 == 1200
-    late = next(each for each in found if each.shape == Shape("p", 1, 4500.0))  # too long for the window
+    assert found[0].shape == AllocationShape("p", 3, 1500.0) and found[0].start.p90 == 0 and found[0].end.p50 == 1200
+    late = next(each for each in found if each.shape == AllocationShape("p", 1, 4500.0))  # too long for the window
     assert late.start.p10 == 3600 + 7200
 
 
@@ -152,7 +160,7 @@ def whole(number: int, nodes: int, seconds: float) -> Job:
         nodes, resources={"class": 1.0}, nodes=(nodes, nodes), tasks_per_node=1))
 
 
-def brute(snapshot: Snapshot, work: Frozen, shape: Shape) -> float:
+def brute(snapshot: Snapshot, work: Frozen, shape: AllocationShape) -> float:
     """When all is done with a request, by whole simulations of both from their beginnings."""
     done: set[int] = set()
     lasts = []
@@ -203,16 +211,16 @@ def test_parts_side_by_side_are_done_with_the_last() -> None:
     parts = [queue([(1, 600.0)], 1), queue([(1, 900.0)], 1, 1)]
     work = Work({(1, 1): [queue([(1, 600.0), (1, 900.0)], 1)], (1, 2): parts}, 900.0, members=1)
     idle = of_snapshot(site(2), limited(2), "me", PAST)
-    assert outcome(work, idle, Shape("p", 1, 1200.0, 1, 2), 1, 0) == Outcome(0, 900, 1500, 1500)
+    assert outcome(work, idle, AllocationShape("p", 1, 1200.0, 1, 2), 1, 0) == ShapeOutcome(0, 900, 1500, 1500)
     busy = of_snapshot(site(2, [(1, 1000.0)]), limited(2), "me", PAST)
-    assert outcome(work, busy, Shape("p", 1, 1200.0, 1, 2), 1, 0).end == 600 + 900
+    assert outcome(work, busy, AllocationShape("p", 1, 1200.0, 1, 2), 1, 0).end == 600 + 900
 
 
 # -------------------------------------------------------------------------------- what is unknown
 
 
 def test_a_history_comes_again() -> None:
-    known = [Known(Job(0, "a", 1, 100.0), day * DAY + 3600.0 * hour, 50.0 + day) for day in range(5) for hour in range(24)]
+    known = [PastArrival(Job(0, "a", 1, 100.0), day * DAY + 3600.0 * hour, 50.0 + day) for day in range(5) for hour in range(24)]
     first = list(again(known, "seed", 1000.0, 7))
     assert first == list(again(known, "seed", 1000.0, 7))
     assert len({tuple(one.run for one in again(known, str(seed), 1000.0, 7)) for seed in range(9)}) > 4
@@ -309,8 +317,8 @@ def test_where_nothing_can_be_asked_for(partition: str, text: str, said: str) ->
 # ----------------------------------------------------------------------------- which is the best
 
 
-def candidate(nodes: int, ends: Sequence[float], charged: float) -> Candidate:
-    return judged(Shape("p", nodes, 600.0), [Outcome(0.0, end, charged, charged / 2) for end in ends])
+def candidate(nodes: int, ends: Sequence[float], charged: float) -> RequestForecast:
+    return judged(AllocationShape("p", nodes, 600.0), [ShapeOutcome(0.0, end, charged, charged / 2) for end in ends])
 
 
 def test_the_first_ends_first_and_is_sure() -> None:

@@ -26,7 +26,7 @@ PACES = (0.5, 0.7, 1.0, 1.3, 1.5)
 """Without a history: how many jobs come, against as many as keep the site as full as it is. Each as likely."""
 
 
-class Known(NamedTuple):
+class PastArrival(NamedTuple):
     """A job of the history: as what, when it came and how long it ran (seconds)."""
 
     job: Job
@@ -53,7 +53,7 @@ class Stream:
             at += 1
 
 
-def again(known: Sequence[Known], seed: str, now: float, first_id: int) -> Iterator[Submission]:
+def again(known: Sequence[PastArrival], seed: str, now: float, first_id: int) -> Iterator[Submission]:
     """A stretch of the history, which is in order of time, from now on. Where it ends another one follows."""
     draw = random.Random(seed)
     times = [each.submit for each in known]

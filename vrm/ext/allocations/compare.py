@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.ext.advice.advice import CLOSE, Spread, spread
 from vrm.ext.advice.assumed import draws as draws_of
-from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, Bounds, Shape, limits
+from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, Bounds, AllocationShape, limits
 from vrm.ext.allocations.site import Ask, Given, OuterSite
-from vrm.ext.allocations.work import Progress, makespan, progress
+from vrm.ext.allocations.work import QueueProgress, makespan, progress
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations
 from vrm.ext.forecast.sharing import Part, shared_out
@@ -50,13 +50,13 @@ class Work:
     def __post_init__(self) -> None:
         whole = next(parts[0] for (_, at_once), parts in self.parts.items() if at_once == 1)
         self._draws: list[Durations] = list(draws_of(whole, self.members))
-        self._known: dict[Any, Progress] = {}
+        self._known: dict[Any, QueueProgress] = {}
 
     def makespan(self, nodes: int, at_once: int, member: int) -> float:
         """Seconds until the last part is done, in one draw, if nothing ends the allocations."""
         return max(makespan(part, self._draws[member]) for part in self.parts[nodes, at_once])
 
-    def progress(self, shape: Shape, member: int) -> list[Progress]:
+    def progress(self, shape: AllocationShape, member: int) -> list[QueueProgress]:
         """How each part goes on in a chain of this shape, in one draw."""
         found = []
         for at, part in enumerate(self.parts[shape.nodes, shape.at_once]):
@@ -68,7 +68,7 @@ class Work:
         return found
 
 
-class Outcome(NamedTuple):
+class ShapeOutcome(NamedTuple):
     """What a shape gives in one draw: seconds from now until the first allocation begins, and until the last job ends
     (infinity: some are not done); core seconds charged, and those that jobs had."""
 
@@ -78,11 +78,11 @@ class Outcome(NamedTuple):
     used: float
 
 
-class Candidate(NamedTuple):
+class RequestForecast(NamedTuple):
     """A shape, when it begins and when all jobs are done (seconds from now), the `chance` that they are, the core hours
     that it is charged (the mean), the share of these that no job had, and from how many draws that is known."""
 
-    shape: Shape
+    shape: AllocationShape
     start: Spread
     end: Spread
     chance: float
@@ -100,10 +100,11 @@ def _plain(values: Spread) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values._asdict().items()}
 
 
-def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Sequence[int] = AT_ONCE) -> list[Shape]:
+def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Sequence[int] = AT_ONCE
+           ) -> list[AllocationShape]:
     """Requests that are worth a try, by a few draws of how long the jobs take on so many nodes; with so many chains
     side by side."""
-    found: list[Shape] = []
+    found: list[AllocationShape] = []
     members = min(members, work.members)
     for at_once in side_by_side:
         for nodes in sorted({nodes for nodes, number in work.parts if number == at_once}):
@@ -111,14 +112,14 @@ def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Seque
                 continue
             whole = quantile(sorted(work.makespan(nodes, at_once, member) for member in range(members)), SURE)
             for seconds in limits(whole, work.longest, bounds.longest):
-                shape = Shape(bounds.partition, nodes, seconds, MOST_CHAIN, at_once)
+                shape = AllocationShape(bounds.partition, nodes, seconds, MOST_CHAIN, at_once)
                 chain = _chain(work, shape, members)
                 if chain:
                     found.append(shape._replace(chain=chain))
     return found[:MOST]
 
 
-def _chain(work: Work, shape: Shape, members: int) -> int:
+def _chain(work: Work, shape: AllocationShape, members: int) -> int:
     """How many allocations one after the other are enough in all of some draws, of as many as is SURE at the least: one
     that is not needed ends at once. 0: MOST_CHAIN are not enough."""
     needed = [max(len(part.lasts) for part in parts) for parts in (
@@ -126,14 +127,14 @@ def _chain(work: Work, shape: Shape, members: int) -> int:
     return max(needed) if len(needed) >= SURE * members else 0
 
 
-def outcome(work: Work, site: OuterSite, shape: Shape, cores: int, member: int) -> Outcome:
+def outcome(work: Work, site: OuterSite, shape: AllocationShape, cores: int, member: int) -> ShapeOutcome:
     """What a shape gives in one draw."""
     parts = work.progress(shape, member)
     given = site.given(asked(parts, shape), member)
     return combined(parts, given, shape.nodes * cores)
 
 
-def asked(parts: Sequence[Progress], shape: Shape) -> list[Ask]:
+def asked(parts: Sequence[QueueProgress], shape: AllocationShape) -> list[Ask]:
     """The allocations of each part, one part after the other."""
     found: list[Ask] = []
     for part in parts:
@@ -142,37 +143,37 @@ def asked(parts: Sequence[Progress], shape: Shape) -> list[Ask]:
     return found
 
 
-def combined(parts: Sequence[Progress], given: Sequence[Given | None], cores: int) -> Outcome:
+def combined(parts: Sequence[QueueProgress], given: Sequence[Given | None], cores: int) -> ShapeOutcome:
     """The outcome of parts whose allocations were given so, with so many cores each."""
     last = [given[end - 1] for end in itertools.accumulate(len(part.lasts) for part in parts) if end]
     done = not any(part.left for part in parts) and all(last)
     starts = [each.start for each in given if each]
     lasting = sum(sum(part.lasts) for part in parts)
-    return Outcome(min(starts, default=math.inf), max(each.end for each in last if each) if done else math.inf,
+    return ShapeOutcome(min(starts, default=math.inf), max(each.end for each in last if each) if done else math.inf,
                    lasting * cores, sum(part.used for part in parts))
 
 
-def _tried(work: Work, site: OuterSite, tried: Sequence[Shape], cores: int, members: range, part: Part
-           ) -> list[list[Outcome]]:
+def _tried(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, members: range, part: Part
+           ) -> list[list[ShapeOutcome]]:
     first, step = part
     return [[outcome(work, site, shape, cores, member) for shape in tried] for member in members[first::step]]
 
 
-def outcomes(work: Work, site: OuterSite, tried: Sequence[Shape], cores: int, members: range, processes: int = 1
-             ) -> list[list[Outcome]]:
+def outcomes(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, members: range,
+             processes: int = 1) -> list[list[ShapeOutcome]]:
     """What each of these shapes gives in each of these draws: a list of the draws."""
     return shared_out(lambda part: _tried(work, site, tried, cores, members, part), min(processes, len(members)))
 
 
-def judged(shape: Shape, outcomes: Sequence[Outcome]) -> Candidate:
+def judged(shape: AllocationShape, outcomes: Sequence[ShapeOutcome]) -> RequestForecast:
     """What the draws give."""
     charged, used = (sum(values) for values in zip(*(each[2:] for each in outcomes)))
-    return Candidate(shape, spread(each.start for each in outcomes), spread(each.end for each in outcomes),
+    return RequestForecast(shape, spread(each.start for each in outcomes), spread(each.end for each in outcomes),
                      sum(each.end < math.inf for each in outcomes) / len(outcomes),
                      charged / len(outcomes) / 3600, 1 - used / charged if charged else 0.0, len(outcomes))
 
 
-def best(found: Iterable[Candidate]) -> list[Candidate]:
+def best(found: Iterable[RequestForecast]) -> list[RequestForecast]:
     """The candidates, the best first: those that are SURE to do all jobs, by the mean of the end; then the others by
     their chance. Of those that are within CLOSE of the first the cheapest is first."""
     ranked = sorted(found, key=_worth)
@@ -184,18 +185,19 @@ def best(found: Iterable[Candidate]) -> list[Candidate]:
     return [first, *(each for each in ranked if each is not first)]
 
 
-def _worth(candidate: Candidate) -> tuple[bool, float, float]:
+def _worth(candidate: RequestForecast) -> tuple[bool, float, float]:
     sure = candidate.chance >= SURE
     return not sure, 0.0 if sure else -candidate.chance, _mean(candidate)
 
 
-def _mean(candidate: Candidate) -> float:
+def _mean(candidate: RequestForecast) -> float:
     """The mean end where there is one, else the median."""
     end = candidate.end
     return end.mean if end.mean < math.inf else end.p50
 
 
-def compare(work: Work, site: OuterSite, tried: Sequence[Shape], cores: int, processes: int = 1) -> list[Candidate]:
+def compare(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, processes: int = 1
+            ) -> list[RequestForecast]:
     """The shapes, the best first: BEST of them by all draws, the others by FIRST."""
     few = min(FIRST, work.members)
     rows = dict(zip(tried, zip(*outcomes(work, site, tried, cores, range(few), processes))))

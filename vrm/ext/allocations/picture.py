@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from collections.abc import Sequence
 
-from vrm.ext.allocations.compare import Candidate, Work, asked, outcome
+from vrm.ext.allocations.compare import RequestForecast, Work, asked, outcome
 from vrm.ext.allocations.site import OuterSite
 from vrm.ext.forecast.replay import Planned
 from vrm.ext.study.report.pictures import BLUE, GREY, RED, SKY
@@ -18,13 +18,13 @@ REQUESTS = 12
 """Requests that are drawn."""
 
 
-def middle(work: Work, site: OuterSite, candidate: Candidate, cores: int) -> int:
+def middle(work: Work, site: OuterSite, candidate: RequestForecast, cores: int) -> int:
     """The draw in which a request ends as in the median of the draws, or next to it."""
     ends = [outcome(work, site, candidate.shape, cores, member).end for member in range(candidate.members)]
     return min(range(len(ends)), key=lambda member: abs(ends[member] - candidate.end.p50))
 
 
-def draw(path: Path, work: Work, site: OuterSite, found: Sequence[Candidate], cores: int) -> None:
+def draw(path: Path, work: Work, site: OuterSite, found: Sequence[RequestForecast], cores: int) -> None:
     """Write the picture (PNG or SVG). Raises PictureError."""
     best = found[0]
     member = middle(work, site, best, cores)
@@ -65,7 +65,7 @@ def _bar(axes: Any, site: OuterSite, job: Planned, colour: str, unit: float, las
                   align="edge", color=colour, edgecolor="white", linewidth=0.2)
 
 
-def _span(axes: Any, at: int, each: Candidate, unit: float, last: float) -> None:
+def _span(axes: Any, at: int, each: RequestForecast, unit: float, last: float) -> None:
     """The start and the end of a request."""
     colour = RED if at == 0 else GREY
     axes.plot([each.start.p50 / unit, each.end.p50 / unit], [at, at], color=colour, linewidth=1)

@@ -27,7 +27,7 @@ START_UP = 60.0
 _STEPS = ((3600.0, 300.0), (4 * 3600.0, 900.0), (12 * 3600.0, 1800.0), (math.inf, 3600.0))
 
 
-class Shape(NamedTuple):
+class AllocationShape(NamedTuple):
     """A request: `at_once` chains side by side, each of `chain` allocations one after the other, of `nodes` nodes for
     `seconds`, in a `partition` ("": that of jobs which name none)."""
 

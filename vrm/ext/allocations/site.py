@@ -13,7 +13,7 @@ from typing import NamedTuple
 from collections.abc import Callable, Iterator, Sequence
 
 from vrm.ext.advice.assumed import RATIOS, draws as draws_of
-from vrm.ext.allocations.arrivals import Known, Stream, again, assumed
+from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
 from vrm.ext.allocations.shapes import Bounds
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import Frozen
@@ -148,7 +148,7 @@ def of_snapshot(site: Snapshot, bounds: Bounds, user: str, history: Sequence[tup
 
 
 def _known(history: Sequence[tuple[Job, float]], made: Callable[..., Job], queues: set[str], bounds: Bounds
-           ) -> Iterator[Known]:
+           ) -> Iterator[PastArrival]:
     """The history as jobs of this part of the site; of queues that it does not have there are none."""
     for job, run in history:
         if job.queue and queues and job.queue not in queues:
@@ -156,8 +156,8 @@ def _known(history: Sequence[tuple[Job, float]], made: Callable[..., Job], queue
         cores = job.request.cores
         nodes = -(-cores // bounds.cores)
         if nodes <= bounds.nodes:
-            yield Known(made(nodes, -(-cores // nodes), job.walltime, 0, job.user, job.queue if job.queue in queues
-                             else bounds.partition), job.submit, run)
+            queue = job.queue if job.queue in queues else bounds.partition
+            yield PastArrival(made(nodes, -(-cores // nodes), job.walltime, 0, job.user, queue), job.submit, run)
 
 
 def _said(frozen: Frozen, known: int, here: int, busy: int) -> list[str]:

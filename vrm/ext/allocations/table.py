@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.ext.advice.advice import Spread
-from vrm.ext.allocations.compare import SURE, Candidate
-from vrm.ext.allocations.shapes import Bounds, Shape
+from vrm.ext.allocations.compare import SURE, RequestForecast
+from vrm.ext.allocations.shapes import Bounds, AllocationShape
 from vrm.ext.allocations.parts import part_name
 from vrm.ext.begin.wrapper import submit_commands
 from vrm.live.batch.base import Wrapper
@@ -31,7 +31,7 @@ class Typing(NamedTuple):
     queue: str | None
     cores: int | None = None
 
-    def script(self, shape: Shape, config: str | None, file: str) -> list[str]:
+    def script(self, shape: AllocationShape, config: str | None, file: str) -> list[str]:
         """The words of `vrm script` for one chain of a shape."""
         words = ["script", *(["-c", config] if config is not None else []), f"--{self.system}", "-N", str(shape.nodes),
                  "-t", clock(int(shape.seconds))]
@@ -40,7 +40,7 @@ class Typing(NamedTuple):
         words += ["--chain", str(shape.chain)] * (shape.chain > 1)
         return [*words, "-o", file, "--force"]
 
-    def lines(self, shape: Shape) -> list[str]:
+    def lines(self, shape: AllocationShape) -> list[str]:
         """What to type for a shape."""
         suffix = self.system
         if shape.at_once == 1:
@@ -55,8 +55,8 @@ class Typing(NamedTuple):
         return [shlex.join(deal), f"for p in {numbers}; do vrm {words.replace('PART', '$p')} --submit; done"]
 
 
-def text(head: Sequence[str], found: Sequence[Candidate], typing: Typing, time: float, said: Sequence[str], every: bool
-         ) -> str:
+def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],
+         every: bool) -> str:
     """The table, what to type, and what was assumed."""
     shown = found if every else found[:SHOWN]
     rows = [[number, str(each.shape), _range(each.start, time), _range(each.end, time), f"{100 * each.chance:.0f} %",
@@ -71,7 +71,7 @@ def text(head: Sequence[str], found: Sequence[Candidate], typing: Typing, time: 
     return "\n".join([*lines, "", "Assumed:", *(f"- {each}" for each in said)])
 
 
-def advice(found: Sequence[Candidate]) -> list[str]:
+def advice(found: Sequence[RequestForecast]) -> list[str]:
     """What to ask for, in a sentence."""
     first = found[0]
     if first.chance < SURE:
@@ -85,7 +85,7 @@ def _range(values: Spread, time: float) -> str:
     return f"{p50} ({p10} to {p90})" if p10 != p90 else p50
 
 
-def record(found: Sequence[Candidate], typing: Typing, bounds: Bounds, time: float, jobs: int, drawn: str,
+def record(found: Sequence[RequestForecast], typing: Typing, bounds: Bounds, time: float, jobs: int, drawn: str,
            said: Sequence[str]) -> dict[str, Any]:
     """It all as JSON values; times in seconds from `time` (seconds since the epoch)."""
     return {"format": 1, "time": time, "jobs": jobs, "drawn": drawn, "assumed": list(said),

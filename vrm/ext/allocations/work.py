@@ -11,7 +11,7 @@ from vrm.ext.forecast.replay import Durations, replay
 from vrm.workload.submission import Submission
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """Of allocations one after the other: how long each lasts (s; the last one, and one in which nothing more fits,
     ends with its last job), the core seconds that jobs had, and how many jobs are not done."""
 
@@ -25,7 +25,7 @@ def makespan(frozen: Frozen, durations: Durations) -> float:
     return max((job.end for job in replay(frozen, durations).values()), default=frozen.now) - frozen.now
 
 
-def progress(frozen: Frozen, seconds: float, most: int, durations: Durations) -> Progress:
+def progress(frozen: Frozen, seconds: float, most: int, durations: Durations) -> QueueProgress:
     """How a queue that has not begun goes on in at most so many allocations of so many seconds. What is not done in one
     is run by the next, from its beginning."""
     now, closing = frozen.now, frozen.now + seconds
@@ -41,7 +41,7 @@ def progress(frozen: Frozen, seconds: float, most: int, durations: Durations) ->
         lasts.append(min(seconds, max(job.end for job in planned.values()) - now))
         todo = replace(todo, later=tuple(_earlier(one, now, lasts[-1]) for one in todo.later
                                          if one.job.id not in done))
-    return Progress(tuple(lasts), used, len(todo.later))
+    return QueueProgress(tuple(lasts), used, len(todo.later))
 
 
 def _earlier(one: Submission, now: float, seconds: float) -> Submission:

@@ -16,7 +16,7 @@ from vrm.commands.shared import CannotRun, count, counts, default_config, tell
 from vrm.system.printing.output import show
 
 if TYPE_CHECKING:
-    from vrm.ext.allocations.compare import Candidate
+    from vrm.ext.allocations.compare import RequestForecast
     from vrm.ext.allocations.demand import Demand
     from vrm.ext.allocations.shapes import Bounds
     from vrm.ext.allocations.table import Typing
@@ -144,7 +144,7 @@ def _history(arguments: argparse.Namespace) -> list[tuple[Job, float]]:
         raise CannotRun(str(error)) from None
 
 
-def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: list[Candidate]) -> list[str]:
+def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: list[RequestForecast]) -> list[str]:
     from vrm.model.quantities import said
     from vrm.run.reasons import clock
     running = sum(job.start is not None for job in snapshot.jobs)
@@ -179,7 +179,7 @@ def _deal(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(arguments: argparse.Namespace, found: list[Candidate], typing: Typing) -> int:
+def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing: Typing) -> int:
     """Ask for a request of the table; 0 done, 1 refused."""
     from vrm.ext.allocations.parts import part_name
     if arguments.submit > len(found):
