@@ -28,7 +28,7 @@ from statistics import fmean, median
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from vrm.ext.allocations.arrivals import PastArrival, again
-from vrm.ext.allocations.compare import Work, asked, combined, compare, shapes
+from vrm.ext.allocations.compare import ShapeOutcome, Work, asked, combined, compare, shapes
 from vrm.ext.allocations.shapes import START_UP, Bounds, AllocationShape, rounded, sizes
 from vrm.ext.allocations.site import COMERS, OURS, Ask, OuterSite
 from vrm.ext.allocations.work import makespan, progress
@@ -76,6 +76,8 @@ class Moment(NamedTuple):
     whole_hours: float
     single_hours: float
     seconds: float
+    starts: Tuple[float, float, float]
+    start: float
 
 
 class Ended(Recorder):
@@ -185,13 +187,12 @@ def thinned(found: Sequence[AllocationShape]) -> List[AllocationShape]:
     return [found[round(at * (len(found) - 1) / (TRIED - 1))] for at in range(TRIED)]
 
 
-def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: AllocationShape) -> Tuple[float, float]:
-    """When all jobs are really done (s) with a request, and the core hours that it is charged."""
+def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: AllocationShape) -> ShapeOutcome:
+    """What a request really gives."""
     parts = [progress(part, shape.seconds, shape.chain, lambda job, ran: runs[job.id])
              for part in work.parts[shape.nodes, shape.at_once]]
     given = truth.given(asked(parts, shape), 0)
-    found = combined(parts, given, shape.nodes)
-    return found.end, found.charged / 3600
+    return combined(parts, given, shape.nodes)
 
 
 def one_for_all(work: Work, bounds: Bounds) -> AllocationShape:
@@ -224,11 +225,13 @@ def judged(trace: Trace, frozen: Frozen) -> Moment:
     seconds = time.perf_counter() - begun
     runs = {each.job.id: each.run for each in jobs}
     real = {each.shape: real_end(work, runs, truth, each.shape) for each in found}
-    whole, whole_hours = real_end(work, runs, truth, one_for_all(work, trace.bounds))
+    whole = real_end(work, runs, truth, one_for_all(work, trace.bounds))
     single, single_hours = one_for_each(jobs, truth)
     best = found[0]
-    return Moment(frozen.now, len(jobs), str(best.shape), *best.end[1:], real[best.shape][0],
-                  min(end for end, _ in real.values()), whole, single, real[best.shape][1], whole_hours, single_hours, seconds)
+    chosen = real[best.shape]
+    return Moment(frozen.now, len(jobs), str(best.shape), *best.end[1:], chosen.end, min(each.end for each in real.values()),
+                  whole.end, single, chosen.charged / 3600, whole.charged / 3600, single_hours, seconds, best.start[1:],
+                  chosen.start)
 
 
 def table(name: str, found: Sequence[Moment]) -> str:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.ext.advice.advice import CLOSE, Spread, spread
-from vrm.ext.advice.assumed import draws as draws_of
 from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, Bounds, AllocationShape, limits
 from vrm.ext.allocations.site import Ask, Given, OuterSite
-from vrm.ext.allocations.work import QueueProgress, makespan, progress
+from vrm.ext.allocations.work import QueueProgress, draws, makespan, progress
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations
 from vrm.ext.forecast.sharing import Part, shared_out
@@ -49,7 +48,7 @@ class Work:
 
     def __post_init__(self) -> None:
         whole = next(parts[0] for (_, at_once), parts in self.parts.items() if at_once == 1)
-        self._draws: list[Durations] = list(draws_of(whole, self.members))
+        self._draws: list[Durations] = list(draws(whole, self.members))
         self._known: dict[Any, QueueProgress] = {}
 
     def makespan(self, nodes: int, at_once: int, member: int) -> float:

@@ -296,7 +296,7 @@ class SiteByNode:
     def frozen(self, past: History) -> Frozen:
         """The site at its moment, with what is known of jobs that have ended; jobs are ended at their limits."""
         later, _ = self._enter()
-        self.state.next_id = max(self.state.next_id, len(self.ids))  # also behind those that do not start, or come later
+        self.state.next_id = max(self.state.next_id, len(self.ids))  # also behind those that wait
         return Frozen(Run(self.state, self.scheduler), 0.0, kill=True, past=past, later=tuple(later), due=True)
 
     def _enter(self) -> tuple[list[Submission], dict[int, float]]:
