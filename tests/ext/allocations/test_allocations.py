@@ -12,7 +12,7 @@ import pytest
 from vrm.api import Machine, simulate
 from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, PastArrival, Stream, again, assumed
 from vrm.ext.allocations.bounds import bounds, read
-from vrm.ext.allocations.compare import SURE, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes
+from vrm.ext.allocations.compare import LEAST, SURE, WIDER, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes, widened
 from vrm.ext.allocations.parts import Dealt, deal
 from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, AllocationShape, limits, rounded, sizes
 from vrm.ext.allocations.site import Ask, of_snapshot
@@ -149,9 +149,9 @@ def test_a_window_of_backfilling_is_found_by_itself() -> None:
     full = site(4, [(1, 3600.0)], [(4, 7200.0)])
     work = Work({(nodes, 1): [queue([(1, 600.0)] * 6, nodes)] for nodes in (1, 2, 3)}, 600.0, members=4)
     found = compare(work, of_snapshot(full, limited(4), "me", PAST), shapes(work, limited(4), 2), 1)
-    assert found[0].shape == AllocationShape("p", 3, 1500.0) and found[0].start.p90 == 0 and found[0].end.p50 == 1200
+    assert found[0].shape == AllocationShape("p", 3, 1500.0) and found[0].start[1:] == (0, 0, LEAST) and found[0].end.p50 == 1200
     late = next(each for each in found if each.shape == AllocationShape("p", 1, 4500.0))  # too long for the window
-    assert late.start.p10 == 3600 + 7200
+    assert late.start.p10 == 3600 + 7200 - LEAST
 
 
 def whole(number: int, nodes: int, seconds: float) -> Job:
@@ -321,10 +321,21 @@ def candidate(nodes: int, ends: Sequence[float], charged: float) -> RequestForec
     return judged(AllocationShape("p", nodes, 600.0), [ShapeOutcome(0.0, end, charged, charged / 2) for end in ends])
 
 
+def test_ranges_are_wider_than_the_draws() -> None:
+    found = widened(float(100 * at) for at in range(101))
+    assert (found.p10, found.p50, found.p90) == pytest.approx((1000 - 4000 * WIDER, 5000, 9000 + 4000 * WIDER))
+    assert widened([7.0] * 9)[1:] == (0, 7, 7 + LEAST)
+    half = widened([100.0] * 8 + [math.inf] * 3)
+    assert half[1:3] == (100 - LEAST, 100) and half.p90 == math.inf
+    assert widened([math.inf] * 9)[2:] == (math.inf, math.inf)
+
+
 def test_the_first_ends_first_and_is_sure() -> None:
     quick, slow, unsure, cheap = (candidate(4, [100.0] * 10, 7200), candidate(2, [200.0] * 10, 3600),
                                   candidate(8, [50.0] * 8 + [math.inf] * 2, 3600), candidate(1, [101.0] * 10, 3600))
     assert [each.shape.nodes for each in best([slow, unsure, quick])] == [4, 2, 8]
     assert [each.shape.nodes for each in best([slow, quick, cheap])] == [1, 4, 2]  # as good, and cheaper
+    chain = cheap._replace(shape=cheap.shape._replace(chain=3), hours=0.99)
+    assert best([chain, cheap])[0] is cheap and best([chain._replace(hours=0.9), cheap])[0].shape.chain == 3
     assert (quick.hours, quick.wasted, unsure.chance) == (2, 0.5, 0.8) and unsure.chance < SURE
     assert unsure.end.p90 == math.inf and unsure.record()["end"]["p90"] is None and best([]) == []

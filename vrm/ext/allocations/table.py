@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.ext.advice.advice import Spread
-from vrm.ext.allocations.compare import SURE, RequestForecast
+from vrm.ext.allocations.compare import SURE, RequestForecast, widths
 from vrm.ext.allocations.shapes import Bounds, AllocationShape
 from vrm.ext.allocations.parts import part_name
 from vrm.ext.begin.wrapper import submit_commands
@@ -18,8 +18,8 @@ from vrm.results.names import digits
 from vrm.run.reasons import clock as moment
 from vrm.system.printing.output import boxed
 
-SHOWN = 6
-"""Requests in the table, unless all are asked for."""
+SHOWN = 5
+"""Requests in the table, unless all are asked for: the best of each width, and of each number side by side."""
 
 
 class Typing(NamedTuple):
@@ -58,15 +58,18 @@ class Typing(NamedTuple):
 def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],
          every: bool) -> str:
     """The table, what to type, and what was assumed."""
-    shown = found if every else found[:SHOWN]
+    shown = list(enumerate(found, 1))
+    if not every:
+        firsts = {id(each) for each in widths(found)[:SHOWN]}
+        shown = [(number, each) for number, each in shown if id(each) in firsts]
     rows = [[number, str(each.shape), _range(each.start, time), _range(each.end, time), f"{100 * each.chance:.0f} %",
-             digits(each.hours), f"{100 * each.wasted:.0f} %"] for number, each in enumerate(shown, 1)]
+             digits(each.hours), f"{100 * each.wasted:.0f} %"] for number, each in shown]
     lines = [*head, "", boxed(["no.", "request", "starts (P10 to P90)", "all jobs done (P10 to P90)", "chance",
                                "core hours", "wasted"], rows, left=(1,))]
     if len(shown) < len(found):
         lines.append(f"{len(found)} requests were tried (--all shows them)")
     lines += ["", *advice(found)]
-    for number, each in enumerate(shown, 1):
+    for number, each in shown:
         lines += [f"{number}. " + "\n   ".join(typing.lines(each.shape))]
     return "\n".join([*lines, "", "Assumed:", *(f"- {each}" for each in said)])
 

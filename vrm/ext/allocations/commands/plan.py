@@ -52,8 +52,8 @@ def _add_arguments(parser: Parser) -> None:
                         help="a queue file, or any other workload of `vrm simulate`")
     add = parser.add_argument_group("what is asked for").add_argument
     add("--partition", metavar="NAME", default="", help="of this partition (PBS: queue; default: the site's default)")
-    add("--at-once", metavar="N,N", type=counts, help="so many chains side by side, each with a part of the queue's "
-        "lines (default: 1,2,4)")
+    add("--at-once", metavar="N,N", type=counts, help="numbers of chains side by side, each with a part of the "
+        "queue's lines (default: 1,2,4)")
     add("--members", metavar="N", type=count, help="draws of the best shapes (default: 50)")
     add("--submit", metavar="N", nargs="?", const=1, type=count, help="ask for no. N of the table (default: 1)")
     add("--deal", metavar="N", type=count, help="write N parts of the queue, with a configuration each, and end")
