@@ -16,16 +16,16 @@ from vrm.ext.allocations.compare import LEAST, SURE, WIDER, RequestForecast, Sha
 from vrm.ext.allocations.parts import Dealt, deal
 from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, AllocationShape, limits, rounded, sizes
 from vrm.ext.allocations.site import Ask, of_snapshot
+from vrm.ext.allocations.slots import MOST as MOST_SLOTS, grain_of, in_slots, slots_of
 from vrm.ext.allocations.work import makespan, progress
 from vrm.ext.advice.assumed import RATIOS
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.frozen import Frozen, of_jobs
 from vrm.ext.forecast.replay import limits as as_limited
-from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
-from vrm.model import Cluster, Dependency, Job, Node
-from vrm.model.job import ANY, Request
+from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
+from vrm.model import Cluster, Dependency, Job
+from vrm.model.job import ANY
 from vrm.model.rules import Rules
-from vrm.scheduling.backfilling.reservations import Reserving
 from vrm.scheduling.compose import compose
 from vrm.simulation.arguments import Timetable
 from vrm.workload.submission import Submission
@@ -154,12 +154,6 @@ def test_a_window_of_backfilling_is_found_by_itself() -> None:
     assert late.start.p10 == 3600 + 7200 - LEAST
 
 
-def whole(number: int, nodes: int, seconds: float) -> Job:
-    """A job that asks for nodes."""
-    return Job(number, "a", nodes, seconds, request=Request.of(
-        nodes, resources={"class": 1.0}, nodes=(nodes, nodes), tasks_per_node=1))
-
-
 def brute(snapshot: Snapshot, work: Frozen, shape: AllocationShape) -> float:
     """When all is done with a request, by whole simulations of both from their beginnings."""
     done: set[int] = set()
@@ -175,12 +169,11 @@ def brute(snapshot: Snapshot, work: Frozen, shape: AllocationShape) -> float:
             break
     assert len(done) == len(work.later)
     nodes = len(snapshot.nodes)
-    jobs = [Submission(whole(number, job.nodes, job.wall), job.wall) for number, job in enumerate(snapshot.jobs)]
+    jobs = [Submission(Job(number, "a", job.nodes, job.wall), job.wall) for number, job in enumerate(snapshot.jobs)]
     for at, seconds in enumerate(lasts):  # a chain: each is submitted with the others, and may start after the one before
-        ours = Submission(whole(len(jobs), shape.nodes, shape.seconds), seconds, (Dependency.on(len(jobs) - 1, ANY),) if at else ())
+        ours = Submission(Job(len(jobs), "us", shape.nodes, shape.seconds), seconds, (Dependency.on(len(jobs) - 1, ANY),) if at else ())
         jobs.append(ours)
-    rows = {row.id: row for row in simulate(jobs, Machine([Node(f"{at}", (1,), {"class": 1.0}) for at in range(
-        nodes)]), Rules(policy="pack", backfill=Reserving(1, False))).jobs}
+    rows = {row.id: row for row in simulate(jobs, Machine.of(nodes, 1, 1), Rules(policy="compact")).jobs}
     return rows[len(jobs) - 1].end
 
 
@@ -214,6 +207,40 @@ def test_parts_side_by_side_are_done_with_the_last() -> None:
     assert outcome(work, idle, AllocationShape("p", 1, 1200.0, 1, 2), 1, 0) == ShapeOutcome(0, 900, 1500, 1500)
     busy = of_snapshot(site(2, [(1, 1000.0)]), limited(2), "me", PAST)
     assert outcome(work, busy, AllocationShape("p", 1, 1200.0, 1, 2), 1, 0).end == 600 + 900
+
+
+def shared(jobs: Sequence[SiteJob]) -> Snapshot:
+    return Snapshot(0.0, [SiteNode(f"n{at}", 8, {"p": 8, "q": 0}, up=at < 3) for at in range(4)], list(jobs),
+                    [SiteReservation("r", 600.0, 900.0, (1,))])
+
+
+def test_a_slot_is_a_node_where_no_two_jobs_fit_on_one() -> None:
+    jobs = [SiteJob("1", 60.0, 16, 2, 8, queue="p", start=-1.0, places=((0, None), (2, None))), SiteJob("2", 60.0, 5, 1, 5)]
+    assert grain_of(shared(jobs), 8) == 0 and slots_of(3, 8, 0) == 3
+    found = in_slots(shared(jobs), 0)
+    assert [(job.nodes, job.per_node, [node for node, _ in job.places]) for job in found.jobs] == [(2, 1, [0, 2]), (1, 1, [])]
+    assert [node.up for node in found.nodes] == [True, True, True, False] and found.nodes[0].classes == {"p": 1}
+    assert found.reservations[0].nodes == (1,)
+
+
+def test_shared_nodes_are_divided() -> None:
+    jobs = [SiteJob("1", 60.0, 4, 1, 4, queue="p", start=-1.0, places=((0, None),)),
+            SiteJob("2", 60.0, 2, 1, 2, queue="p", start=-1.0, places=((0, None),)),
+            SiteJob("3", 60.0, 4, 2, 2, queue="p", start=-1.0, places=((0, None), (2, None))), SiteJob("4", 9.0, 6, queue="p")]
+    assert grain_of(shared(jobs), 8) == 2 and slots_of(3, 8, 2) == 12 and slots_of(1, 1, 2) == 1
+    found = in_slots(shared(jobs), 2)
+    assert len(found.nodes) == 16 and found.reservations[0].nodes == (4, 5, 6, 7)
+    assert [[node for node, _ in job.places] for job in found.jobs] == [[0, 1], [2], [3, 8], []]
+    assert [job.total for job in found.jobs] == [2, 1, 2, 3]
+    asked = of_snapshot(shared(jobs), Bounds("p", 3, 8, 3), "me", PAST)
+    assert any("counted in 2 cores" in each for each in asked.said)
+    assert asked.given([Ask(1, 60.0, 60.0)], 0)[0].start == 0  # seven slots are free, and job 4 takes three
+    assert asked.given([Ask(3, 60.0, 60.0)], 0)[0].start == 59
+
+
+def test_a_large_site_has_slots_of_more_cores() -> None:
+    many = Snapshot(0.0, [SiteNode(f"n{at}", 128) for at in range(1000)], [SiteJob("1", 60.0, 1)])
+    assert len(in_slots(many, grain_of(many, 128)).nodes) <= MOST_SLOTS
 
 
 # -------------------------------------------------------------------------------- what is unknown

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from vrm.ext.advice.assumed import RATIOS, draws as draws_of
 from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
 from vrm.ext.allocations.shapes import Bounds
+from vrm.ext.allocations.slots import grain_of, in_slots, slots_of
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -115,6 +116,10 @@ def of_snapshot(site: Snapshot, bounds: Bounds, user: str, history: Sequence[tup
         raise SnapshotError("the snapshot counts amounts of cores alone: requests are planned by nodes")
     said: list[str] = []
     site = with_hidden(ranked(site), bounds, said)
+    grain = grain_of(site, bounds.cores)
+    if grain:
+        said.append(f"nodes are shared: jobs are counted in {grain} cores, wherever these are free")
+    site = in_slots(site, grain)
     name = bounds.partition
     part = next((each for each, _ in parts_of(site) if not name or any(
         name in (node.classes or ()) for node in each.nodes)), site)
@@ -126,7 +131,8 @@ def of_snapshot(site: Snapshot, bounds: Bounds, user: str, history: Sequence[tup
     first = frozen.state.next_id + OURS
 
     def made(nodes: int, cores: int, limit: float, job_id: int, whose: str, queue: str) -> Job:
-        return world.job(SiteJob("", limit, nodes * cores, nodes, cores, "", whose, queue), job_id)
+        slots = slots_of(nodes, cores, grain)
+        return world.job(SiteJob("", limit, slots, slots, 1, "", whose, queue), job_id)
 
     known = list(_known(history, made, {name for node in part.nodes for name in node.classes or ()}, bounds))
     here = [*frozen.waiting(), *(booking.job for booking in frozen.state.cluster.running())]
