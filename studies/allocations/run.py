@@ -2,7 +2,7 @@
 
     python studies/allocations/run.py --trace kth=KTH.swf.gz ctc=CTC.swf.gz hpc2n=HPC2N.swf.gz --out DIR
 
-The site is the trace under FCFS with EASY, on as many one-core nodes as it has processors. At moments drawn with --seed a
+The site is the trace under FCFS with EASY, on as many one-core nodes as it has processors. At moments drawn from --seeds a
 user asks it for allocations, to run a queue in them: consecutive jobs of one user of the same trace, which are run under
 FCFS with EASY, too. What the user knows is what has happened until then: the site's queue with its limits, the site's
 jobs that have ended, and the user's jobs before these. The code of `vrm plan` compares 12 requests. The truth is the
@@ -257,8 +257,8 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", nargs="+", default=[], metavar="NAME=FILE", help="traces in SWF")
-    parser.add_argument("--moments", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--moments", type=int, default=25, help="of each seed")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--quick", action="store_true", help="3 moments of each")
@@ -267,7 +267,9 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         for name, path in () if options.show else (text.split("=", 1) for text in options.trace):
-            run(directory / f"{name}.jsonl", Trace(path, options.seed), 3 if options.quick else options.moments)
+            for at, seed in enumerate(options.seeds[:1] if options.quick else options.seeds):
+                number = 3 if options.quick else options.moments
+                run(directory / f"{name}.jsonl", Trace(path, seed), at * number, number)
     except (*ERRORS, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -279,18 +281,20 @@ def main() -> int:
     return 0
 
 
-def run(file: Path, trace: Trace, number: int) -> None:
-    """Judge the moments of a trace; those that the file has are not judged again."""
+def run(file: Path, trace: Trace, before: int, number: int) -> None:
+    """Judge some moments of a trace, which has had some before; those that the file has are not judged again."""
     there = len(file.read_text().splitlines()) if file.exists() else 0
     with open(file, "a", encoding="utf-8") as out:
-        for at, frozen in enumerate(trace.moments(number)):
+        if there >= before + number:
+            return
+        for at, frozen in enumerate(trace.moments(number), before):
             if at < there:
                 trace.queue()
                 continue
             found = judged(trace, frozen)
             out.write(json.dumps(found._asdict()) + "\n")
             out.flush()
-            print(f"{file.stem} {at + 1}/{number}: {found.shape}, promised {found.p10:.0f} to {found.p90:.0f} s, really "
+            print(f"{file.stem} {at + 1}: {found.shape}, promised {found.p10:.0f} to {found.p90:.0f} s, really "
                   f"{found.recommended:.0f} s, best {found.best:.0f} s, {found.seconds:.0f} s", file=sys.stderr)
 
 

@@ -28,10 +28,11 @@ MEMBERS = 50
 """Draws of the best shapes."""
 
 FIRST = 10
-"""Draws of all shapes."""
+"""Draws of how long the user's jobs take, by which shapes are chosen that are worth a try."""
 
-BEST = 6
-"""Shapes that are compared on all draws: the best ones, and the best of each width."""
+ROUNDS = ((5, 12), (15, 5))
+"""On so many draws all shapes are compared; so many are left for the next round: the best ones, and the best of each
+width. The last ones are compared on all draws."""
 
 WIDER, LEAST = 0.15, 30.0
 """By how much of their distance from the median, and seconds at the least, the ends of ranges are moved outwards: more
@@ -209,16 +210,19 @@ def _mean(candidate: RequestForecast) -> float:
 
 def compare(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, processes: int = 1
             ) -> list[RequestForecast]:
-    """The shapes, the best first: BEST of them by all draws, behind them the others by FIRST."""
-    few = min(FIRST, work.members)
-    rows = dict(zip(tried, zip(*outcomes(work, site, tried, cores, range(few), processes))))
-    found = best(judged(shape, rows[shape]) for shape in tried)
-    if few == work.members:
-        return found
-    kept = list(dict.fromkeys(each.shape for each in [*found[:BEST // 2], *widths(found)]))[:BEST]
-    more = zip(*outcomes(work, site, kept, cores, range(few, work.members), processes))
-    return [*best(judged(shape, [*rows[shape], *those]) for shape, those in zip(kept, more)),
-            *(each for each in found if each.shape not in kept)]
+    """The shapes, the best first: those of the last of the ROUNDS, behind them those of the rounds before."""
+    rows: dict[AllocationShape, list[ShapeOutcome]] = {shape: [] for shape in tried}
+    kept, out, done = list(rows), list[RequestForecast](), 0
+    for until, number in (*ROUNDS, (work.members, 0)):
+        members = range(done, min(until, work.members))
+        done = max(done, members.stop)
+        for shape, more in zip(kept, zip(*outcomes(work, site, kept, cores, members, processes))):
+            rows[shape] += more
+        found = best(judged(shape, rows[shape]) for shape in kept)
+        if number:
+            kept = list(dict.fromkeys(each.shape for each in [*found[:number // 2], *widths(found)]))[:number]
+            out = [*(each for each in found if each.shape not in kept), *out]
+    return [*found, *out]
 
 
 def widths(found: Iterable[RequestForecast]) -> list[RequestForecast]:
