@@ -41,8 +41,8 @@ def draw(path: Path, work: Work, site: OuterSite, found: Sequence[RequestForecas
             ours = first <= job_id < first + len(asks)
             known = job_id < first
             _bar(upper, site, job, RED if ours else BLUE if known else SKY, unit.seconds, last)
-        upper.set(ylim=(len(nodes), 0), ylabel="nodes, or parts of them", title=f"the draw in the middle: {best.shape} "
-                  "in red, jobs of the queue now in blue, later ones pale")
+        upper.set(ylim=(len(nodes), 0), ylabel="nodes, or parts of them", title="one draw: no. 1 in orange, the "
+                  "jobs of now in blue, later ones pale")
         for at, each in enumerate(shown):
             _span(lower, at, each, unit.seconds, last)
         lower.set(yticks=range(len(shown)), ylim=(len(shown) - 0.5, -0.5), xlim=(0, 1.02 * last / unit.seconds),
