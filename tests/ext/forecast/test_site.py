@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.ext.forecast.sharing import shared_out
-from vrm.ext.forecast.site.forecast import SiteForecast, _ByNode, forecast_lml, forecast_site
+from vrm.ext.forecast.site.forecast import SiteByNode, SiteForecast, forecast_lml, forecast_site
 from vrm.model import Job
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.ext.forecast.site.lml import Lml
@@ -387,6 +387,6 @@ def test_queues_with_nodes_of_their_own_are_machines_of_their_own(
             for at, (queue, size, wall) in enumerate(wanted)]
     site = Snapshot(0.0, nodes, jobs, algorithm=algorithm, per_queue=True, shared=shared)
     whole = {key: (each.start, {node for node, _ in each.places})
-             for key, each in _ByNode(site).run(math.inf, math.inf).items()}
+             for key, each in SiteByNode(site).run(math.inf, math.inf).items()}
     assert whole == {key: (each.start, {node for node, _ in each.places})
                      for key, each in forecast_site(site).items()}

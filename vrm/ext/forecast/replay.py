@@ -6,9 +6,9 @@ what is expected. How long jobs really take is known to the replay alone.
 
 from __future__ import annotations
 
-import math
+import heapq
 from typing import NamedTuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 
 from vrm.ext.forecast.draws import OVERDUE
 from vrm.ext.forecast.frozen import Frozen
@@ -18,6 +18,7 @@ from vrm.model.placement import Placement
 from vrm.scheduling.scheduler import Start
 from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Recorder, Simulator
+from vrm.workload.submission import Submission
 
 Durations = Callable[[Job, float], float]
 """How long a job takes from its start to its end, in seconds, of which it has run some already (0:
@@ -48,8 +49,11 @@ def limits(job: Job, ran: float) -> float:
     return max(job.walltime, ran + OVERDUE)
 
 
-def replay(frozen: Frozen, durations: Durations) -> dict[int, Planned]:
-    """The jobs that run, and those that start in this allocation, by id."""
+def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = (), until: Set[int] = frozenset()
+           ) -> dict[int, Planned]:
+    """The jobs that run, and those that start in this allocation, by id. `more` are jobs that nobody knows of yet, in
+    order of time, with their run times. With `until` the replay stops when these jobs have ended: others are in what
+    it gives if they have ended by then, or run."""
     run = frozen.run.copy()
     state, now = run.state, frozen.now
     runs, loans = {}, state.cluster.loans
@@ -64,9 +68,14 @@ def replay(frozen: Frozen, durations: Durations) -> dict[int, Planned]:
             if frozen.speedups is not None or loans or run.scheduler.dispatcher.lends else None)
     simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
                              frozen.due, frozen.fit)
-    simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
+    coming: Iterable[Submission] = (one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
+    if more:
+        coming = heapq.merge(coming, more, key=lambda one: one.job.submit)
+    for _ in simulator.moments(coming):
+        if until and until <= plan.jobs.keys():
+            break
     for booking in state.cluster.running():  # the allocation ends before they do
         job = booking.job
-        plan.jobs[job.id] = Planned(booking.start, booking.start + runs.get(job.id, math.inf),
+        plan.jobs[job.id] = Planned(booking.start, booking.start + simulator.executor.runs[job.id],
                                     booking.placement, False)
     return plan.jobs

@@ -53,7 +53,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     take_queue(arguments)
     if not isinstance(arguments.nodes, tuple):
         arguments.nodes = _around(arguments)
-    planned = _queues(arguments) if arguments.queue is not None else _waiting(arguments)
+    planned = queues_of(arguments) if arguments.queue is not None else waiting_of(arguments)
     members = arguments.members or advice.MEMBERS
     jobs = len(planned[0].later) + len(planned[0].waiting())
     if not jobs:
@@ -80,7 +80,7 @@ def _around(arguments: argparse.Namespace) -> tuple[int, ...]:
     return tuple(sorted({max(1, today // 2), today, 2 * today}))
 
 
-def _queues(arguments: argparse.Namespace) -> list[Frozen]:
+def queues_of(arguments: argparse.Namespace) -> list[Frozen]:
     """The queue on machines of each size."""
     from vrm.ext.advice.commands.advise import made
     from vrm.ext.advice.planned import plan
@@ -96,7 +96,7 @@ def _queues(arguments: argparse.Namespace) -> list[Frozen]:
     return found
 
 
-def _waiting(arguments: argparse.Namespace) -> list[Frozen]:
+def waiting_of(arguments: argparse.Namespace) -> list[Frozen]:
     """The jobs that wait, on nodes as those of the run, in a new allocation."""
     from vrm.ext.advice.commands.advise import running
     from vrm.ext.forecast.frozen import of_jobs

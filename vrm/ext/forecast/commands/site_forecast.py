@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vrm.commands.shared import CannotRun, count, seconds
 from vrm.system.printing.output import aligned
@@ -25,6 +25,9 @@ FILES = (("squeue", "sinfo"), ("qstat", "pbsnodes"))
 MANY = 500
 """Jobs of a site from which on several processes pay."""
 
+SOURCES = ("site", "slurm", "pbs", "lml", "squeue", "qstat")
+"""Options that say where a snapshot comes from."""
+
 SYSTEMS = {"slurm": "Slurm", "pbs": "PBS"}
 
 
@@ -35,6 +38,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "that is to run vrm? Its queue is run on in virtual time, by nodes and cores, every job taking "
         "as long as its limit.")
     add = site.add_argument
+    add_sources(add)
+    add("--lml", metavar="FILE", help="a snapshot of a site in LML, as LLview writes it")
+    add("--out", metavar="FILE", help="with --lml: write the snapshot there, with the forecast in it")
+    add("--user", metavar="NAME", help="whose jobs are shown (default: yours; all: everybody's)")
+    add("--most-jobs", metavar="N", type=count, help="end after N starts")
+    add("--most-time", metavar="TIME", type=seconds, help="end at this time from now: 2d")
+
+
+def add_sources(add: Callable[..., Any]) -> None:
+    """Add the options that say where the snapshot of a site comes from."""
     add("--site", action="store_true", help="ask the batch system that is here")
     add("--slurm", action="store_true", help="ask Slurm (squeue, sinfo)")
     add("--pbs", action="store_true", help="ask PBS (qstat, pbsnodes)")
@@ -44,11 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                                                  if name == "squeue" else "--pbsnodes FILE"))
     add("--reservations", metavar="FILE", help="with --squeue: what `scontrol show reservation "
         "--oneliner` has printed")
-    add("--lml", metavar="FILE", help="a snapshot of a site in LML, as LLview writes it")
-    add("--out", metavar="FILE", help="with --lml: write the snapshot there, with the forecast in it")
-    add("--user", metavar="NAME", help="whose jobs are shown (default: yours; all: everybody's)")
-    add("--most-jobs", metavar="N", type=count, help="end after N starts")
-    add("--most-time", metavar="TIME", type=seconds, help="end at this time from now: 2d")
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
@@ -82,13 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
             name, site, everybody = arguments.lml, lml.snapshot, arguments.user in (None, "all")
             dates = lml.date_text
         else:
-            name, site = _asked(arguments, source)
+            name, site = snapshot_of(arguments, source)
             found, everybody = forecast_site(site, *limits, processes(site)), arguments.user == "all"
     except SnapshotError as error:
         raise CannotRun(str(error)) from None
     except OSError as error:
         raise CannotRun(f"{error.filename}: {error.strerror}") from None
-    user = "" if everybody else arguments.user or _me()
+    user = "" if everybody else arguments.user or me()
     _show(name, site, {job.key: found[job.key] for job in site.jobs
                        if job.key in found and (not user or job.user == user)}, user, arguments.json, dates)
     return 0
@@ -96,25 +104,31 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _source(arguments: argparse.Namespace) -> str:
     """The option that says where the snapshot of the site comes from. Raises CannotRun where options contradict."""
-    sources = [name for name in ("site", "slurm", "pbs", "lml", "squeue", "qstat")
-               if getattr(arguments, name)]
-    for first, second in FILES:
-        if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
-            raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
-                            "which nodes there are")
-    if len(sources) != 1:
-        raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
-                        "with --pbsnodes, or --lml")
+    found = source_of(arguments, SOURCES)
     if (arguments.ids or arguments.estimate or arguments.score or arguments.plot or arguments.page
             or arguments.watch):
         raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
                         "--user chooses jobs")
     if (arguments.out and not arguments.lml) or (arguments.reservations and not arguments.squeue):
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
+    return found
+
+
+def source_of(arguments: argparse.Namespace, names: Sequence[str]) -> str:
+    """The one of these options that is given. CannotRun for none, for several, and for half of a pair of files."""
+    for first, second in FILES:
+        if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
+            raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
+                            "which nodes there are")
+    sources = [name for name in names if getattr(arguments, name)]
+    if len(sources) != 1:
+        raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
+                        "with --pbsnodes" + ", or --lml" * ("lml" in names))
     return sources[0]
 
 
-def _me() -> str:
+def me() -> str:
+    """The name of this user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # nobody of this number has a name
@@ -130,7 +144,7 @@ def _write(where: str, content: bytes) -> None:
         write_atomically(Path(where), content.decode("utf-8"))
 
 
-def _asked(arguments: argparse.Namespace, source: str) -> tuple[str, Snapshot]:
+def snapshot_of(arguments: argparse.Namespace, source: str) -> tuple[str, Snapshot]:
     """A site, and what it is called."""
     from vrm.ext.forecast.site import outer_pbs, outer_slurm
     if source == "site":

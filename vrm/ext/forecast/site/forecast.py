@@ -13,6 +13,8 @@ from typing import NamedTuple
 from collections.abc import Iterator, Sequence
 
 from vrm.ext.forecast.site import amounts
+from vrm.ext.forecast.draws import History
+from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.sharing import Part, shared_out
 from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
 from vrm.model.booking import Watcher
@@ -52,10 +54,10 @@ def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: flo
     """What becomes of the jobs that wait, by key. After `most_jobs` starts, or `most_seconds`, nothing
     more is asked. Parts of a site that have nothing to do with each other are shared between up to
     `processes`. Raises SnapshotError for a snapshot that contradicts itself."""
-    site = _ranked(site)
+    site = ranked(site)
     if site.manager == "AttributeState":
         return _capped(site, _counted(site), most_jobs, most_seconds)
-    parts = [(_ByNode(part), numbers) for part, numbers in _parts(site)]
+    parts = [(SiteByNode(part), numbers) for part, numbers in parts_of(site)]
 
     def work(share: Part) -> list[dict[str, SiteForecast]]:
         first, step = share
@@ -73,7 +75,7 @@ def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: flo
     return _capped(site, found, most_jobs, most_seconds)
 
 
-def _ranked(site: Snapshot) -> Snapshot:
+def ranked(site: Snapshot) -> Snapshot:
     """With the ranks that its formula gives."""
     if site.formula is None:
         return site
@@ -87,7 +89,7 @@ def _ranked(site: Snapshot) -> Snapshot:
                                for job, rank in zip(site.jobs, ranks)])
 
 
-def _parts(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
+def parts_of(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
     """The site as machines that have nothing to do with each other, each with the numbers of its nodes:
     queues with nodes of their own, where no order or reservation spans them."""
     apart = site.algorithm == "List" or (site.algorithm == "Backfilling" and (
@@ -173,7 +175,7 @@ class _Starts(Watcher, Recorder):
         self.found[booking.job.id] = booking
 
 
-class _ByNode:
+class SiteByNode:
     """A site whose jobs have nodes and cores, as a run of vrm. Where jobs share no nodes, a node counts
     as one core."""
 
@@ -188,8 +190,8 @@ class _ByNode:
         self._least = min(node.cores for node in site.nodes)
         self._features: dict[tuple[str, int], frozenset[str]] = {}
         self._whole = [frozenset(range(node.cores)) for node in site.nodes]
-        ranks = {self.ids[job.key]: job.rank for job in site.jobs}
-        order = Ordering("of the site", lambda job, now, nodes: ranks[job.id], static=True)
+        self.ranks = {self.ids[job.key]: job.rank for job in site.jobs}
+        order = Ordering("of the site", lambda job, now, nodes: self.ranks[job.id], static=True)
         self.cluster = Cluster(self._nodes())
         rules = Rules(algorithm=order, backfill=self._backfill(), policy="pack", queues=self._queues())
         self.scheduler = compose(rules, self.cluster)
@@ -240,7 +242,7 @@ class _ByNode:
             "max_running_per_user": limits[name].jobs_per_user} if name in limits else {}
             for name in sorted(names)})
 
-    def _job(self, job: SiteJob) -> Job:
+    def job(self, job: SiteJob, job_id: int) -> Job:
         """It as a job of vrm; ValueError where it asks for nothing."""
         site = self.site
         queue = (job.queue or " ") if site.queues else job.queue
@@ -260,12 +262,12 @@ class _ByNode:
                 self._features[kind] = frozenset() if every else frozenset({_feature(kind)})
             request = Request.of(job.nodes or -(-job.cores // self._least),
                                  features=self._features[kind])
-        return Job(self.ids[job.key], job.name or job.key, request.tasks, job.wall, job.submit,
+        return Job(job_id, job.name or job.key, request.tasks, job.wall, job.submit,
                    user=job.user, queue=queue, request=request)
 
     def _wanted(self, site_job: SiteJob) -> Job:
         try:
-            return self._job(site_job)
+            return self.job(site_job, self.ids[site_job.key])
         except ValueError as error:
             raise SnapshotError(f"job {site_job.key}: {error}") from error
 
@@ -273,13 +275,7 @@ class _ByNode:
         """What becomes of the waiting jobs."""
         site, state, cluster = self.site, self.state, self.cluster
         notes = _Starts()
-        for known in self._running():
-            state.next_id = max(state.next_id, known.id + 1)
-        for number, node in enumerate(site.nodes):
-            if not node.up:
-                state.cluster.set_up(number, False)
-        later, runs = self._waiting()
-        self._reserve()
+        later, runs = self._enter()
         cluster.watchers.append(notes)
         for booking in cluster.running():
             runs[booking.job.id] = booking.expected_end - booking.start
@@ -296,6 +292,24 @@ class _ByNode:
             if job.start is None:
                 found[job.key] = self._said(job, notes.found.get(self.ids[job.key]))
         return found
+
+    def frozen(self, past: History) -> Frozen:
+        """The site at its moment, with what is known of jobs that have ended; jobs are ended at their limits."""
+        later, _ = self._enter()
+        self.state.next_id = max(self.state.next_id, len(self.ids))  # also behind those that wait
+        return Frozen(Run(self.state, self.scheduler), 0.0, kill=True, past=past, later=tuple(later), due=True)
+
+    def _enter(self) -> tuple[list[Submission], dict[int, float]]:
+        """Enter all jobs. Gives those that come later, and how long those take that wait (s)."""
+        state = self.state
+        for known in self._running():
+            state.next_id = max(state.next_id, known.id + 1)
+        for number, node in enumerate(self.site.nodes):
+            if not node.up:
+                state.cluster.set_up(number, False)
+        later, runs = self._waiting()
+        self._reserve()
+        return later, runs
 
     def _places(self, placement: Placement) -> Iterator[Place]:
         """Nodes and cores of a placement."""
@@ -340,7 +354,7 @@ class _ByNode:
                       key=lambda job: any(cores is None for _, cores in job.places) or not job.places)
         for site_job in held:
             try:
-                job = self._job(site_job)
+                job = self.job(site_job, self.ids[site_job.key])
             except ValueError:  # it runs all the same
                 job = Job(self.ids[site_job.key], site_job.key, max(1, site_job.total), site_job.wall,
                           site_job.submit, user=site_job.user)

@@ -80,8 +80,9 @@ def _nodes(text: str) -> list[SiteNode]:
             raise SnapshotError(f"pbsnodes:{line}: node {printable(name, 60)} has no ncpus, pcpus or np")
         if int(cores):
             queue = values.get("queue")
+            state = values.get("state", "")
             found.append(SiteNode(name, int(cores), {queue: int(cores)} if queue else None,
-                                  not _DOWN.search(values.get("state", ""))))
+                                  not _DOWN.search(state), state.startswith("job-") or "jobs" in values))
     if not found:
         raise SnapshotError("pbsnodes: it names no nodes")
     return found

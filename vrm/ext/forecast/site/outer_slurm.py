@@ -31,6 +31,9 @@ SCONTROL = ("scontrol", "show", "reservation", "--oneliner")
 
 DOWN = ("down", "drain", "drng", "drained", "draining", "fail", "failg", "maint", "unk", "inval",
         "no_respond", "boot", "planned_down", "futr", "power")
+BUSY = ("alloc", "mix")
+"""States of nodes on which jobs run."""
+
 LONG = 365 * 86400.0
 """Seconds of a job without a limit, on a partition without one."""
 
@@ -54,7 +57,7 @@ def ask(now: float) -> Snapshot:
 def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
     """The site of these outputs, printed at `now`: of squeue also as --json. SnapshotError with the
     line that cannot be read."""
-    nodes, limits = _nodes(sinfo)
+    nodes, limits, default = _nodes(sinfo)
     known = NodeNames([node.name for node in nodes])
     smallest: dict[str, int] = {}
     for node in nodes:
@@ -75,7 +78,8 @@ def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
                 reserved.setdefault(row["%v"], []).append(job.key)
     queues = {job.queue for job in jobs}
     return Snapshot(now, _with_lists(nodes, queues), _arrays(jobs),
-                    _reservations(scontrol, known, reserved, now), unknown=UNKNOWN)
+                    _reservations(scontrol, known, reserved, now), unknown=UNKNOWN,
+                    longest={name: limit for name, limit in limits.items() if limit < LONG}, default=default)
 
 
 def _typed(argv: Sequence[str]) -> str:
@@ -182,10 +186,11 @@ def _count(text: str) -> int:
     return int(found[1]) * scale(found[2])
 
 
-def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float]]:
-    """The nodes, and the time limits of partitions."""
+def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float], str]:
+    """The nodes, the time limits of partitions, and the default one."""
     found: dict[str, SiteNode] = {}
     limits: dict[str, float] = {}
+    default = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -193,18 +198,19 @@ def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float]]:
         if len(cells) != 5 or not cells[0] or not cells[2].isdecimal():
             raise SnapshotError(f"sinfo:{number}: not the columns of: {_typed(SINFO)}")
         name, partition, cpus, state, limit = cells
+        default = partition.rstrip("*") if partition.endswith("*") else default
         partition = partition.rstrip("*")
         try:
             limits[partition] = _seconds(limit)
         except ValueError:
             raise SnapshotError(f"sinfo:{number}: `{printable(limit, 30)}` is not a time limit") from None
         before = found.get(name, SiteNode(name, int(cpus), {}))
-        up = not state.rstrip("*~#!%$@^-+").lower().startswith(DOWN) and "*" not in state
+        word = state.rstrip("*~#!%$@^-+").lower()
         found[name] = SiteNode(name, before.cores, {**(before.classes or {}), partition: before.cores},
-                               up)
+                               not word.startswith(DOWN) and "*" not in state, word.startswith(BUSY))
     if not found:
         raise SnapshotError("sinfo: it names no nodes")
-    return list(found.values()), limits
+    return list(found.values()), limits, default
 
 
 def _with_lists(nodes: list[SiteNode], queues: Sequence[str] | set[str]) -> list[SiteNode]:

@@ -29,12 +29,13 @@ class SnapshotError(ValueError):
 @dataclass(frozen=True)
 class SiteNode:
     """A node: `classes` are the cores that jobs of each queue may have of it together, None: any job
-    any core. On one that is not `up` nothing starts."""
+    any core. On one that is not `up` nothing starts. `busy`: the site says that jobs are on it."""
 
     name: str
     cores: int
     classes: Mapping[str, int] | None = None
     up: bool = True
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Snapshot:
     """All of it. `time` is its moment in epoch seconds. With `depth` reservations (infinity: one for
     every job) backfilling is EASY, depth n or conservative, `per_queue`: so many for each queue.
     `shared`: jobs may share nodes. `one_by_one`: what happens at one moment does so one after the other,
-    each with a decision of its own. `unknown` are what it does not say, for people."""
+    each with a decision of its own. `unknown` are what it does not say, for people. `longest` is the longest limit of
+    a job of each queue (s), where the site says one, and `default` the queue of jobs that name none ("": not said)."""
 
     time: float
     nodes: list[SiteNode]
@@ -120,3 +122,5 @@ class Snapshot:
     formula: Formula | None = None
     unknown: tuple[str, ...] = ()
     one_by_one: bool = False
+    longest: Mapping[str, float] = field(default_factory=dict)
+    default: str = ""

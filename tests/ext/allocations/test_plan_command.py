@@ -1,0 +1,200 @@
+"""`vrm plan`: from saved files, from a real Slurm with jobs of others in it, and what cannot be planned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import wait_until
+from support.testbed import LOGIN, Testbed
+from vrm import cli
+
+CONFIG = "Applications: {Path: ., Any: true, Queue: queue}\nAllocation: {Policy: pack}\nNodes: auto\n"
+LINE = "/bin/sleep 1 600\n"
+
+
+def date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A site of four nodes of two cores: three are in use for an hour, and a job waits for all. A queue of eight jobs of
+    ten minutes. Gives the options that say so."""
+    (tmp_path / "squeue").write_text(
+        f"1|RUNNING|p|ann|9|3|6|1:00:00|{date(-60)}|{date(0)}|n[0-2]|None|(null)|(null)|NO|a\n"
+        f"2|PENDING|p|ann|8|4|8|2:00:00|{date(-50)}|N/A||Resources|(null)|(null)|NO|b\n")
+    (tmp_path / "sinfo").write_text("".join(
+        f"n{at}|p*|2|{'alloc' if at < 3 else 'idle'}|1-00:00:00\n" for at in range(4)))
+    (tmp_path / "vrm.yaml").write_text(CONFIG)
+    (tmp_path / "queue").write_text(8 * LINE)
+    monkeypatch.chdir(tmp_path)
+    return ["--squeue", "squeue", "--sinfo", "sinfo", "--members", "12"]
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["plan", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_saved_site(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The free node is ours at once if all is done before the job that waits for it."""
+    found = planned(capsys, *saved)
+    first = found["requests"][0]
+    assert (first["nodes"], first["at_once"], first["start"]["p50"], first["chance"]) == (1, 1, 0, 1)
+    assert first["seconds"] <= 3600 and found["jobs"] == 8 and found["partition"]["partition"] == "p"
+    assert first["type"][0].startswith("vrm script --slurm -N 1 -t 00:") and "sbatch plan.slurm" in first["type"][1]
+    assert 0 < first["core_hours"] <= 2 * first["end"]["mean"] / 3600 + 1e-9
+    assert found == planned(capsys, *saved)  # the same state, the same answer
+    assert {each["nodes"] for each in planned(capsys, *saved, "--nodes", "2,3")["requests"]} == {2, 3}
+
+
+def test_the_table_for_people(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *saved]) == 0
+    shown = capsys.readouterr().out
+    assert "8 jobs to run. squeue at" in shown and "up to 4 nodes of 2 cores, 1d" in shown
+    assert "|   1 | 1 node x 00:" in shown and "1. vrm script --slurm -N 1" in shown
+    assert "requests were tried (--all shows them)" in shown and "Assumed:" in shown
+    assert "nobody comes later: there are too few jobs" in shown and "(--site-history" in shown
+    assert cli.main(["plan", *saved, "--all"]) == 0
+    assert "(--all" not in capsys.readouterr().out
+
+
+def test_a_history_of_the_site(saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of its jobs took half of their limits: so does the one that runs."""
+    lines = [f"{number} {number * 600} 0 1800 2 -1 -1 2 3600 -1 1 1 -1 -1 -1 -1 -1 -1" for number in range(1, 30)]
+    (tmp_path / "site.swf").write_text("; MaxProcs: 8\n" + "\n".join(lines) + "\n")
+    found = planned(capsys, *saved, "--site-history", "site.swf", "--nodes", "2", "--at-once", "1")
+    assert {round(each["start"]["p50"], -1) for each in found["requests"]} <= {1800 + 3600, 1800, 0}
+    assert any("29 that have ended" in each for each in found["assumed"])
+    assert any("29 jobs of the history" in each for each in found["assumed"])
+
+
+@pytest.mark.parametrize("change, words, said", [
+    ({"queue": "/bin/sleep 9 600\n"}, [], "no request can run job 0: "),
+    ({"queue": "/bin/sleep 1 86400\n"}, [], "no request can run job 0: its limit is 86400 s, vrm needs 60 s more, and "
+                                            "partition p gives at most 86400 s"),
+    ({"queue": "# nothing\n"}, [], "queue: it has no jobs"),
+    ({"squeue": "what?\n"}, [], "squeue:1: it has 1 of 16 columns"),
+    ({"sinfo": "n0|p*|2|down|1:00:00\n"}, [], "no node of partition p is up"),
+    ({}, ["--partition", "none"], "there is no partition none; there are: p"),
+    ({}, ["--nodes", "5"], "--nodes 5: partition p gives at most 4"),
+    ({}, ["--slurm"], "which site? Give one of"),
+    ({}, ["--site-history", "gone.swf"], "gone.swf"),
+    ({}, ["--limits", "gone"], "gone: No such file"),
+    ({}, ["--plot", "x.txt"], "ends in .png or .svg"),
+    ({}, ["--submit", "99"], "--submit 99: the table has")])
+def test_what_cannot_be_planned(saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                change: dict[str, str], words: list[str], said: str) -> None:
+    for name, text in change.items():
+        (tmp_path / name).write_text(text)
+    assert cli.main(["plan", *saved, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def fake(tmp_path: Path, name: str, script: str) -> None:
+    """A program of the batch system."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    file = tmp_path / "bin" / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    os.environ["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_site_without_programs_or_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/bin:/usr/bin:/nowhere" if not any(
+        Path(place, "squeue").exists() for place in ("/bin", "/usr/bin")) else "/nowhere")
+    (tmp_path / "vrm.yaml").write_text(CONFIG)
+    (tmp_path / "queue").write_text(LINE)
+    assert cli.main(["plan"]) == 2
+    assert "there is no squeue and no qstat here" in capsys.readouterr().err
+    fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert cli.main(["plan"]) == 2
+    assert "squeue has failed (status 1): slurm_load_jobs error: Unable" in capsys.readouterr().err
+    fake(tmp_path, "squeue", "exec /bin/sleep 1000")
+    monkeypatch.setattr("vrm.ext.forecast.site.outer.SECONDS", 0.2)
+    monkeypatch.setattr("vrm.ext.forecast.site.outer.output_of.__defaults__", (0.2,))
+    assert cli.main(["plan"]) == 2
+    assert "squeue has not answered within 0.2 s" in capsys.readouterr().err
+
+
+def test_submitting(saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                    capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    fake(tmp_path, "sbatch", "[ \"$1\" = --help ] || { cat \"$1\" >> submitted; echo Submitted batch job 7; }")
+    assert cli.main(["plan", *saved, "--submit"]) == 0
+    assert "Submitted batch job 7" in capfd.readouterr().out
+    script = (tmp_path / "submitted").read_text()
+    assert "#SBATCH --nodes=1" in script and "#SBATCH --partition=p" in script and "--exclusive" in script
+    fake(tmp_path, "sbatch", "echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2; exit 1")
+    assert cli.main(["plan", *saved, "--submit"]) == 2
+    said = capfd.readouterr().err
+    assert "AssocMaxSubmitJobLimit" in said and "the site has not taken the request" in said and "0 of 1 chains" in said
+
+
+def test_parts_of_a_queue(saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                          capfd: pytest.CaptureFixture[str]) -> None:
+    """Several at once: each has a part of the lines, and a run of its own."""
+    (tmp_path / "queue").write_text("# a comment\n" + "".join(f"/bin/sleep 1 {600 + at}\n" for at in range(7)))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    fake(tmp_path, "sbatch", "[ \"$1\" = --help ] || cat \"$1\" >> submitted")
+    assert cli.main(["plan", *saved, "--at-once", "2", "--submit"]) == 0
+    lines = [(tmp_path / f"queue.part{number}").read_text().splitlines() for number in (1, 2)]
+    assert sorted(lines[0] + lines[1]) == [f"/bin/sleep 1 {600 + at}" for at in range(7)] and len(lines[0]) in (3, 4)
+    scripts = (tmp_path / "submitted").read_text()
+    assert "vrm.part1.yaml" in scripts and "vrm.part2.yaml" in scripts
+    capfd.readouterr()
+    assert cli.main(["plan", "--deal", "2"]) == 2
+    assert "vrm.part1.yaml exists; --force replaces it" in capfd.readouterr().err
+    assert cli.main(["plan", "--deal", "2", "--force"]) == 0
+    assert cli.main(["-c", "vrm.part2.yaml", "check"]) in (0, 1)
+    assert "logs/part2" in (tmp_path / "vrm.part2.yaml").read_text()
+    (tmp_path / "queue").write_text(2 * LINE + "/bin/sleep 1 600 after=0\n")
+    assert cli.main(["plan", "--deal", "2"]) == 2
+    assert "its lines depend on each other" in capfd.readouterr().err
+
+
+def test_a_picture(saved: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert cli.main(["plan", *saved, "--plot", "plan.svg"]) == 0
+    assert "requests: from the start to the end" in (tmp_path / "plan.svg").read_text() or (tmp_path / "plan.svg").stat(
+        ).st_size > 10_000
+
+
+@pytest.mark.testbed
+@pytest.mark.slow
+def test_a_real_slurm_with_jobs_of_others(testbed: Testbed, tmp_path: Path) -> None:
+    """One of the nodes is free for five minutes: what is submitted there by --submit runs at once, and does all jobs
+    before those of others end."""
+    root = Path(__file__).resolve().parents[3]
+    (tmp_path / "vrm.yaml").write_text(CONFIG)
+    (tmp_path / "queue").write_text(4 * "/bin/true 1 60\n")
+
+    def asked(*words: Any) -> subprocess.CompletedProcess[str]:
+        return testbed.exec(LOGIN, list(map(str, words)), env={"PYTHONPATH": str(root)}, cwd=tmp_path)
+
+    nodes = len(set(asked("sinfo", "-h", "-N", "-o", "%N").stdout.split()))
+    others = [asked("sbatch", "--parsable", "-N", width, "-t", minutes, "--exclusive", "-o", "/dev/null", "--wrap",
+                    "sleep 600").stdout.strip() for width, minutes in ((nodes - 1, 10), (nodes, 20))]
+    try:
+        wait_until(lambda: asked("squeue", "-h", "-j", others[0], "-o", "%T").stdout.strip() == "RUNNING",
+                   "the job of others runs")
+        done = asked(sys.executable, "-m", "vrm.cli", "plan", "--json", "--members", "10", "--submit")
+        assert done.returncode == 0, done.stderr
+        first = json.loads(done.stdout[:done.stdout.rindex("}") + 1])["requests"][0]
+        assert (first["nodes"], first["start"]["p50"]) == (1, 0) and first["seconds"] <= 600
+        wait_until(lambda: (tmp_path / "logs" / "jobs.csv").exists()
+                   and (tmp_path / "logs" / "jobs.csv").read_text().count("completed") == 4, "our jobs are done")
+        assert asked("squeue", "-h", "-j", others[0], "-o", "%T").stdout.strip() == "RUNNING"
+    finally:
+        asked("scancel", *others)

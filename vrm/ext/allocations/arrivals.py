@@ -1,0 +1,89 @@
+"""Who comes later: jobs of others that are not in the site's queue yet, and that will be before ours are done.
+
+From the site's history its own submissions are drawn: a stretch of it, which begins a whole number of days ago, is
+taken to come again. Without a history jobs like those in the queue are taken to keep coming, so that the site stays
+about as full as it is (see `vrm.ext.allocations.site`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from statistics import fmean
+from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+
+from vrm.ext.advice.assumed import RATIOS
+from vrm.model import Job
+from vrm.workload.submission import Submission
+
+DAY = 86400.0
+
+HORIZON = 60 * DAY
+"""Seconds from now after which nobody comes any more."""
+
+PACES = (0.5, 0.7, 1.0, 1.3, 1.5)
+"""Without a history: how many jobs come, against as many as keep the site as full as it is. Each as likely."""
+
+
+class PastArrival(NamedTuple):
+    """A job of the history: as what, when it came and how long it ran (seconds)."""
+
+    job: Job
+    submit: float
+    run: float
+
+
+class Stream:
+    """Submissions that are made when they are first asked for, and kept."""
+
+    def __init__(self, made: Iterator[Submission]) -> None:
+        self._made = made
+        self._had: list[Submission] = []
+
+    def __iter__(self) -> Iterator[Submission]:
+        at = 0
+        while True:
+            if at == len(self._had):
+                one = next(self._made, None)
+                if one is None:
+                    return
+                self._had.append(one)
+            yield self._had[at]
+            at += 1
+
+
+def again(known: Sequence[PastArrival], seed: str, now: float, first_id: int) -> Iterator[Submission]:
+    """A stretch of the history, which is in order of time, from now on. Where it ends another one follows."""
+    draw = random.Random(seed)
+    times = [each.submit for each in known]
+    begun, ended = times[0], times[-1]
+    days = int((ended - begun) // DAY)
+    number, passed = first_id, 0.0
+    while passed < HORIZON:
+        back = DAY * draw.randint(1, days) if days else draw.random() * (ended - begun)
+        since = ended - back
+        for each in known[bisect.bisect_right(times, since):]:
+            time = now + passed + each.submit - since
+            if time > now + HORIZON:
+                return
+            yield Submission(each.job.but(id=number, submit=time), each.run)
+            number += 1
+        passed += max(back, 1.0)
+
+
+def assumed(jobs: Sequence[Job], work: float, seed: str, now: float, first_id: int) -> Iterator[Submission]:
+    """Jobs like these, so many that they bring about `work` core seconds a second. One with a long limit is in a queue
+    for long: short ones come more often. How much of its limit each takes is drawn from RATIOS."""
+    draw = random.Random(seed)
+    weights = [1 / job.walltime for job in jobs]
+    mean = fmean(RATIOS) * sum(job.request.cores for job in jobs) / sum(weights)
+    pace = work * draw.choice(PACES) / mean
+    number, time = first_id, now
+    while True:
+        time += draw.expovariate(pace)
+        if time > now + HORIZON:
+            return
+        job = draw.choices(jobs, weights)[0]
+        yield Submission(job.but(id=number, submit=time), job.walltime * draw.choice(RATIOS))
+        number += 1

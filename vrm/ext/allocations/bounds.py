@@ -1,0 +1,88 @@
+"""What a request may be: limits of partitions and queues, from what `scontrol show partition` and `qstat -Qf` print."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from vrm.ext.allocations.shapes import Bounds
+from vrm.ext.forecast.site.outer import output_of
+from vrm.ext.forecast.site.snapshot import Snapshot, SnapshotError
+from vrm.model.quantities import of_slurm, seconds_of
+from vrm.system.printing.text import printable
+
+SCONTROL = ("scontrol", "show", "partition", "--oneliner")
+QSTAT = ("qstat", "-Qf")
+
+
+class Limits(dict[str, str]):
+    """The values of a partition or queue, by the names that its batch system has for them."""
+
+    def number(self, name: str, missing: float) -> float:
+        """A number; what is missing or has no limit is `missing`."""
+        text = self.get(name, "")
+        return float(text) if text.isdecimal() else missing
+
+    def seconds(self, *names: str) -> float:
+        """A time in seconds; infinity for none."""
+        text = next((self[name] for name in names if self.get(name)), "UNLIMITED")
+        if text.upper() in ("UNLIMITED", "INFINITE", "NONE", "N/A"):
+            return math.inf
+        return float(of_slurm(text)) if names == ("MaxTime",) else float(seconds_of(text))
+
+
+def ask(system: str) -> str:
+    """What the batch system says of its partitions; "" where not everybody may see that."""
+    try:
+        return output_of(SCONTROL if system == "slurm" else QSTAT)
+    except SnapshotError:
+        return ""
+
+
+def read(text: str) -> dict[str, Limits]:
+    """The partitions, or queues, by name: of `scontrol show partition` (with or without --oneliner), or of
+    `qstat -Qf`."""
+    found: dict[str, Limits] = {}
+    now = Limits()
+    for line in text.splitlines():
+        queue = re.fullmatch(r"Queue:\s*(\S+)", line.strip())
+        if queue:
+            now = found.setdefault(queue[1], Limits())
+        elif " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            now[name] = value
+        else:
+            for name, value in re.findall(r"(\w+)=(\S*)", line):
+                if name == "PartitionName":
+                    now = found.setdefault(value, Limits())
+                now[name] = value
+    return found
+
+
+def bounds(site: Snapshot, partition: str, known: Mapping[str, Limits]) -> Bounds:
+    """What requests in a partition may be. SnapshotError for one that there is not, or that takes no jobs."""
+    classes = {name for node in site.nodes for name in node.classes or () if "," not in name}
+    name = partition or site.default or (min(classes) if len(classes) == 1 else "")
+    open_to_all = any(node.classes is None for node in site.nodes)
+    if not name and classes and not open_to_all:
+        raise SnapshotError(f"which partition? Give --partition, one of {', '.join(sorted(classes))}")
+    if name and name not in classes and name not in known and (classes or known):
+        raise SnapshotError(f"there is no partition {printable(name, 60)}; there are: "
+                            f"{', '.join(sorted(classes | set(known)))}")
+    nodes = [node for node in site.nodes if node.up and (node.classes is None or not name or name in node.classes)]
+    if not nodes:
+        raise SnapshotError(f"no node of partition {name or '(default)'} is up")
+    limits = known.get(name, Limits())
+    state = limits.get("State", "UP").upper()
+    if state != "UP" or "False" in (limits.get("enabled"), limits.get("started")):
+        raise SnapshotError(f"partition {name} takes or starts no jobs now "
+                            f"({f'State={state}' if state != 'UP' else 'enabled or started is False'}): choose another "
+                            "one with --partition")
+    cores = min(node.cores for node in nodes)
+    most = min(limits.number("MaxNodes", math.inf), limits.number("resources_max.nodect", math.inf),
+               limits.number("resources_max.ncpus", math.inf) // cores, len(nodes))
+    longest = min(limits.seconds("MaxTime"), limits.seconds("resources_max.walltime"), site.longest.get(name, math.inf))
+    if most < 1 or longest <= 0:
+        raise SnapshotError(f"partition {name} gives no whole node: its limits are {most:g} nodes and {longest:g} s")
+    return Bounds(name, len(nodes), cores, int(most), max(1, int(limits.number("MinNodes", 1))), longest)

@@ -1,0 +1,118 @@
+"""What the user's queue needs: on which numbers of nodes it can be run, whole or dealt to several allocations."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from dataclasses import replace
+from typing import NamedTuple
+from collections.abc import Sequence
+
+from vrm.commands.shared import CannotRun, settings_of
+from vrm.ext.advice.commands.advise import take_queue
+from vrm.ext.advice.commands.whatif import queues_of, waiting_of
+from vrm.ext.allocations.compare import MEMBERS, Work
+from vrm.ext.allocations.parts import Dealt, deal, lines_of
+from vrm.ext.allocations.shapes import AT_ONCE, START_UP, Bounds, sizes
+from vrm.ext.forecast.frozen import Frozen
+from vrm.model.job import Infeasible
+
+
+class Demand(NamedTuple):
+    """The work, and how many jobs it has."""
+
+    work: Work
+    jobs: int
+
+
+def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
+    """What is to be run. Raises CannotRun where no request in the partition can run all of it."""
+    wanted: tuple[int, ...] = arguments.nodes or ()
+    if wanted and max(wanted) > bounds.most:
+        raise CannotRun(f"--nodes {max(wanted)}: {_name(bounds)} gives at most {bounds.most}")
+    _take_queue(arguments, bounds)
+    whole = _planned(arguments, (bounds.most,))[0]
+    jobs = [one for one in whole.later if not one.held]
+    if not jobs:
+        raise CannotRun("no job waits: there is nothing to ask for")
+    _possible(whole, bounds)
+    longest = max(one.job.walltime for one in jobs)
+    needed = sum(one.job.request.cores for one in jobs) / max(1, whole.state.cluster.cores // bounds.most)
+    most = max(1, min(bounds.most, math.ceil(needed)))
+    fewest = bounds.fewest
+    if not wanted:
+        doubled = [fewest * 2 ** power for power in range(20) if fewest * 2 ** power < most]
+        fits = [frozen for frozen in _planned(arguments, (*doubled, most))
+                if _never(frozen, len(whole.later)) is None]
+        first = len(fits[0].state.cluster.nodes) if fits else bounds.most
+        wanted = tuple(sizes(first, max(first, most)))
+    runs = {len(frozen.state.cluster.nodes): replace(frozen, later=tuple(one for one in frozen.later if not one.held))
+            for frozen in _planned(arguments, wanted) if _never(frozen, len(whole.later)) is None}
+    if not runs:
+        raise CannotRun(f"on none of these numbers of nodes can all jobs run: {', '.join(map(str, wanted))}")
+    lines = lines_of(arguments.queue) if arguments.queue is not None else None
+    if lines is not None and sum(line.jobs for line in lines) != len(whole.later):
+        lines = None
+    parts: dict[tuple[int, int], Sequence[Frozen]] = {(nodes, 1): [frozen] for nodes, frozen in runs.items()}
+    for at_once in arguments.at_once or AT_ONCE:
+        if lines is not None and 1 < at_once <= len(lines):
+            jobs_of = _jobs_of(lines, deal(lines, at_once))
+            for nodes, frozen in runs.items():
+                parts[nodes, at_once] = [replace(frozen, later=tuple(frozen.later[at] for at in part))
+                                         for part in jobs_of]
+    return Demand(Work(parts, longest, arguments.members or MEMBERS), len(jobs))
+
+
+def _take_queue(arguments: argparse.Namespace, bounds: Bounds) -> None:
+    """Know which queue is meant, and the sockets and cores of nodes: those of the options, else of the configuration,
+    else those of the partition as one socket."""
+    shape = arguments.nodes, arguments.sockets, arguments.cores
+    take_queue(arguments)
+    arguments.nodes, arguments.sockets, arguments.cores = shape
+    if arguments.queue is None or arguments.machine or arguments.sockets or arguments.cores:
+        return
+    settings = settings_of(arguments) if getattr(arguments, "config", None) is not None else None
+    if settings is None or "auto" in (settings.sockets, settings.cores):
+        arguments.sockets, arguments.cores = 1, bounds.cores
+
+
+def _name(bounds: Bounds) -> str:
+    return f"partition {bounds.partition}" if bounds.partition else "the site"
+
+
+def _planned(arguments: argparse.Namespace, nodes: Sequence[int]) -> list[Frozen]:
+    arguments.nodes = tuple(nodes)
+    return queues_of(arguments) if arguments.queue is not None else waiting_of(arguments)
+
+
+def _never(frozen: Frozen, jobs: int) -> tuple[int, str] | None:
+    """A job that can never run, and why."""
+    for one in frozen.later:
+        try:
+            if one.refused:
+                raise Infeasible(one.refused)
+            frozen.run.scheduler.check(one.job)
+        except Infeasible as reason:
+            return one.job.id, str(reason)
+    return None if len(frozen.later) == jobs else (-1, "it is too large")
+
+
+def _possible(whole: Frozen, bounds: Bounds) -> None:
+    """CannotRun for a job that no request in the partition can run."""
+    name = _name(bounds)
+    never = _never(whole, len(whole.later))
+    if never is not None:
+        raise CannotRun(f"no request can run job {never[0]}: {never[1]}; {name} gives at most {bounds.most} nodes of "
+                        f"{bounds.cores} cores. Leave this job out, or choose another partition (--partition)")
+    for one in whole.later:
+        if one.job.walltime + START_UP > bounds.longest:
+            raise CannotRun(f"no request can run job {one.job.id}: its limit is {one.job.walltime:g} s, vrm needs "
+                            f"{START_UP:g} s more, and {name} gives at most {bounds.longest:g} s. Lower its limit, or "
+                            "choose another partition (--partition)")
+
+
+def _jobs_of(lines: Sequence[Dealt], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The jobs of the lines of each part, by their places."""
+    ends = list(itertools.accumulate(line.jobs for line in lines))
+    return [[job for at in part for job in range(ends[at] - lines[at].jobs, ends[at])] for part in parts]

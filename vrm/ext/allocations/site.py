@@ -1,0 +1,219 @@
+"""The site around: its queue at one moment, run on with our allocations in it and with jobs of others that come later.
+
+What is unknown is drawn, the same for every shape: how long the site's jobs take, who comes later, and before whom a
+new job is where the site's priorities do not follow the times of submission.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+
+from vrm.ext.advice.assumed import RATIOS, draws as draws_of
+from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
+from vrm.ext.allocations.shapes import Bounds
+from vrm.ext.allocations.slots import grain_of, in_slots, slots_of
+from vrm.ext.forecast.draws import ENOUGH, History
+from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.replay import Durations, Planned, replay
+from vrm.ext.forecast.site.forecast import SiteByNode, parts_of, ranked
+from vrm.ext.forecast.site.snapshot import SiteJob, Snapshot, SnapshotError
+from vrm.model import Dependency, Job
+from vrm.model.job import ANY
+from vrm.workload.submission import Submission
+
+FEW = 8
+"""Jobs of a site below which nothing is assumed of those that come later."""
+
+
+class Ask(NamedTuple):
+    """An allocation that is asked for: nodes, limit and how long it will really last (s), and which of the others it
+    follows (its place among them)."""
+
+    nodes: int
+    limit: float
+    lasts: float
+    after: int | None = None
+
+
+class Given(NamedTuple):
+    """When an allocation begins and ends, in seconds after the site's moment."""
+
+    start: float
+    end: float
+
+
+@dataclass
+class OuterSite:
+    """A site. `job(nodes, limit, id)` is an allocation as one of its jobs, `comers(member)` are those who come later.
+    `ranks` are the ranks of its jobs by id, where it has any, and `rank(member, id)` that of a new one. `said` is what
+    was assumed, for people; `time` its moment in seconds since the epoch. There are `members` draws."""
+
+    frozen: Frozen
+    job: Callable[[int, float, int], Job]
+    comers: Callable[[int], Iterator[Submission]]
+    said: tuple[str, ...] = ()
+    time: float = 0.0
+    ranks: dict[int, float] = field(default_factory=dict)
+    rank: Callable[[int, int], float] | None = None
+    members: int = 50
+    _streams: dict[int, Stream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._draws: list[Durations] = list(draws_of(self.frozen, self.members))
+
+    def given(self, asks: Sequence[Ask], member: int) -> list[Given | None]:
+        """When these allocations are given if they are asked for now, in one draw; None for one that is not given
+        before nobody comes any more."""
+        found, now = self.played(asks, member) if asks else {}, self.frozen.now
+        first = self.frozen.state.next_id
+        return [Given(found[each].start - now, found[each].end - now) if each in found else None
+                for each in range(first, first + len(asks))]
+
+    def played(self, asks: Sequence[Ask], member: int) -> dict[int, Planned]:
+        """All that runs at the site until these allocations have ended, by id; theirs are from the next id of the site
+        on."""
+        frozen = self.frozen
+        first = frozen.state.next_id
+        ours = []
+        for at, ask in enumerate(asks):
+            after = () if ask.after is None else (Dependency.on(first + ask.after, ANY),)
+            ours.append(Submission(self.job(ask.nodes, ask.limit, first + at).but(submit=frozen.now), ask.lasts, after))
+        if self.rank is not None:
+            for at in range(len(asks)):
+                self.ranks[first + at] = self.rank(member, first)
+        ids = frozenset(range(first, first + len(asks)))
+        return replay(frozen, self._draws[member], itertools.chain(ours, self._stream(member)), ids)
+
+    def _stream(self, member: int) -> Stream:
+        if member not in self._streams:
+            self._streams[member] = Stream(self._ranked(member))
+        return self._streams[member]
+
+    def _ranked(self, member: int) -> Iterator[Submission]:
+        """Those who come in a draw, with their ranks."""
+        for one in self.comers(member):
+            if self.rank is not None:
+                self.ranks[one.job.id] = self.rank(member, one.job.id)
+            yield one
+
+
+OURS = 1000
+"""Ids that are left for our allocations, before those of jobs that come later."""
+
+COMERS = 10 ** 7
+"""Ids that are left for those who come later in one draw."""
+
+
+def of_snapshot(site: Snapshot, bounds: Bounds, user: str, history: Sequence[tuple[Job, float]] = (),
+                members: int = 50) -> OuterSite:
+    """The site of a snapshot, for allocations in a partition. `history` are jobs of the site that have ended, in order
+    of submission, with their run times (s). There are so many draws. Raises SnapshotError."""
+    if site.manager != "NodeState":
+        raise SnapshotError("the snapshot counts amounts of cores alone: requests are planned by nodes")
+    said: list[str] = []
+    site = with_hidden(ranked(site), bounds, said)
+    grain = grain_of(site, bounds.cores)
+    if grain:
+        said.append(f"nodes are shared: jobs are counted in {grain} cores, wherever these are free")
+    site = in_slots(site, grain)
+    name = bounds.partition
+    part = next((each for each, _ in parts_of(site) if not name or any(
+        name in (node.classes or ()) for node in each.nodes)), site)
+    world = SiteByNode(part)
+    past = History()
+    for job, run in history:
+        past.add(job, run)
+    frozen = world.frozen(past)
+    first = frozen.state.next_id + OURS
+
+    def made(nodes: int, cores: int, limit: float, job_id: int, whose: str, queue: str) -> Job:
+        slots = slots_of(nodes, cores, grain)
+        return world.job(SiteJob("", limit, slots, slots, 1, "", whose, queue), job_id)
+
+    known = list(_known(history, made, {name for node in part.nodes for name in node.classes or ()}, bounds))
+    here = [*frozen.waiting(), *(booking.job for booking in frozen.state.cluster.running())]
+    busy = sum(booking.job.request.cores for booking in frozen.state.cluster.running())
+
+    def comers(member: int) -> Iterator[Submission]:
+        if known:
+            return again(known, f"{site.time} {member}", frozen.now, first + member * COMERS)
+        if len(here) >= FEW and busy:
+            return assumed(here, busy, f"{site.time} {member}", frozen.now, first + member * COMERS)
+        return iter(())
+
+    said += _said(frozen, len(known), len(here), busy)
+    found = OuterSite(frozen, lambda nodes, limit, job_id: made(nodes, bounds.cores, limit, job_id, user, name), comers,
+                      time=site.time, ranks=world.ranks, members=members)
+    _rank(found, part, user, said)
+    found.said = tuple(said)
+    return found
+
+
+def _known(history: Sequence[tuple[Job, float]], made: Callable[..., Job], queues: set[str], bounds: Bounds
+           ) -> Iterator[PastArrival]:
+    """The history as jobs of this part of the site; of queues that it does not have there are none."""
+    for job, run in history:
+        if job.queue and queues and job.queue not in queues:
+            continue
+        cores = job.request.cores
+        nodes = -(-cores // bounds.cores)
+        if nodes <= bounds.nodes:
+            queue = job.queue if job.queue in queues else bounds.partition
+            yield PastArrival(made(nodes, -(-cores // nodes), job.walltime, 0, job.user, queue), job.submit, run)
+
+
+def _said(frozen: Frozen, known: int, here: int, busy: int) -> list[str]:
+    """What is assumed of run times and of those who come later."""
+    low, high = (round(100 * ratio) for ratio in (RATIOS[0], RATIOS[-1]))
+    times = (f"the site's jobs take as much of their limits as {len(frozen.past)} that have ended"
+             if len(frozen.past) >= ENOUGH else
+             f"the site's jobs take {low} to {high} % of their limits (--site-history says how much they take)")
+    if known:
+        return [times, f"others come as they did before: {known} jobs of the history"]
+    if here >= FEW and busy:
+        share = busy / max(1, frozen.state.cluster.cores)
+        return [times, "jobs like those in the queue keep coming, half as many to one and a half times as many as "
+                       f"keep the site {100 * share:.0f} % full (--site-history says who comes)"]
+    return [times, "nobody comes later: there are too few jobs to see who does (--site-history)"]
+
+
+def with_hidden(site: Snapshot, bounds: Bounds, said: list[str]) -> Snapshot:
+    """The site with jobs that nobody sees on nodes which it calls busy: each node has one of its own."""
+    seen = {node for job in site.jobs if job.start is not None for node, _ in job.places}
+    hidden = [at for at, node in enumerate(site.nodes) if node.busy and node.up and at not in seen]
+    if not hidden:
+        return site
+    wall = bounds.longest if bounds.longest < 365 * DAY else DAY
+    said.append(f"{len(hidden)} nodes are busy with jobs that you may not see: each has one that began now, with a "
+                f"limit of {wall / 3600:g} hours; how many of them wait is not known")
+    jobs = [SiteJob(f"hidden {site.nodes[at].name}", wall, site.nodes[at].cores, 1, site.nodes[at].cores, "", "?",
+                    next(iter(site.nodes[at].classes or ("",))), 0.0, 0.0, ((at, None),)) for at in hidden]
+    return replace(site, jobs=[*site.jobs, *jobs])
+
+
+DAY = 86400.0
+
+
+def _rank(found: OuterSite, part: Snapshot, user: str, said: list[str]) -> None:
+    """Before whom new jobs are."""
+    waiting = [job for job in part.jobs if job.start is None and not job.stuck]
+    ranks = [job.rank for job in sorted(waiting, key=lambda job: job.submit)]
+    least = min((job.rank for job in part.jobs), default=0.0) - 1
+    if all(one >= other for one, other in zip(ranks, ranks[1:])):
+        found.rank = lambda member, job_id: least
+        said.append("new jobs are behind those that wait")
+        return
+    mine = [job.rank for job in waiting if job.user == user]
+    first = found.frozen.state.next_id
+
+    def rank(member: int, job_id: int) -> float:
+        draw = random.Random(f"rank {part.time} {member} {job_id}")
+        return draw.choice(mine if mine and job_id < first + OURS else ranks)
+
+    found.rank = rank
+    said.append(f"priorities do not follow the times of submission: that of a new job is drawn from those that wait "
+                f"({f'yours from your {len(mine)}' if mine else 'yours, too'})")

@@ -1,0 +1,96 @@
+"""The comparison for people, and what to type."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any, NamedTuple
+from collections.abc import Sequence
+
+from vrm.ext.advice.advice import Spread
+from vrm.ext.allocations.compare import SURE, RequestForecast, widths
+from vrm.ext.allocations.shapes import Bounds, AllocationShape
+from vrm.ext.allocations.parts import part_name
+from vrm.ext.begin.wrapper import submit_commands
+from vrm.live.batch.base import Wrapper
+from vrm.model.quantities import clock
+from vrm.results.names import digits
+from vrm.run.reasons import clock as moment
+from vrm.system.printing.output import boxed
+
+SHOWN = 5
+"""Requests in the table, unless all are asked for: the best of each width, and of each number side by side."""
+
+
+class Typing(NamedTuple):
+    """What the commands say besides the shape: the batch system, the configuration (None: vrm.yaml), the queue, and
+    cores of each node where whole nodes are not asked for."""
+
+    system: str
+    config: str | None
+    queue: str | None
+    cores: int | None = None
+
+    def script(self, shape: AllocationShape, config: str | None, file: str) -> list[str]:
+        """The words of `vrm script` for one chain of a shape."""
+        words = ["script", *(["-c", config] if config is not None else []), f"--{self.system}", "-N", str(shape.nodes),
+                 "-t", clock(int(shape.seconds))]
+        words += ["--exclusive"] if self.cores is None else ["--cores", str(self.cores)]
+        words += ["--partition", shape.partition] * bool(shape.partition)
+        words += ["--chain", str(shape.chain)] * (shape.chain > 1)
+        return [*words, "-o", file, "--force"]
+
+    def lines(self, shape: AllocationShape) -> list[str]:
+        """What to type for a shape."""
+        suffix = self.system
+        if shape.at_once == 1:
+            file = f"plan.{suffix}"
+            submit = submit_commands(self.system, Wrapper((), shape.nodes, int(shape.seconds), chain=shape.chain,
+                                                          file=file))
+            return [f"vrm {shlex.join(self.script(shape, self.config, file))}", *submit]
+        words = shlex.join(self.script(shape, part_name(self.config or "vrm.yaml", "PART"), f"plan.partPART.{suffix}"))
+        deal = ["vrm", "plan", *([self.queue] if self.queue else []), *(["-c", self.config] if self.config else []),
+                "--deal", str(shape.at_once)]
+        numbers = " ".join(map(str, range(1, shape.at_once + 1)))
+        return [shlex.join(deal), f"for p in {numbers}; do vrm {words.replace('PART', '$p')} --submit; done"]
+
+
+def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],
+         every: bool) -> str:
+    """The table, what to type, and what was assumed."""
+    shown = list(enumerate(found, 1))
+    if not every:
+        firsts = {id(each) for each in widths(found)[:SHOWN]}
+        shown = [(number, each) for number, each in shown if id(each) in firsts]
+    rows = [[number, str(each.shape), _range(each.start, time), _range(each.end, time), f"{100 * each.chance:.0f} %",
+             digits(each.hours), f"{100 * each.wasted:.0f} %"] for number, each in shown]
+    lines = [*head, "", boxed(["no.", "request", "starts (P10 to P90)", "all jobs done (P10 to P90)", "chance",
+                               "core hours", "wasted"], rows, left=(1,))]
+    if len(shown) < len(found):
+        lines.append(f"{len(found)} requests were tried (--all shows them)")
+    lines += ["", *advice(found)]
+    for number, each in shown:
+        lines += [f"{number}. " + "\n   ".join(typing.lines(each.shape))]
+    return "\n".join([*lines, "", "Assumed:", *(f"- {each}" for each in said)])
+
+
+def advice(found: Sequence[RequestForecast]) -> list[str]:
+    """What to ask for, in a sentence."""
+    first = found[0]
+    if first.chance < SURE:
+        return [f"No request is sure to do all jobs: no. 1 does it with a chance of {100 * first.chance:.0f} %. Type:"]
+    return ["No. 1 has all jobs done first, on average. Type what follows its number, or add --submit:"]
+
+
+def _range(values: Spread, time: float) -> str:
+    """P50 and range as local times."""
+    p10, p50, p90 = (moment(time + value, time) if value < math.inf else "later" for value in values[1:])
+    return f"{p50} ({p10} to {p90})" if p10 != p90 else p50
+
+
+def record(found: Sequence[RequestForecast], typing: Typing, bounds: Bounds, time: float, jobs: int, drawn: str,
+           said: Sequence[str]) -> dict[str, Any]:
+    """It all as JSON values; times in seconds from `time` (seconds since the epoch)."""
+    return {"format": 1, "time": time, "jobs": jobs, "drawn": drawn, "assumed": list(said),
+            "partition": {**bounds._asdict(), "longest": bounds.longest if bounds.longest < math.inf else None},
+            "requests": [{**each.record(), "type": typing.lines(each.shape)} for each in found]}
