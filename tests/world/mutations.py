@@ -58,14 +58,17 @@ ALL = (
         "vrm.live.manager.manager", "            live.spawner.hold = (lock,)\n", "            live.spawner.hold = ()\n"),), "0.1"),
     Mutation("a supervisor lost before the job began begins it twice", ((
         "vrm.live.spawn.spawner", "Marker.read(request.marker, request.id) is None", "True"),), "32d20987"),
-    Mutation("zeros behind the journal are records", ((
-        "vrm.run.journal.files", 'if line[-1:] != b"\\n" or b"\\0" in line:', 'if line[-1:] != b"\\n":'),), "ddf584ee"),
     Mutation("zeros amid records of which nobody knows are damage", ((
         "vrm.run.journal.files", "            if safe >= 0:\n", "            if False:\n"),), "seed 99"),
     Mutation("the first record of a journal is not synced alone", ((
         "vrm.live.manager.takeover.continuing", "        if not past.runs:\n            live.journal", "        if False:\n            live.journal"),)),
     Mutation("a status of an earlier start in the same boot is that of the last one", ((
         "vrm.live.manager.takeover.recovery", "    if status is None or status.tick is None or", "    if True or"),), "seed 340"),
+    Mutation("a job whose end was not recorded takes the cores of one that runs", ((
+        "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._comes_after)", "looked"),), "seed 6"),
+    Mutation("what was cut of jobs.csv comes back between its lines", ((
+        "vrm.results.jobs", "                os.fsync(file.fileno())  # or", "                pass  # or"), (
+        "vrm.results.jobs", "        os.fsync(self._file.fileno())  # see", "        pass  # see")), "seed 243"),
     Mutation("the relay ends a client once more that went with its node", ((
         "vrm.live.relay.relay", "        if client not in self.clients:\n", "        if False:\n"),), "seed 327"),
     Mutation("a start that nobody knows is a time", ((

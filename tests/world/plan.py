@@ -159,9 +159,26 @@ def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
                  if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
 
 
+def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """The same, with what goes wrong while something else does: a manager is killed, or the machine dies, while its disk takes
+    nothing, or just after its clock was set."""
+    found = list[Fault]()
+    for fault in faults:
+        found.append(fault)
+        if fault.kind in (*DISK[:3], "clock", "pause"):
+            found.append(Fault(chance.choice((3, 20, 60)) + int(chance.random() * 40), chance.choice(("manager", "manager", "machine"))))
+    return tuple(found)
+
+
 def plan_of(seed: int, strict: bool = False) -> Plan:
     """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
     plan = plan_of_emulated(seed, strict)
+    chance = Random(seed ^ 0xdeed)
+    if chance.random() < 0.4:
+        plan = plan.but(faults=together(chance, plan.faults))
+    if chance.random() < 0.1:
+        plan = plan.but(acts=tuple(sorted((*plan.acts, Act(chance.choice((0.01, 1.0)) * chance.random(), "rubbish")),
+                                          key=lambda act: act.time)))
     chance = Random(seed ^ 0x5eed)
     kind = chance.random()
     if kind < 0.2:

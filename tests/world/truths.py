@@ -276,7 +276,7 @@ class History:
         run = process.facts.get("run")
         if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 18):
             run.signalled = True
-            run.sent |= run.alive and K.current.role == "manager"
+            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # which may lose why
 
     def lost_supervisor(self, victim: Process) -> None:
         """A fault has killed a process: it may have been that which knew how a program ended."""
@@ -558,7 +558,8 @@ def _judge_told(world: World, past: Any) -> None:
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
         elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):
             job = told.act.value
-            late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late]
+            late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
+                    and not (run.process.host is not K.home and run.signalled)]  # it was on its way
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:

@@ -217,6 +217,7 @@ class JobWriter:
             self._file.close()
         os.truncate(self.path, size)
         self._file = self._open()
+        os.fsync(self._file.fileno())  # see `_mend`
         self._torn = None
 
     def _open(self) -> TextIO:
@@ -253,6 +254,7 @@ class JobWriter:
             whole = _after_last_newline(file, end)
             if whole < size:
                 file.truncate(whole)
+                os.fsync(file.fileno())  # or the death of a machine mixes what was cut with what comes in its place
             return whole > 0
 
 

@@ -76,8 +76,9 @@ def called(job: Job, details: Details) -> str:
 def _is_of(row: JobRow, past: Past) -> bool:
     """Whether a row tells of the end that the journal has."""
     end, start = past.ended.get(row.id), past.started.get(row.id)
-    return (end is not None and row.status == end["state"]
-            and not (start is not None and row.start is not None and row.start < start["time"] - 0.01))
+    if end is None or row.status != end["state"]:
+        return False
+    return row.start is None or (start is not None and row.start >= start["time"] - 0.01)
 
 
 class Records:

@@ -72,8 +72,9 @@ class Continuing(Part):
             for lesson in filter(None, map(past.lesson, past.ended)):
                 live.expectations.learn(*lesson)
         intents = dict(live.state.intents)
-        for job, start in past.running:
-            self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
+        looked = [(job, start, self._look(job.id, start["time"])) for job, start in past.running]
+        for job, start, found in sorted(looked, key=self._comes_after):
+            self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
         if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
             live.watch.sweep_others(live.running)
         self._bequeath(past.rooms)
@@ -170,12 +171,17 @@ class Continuing(Part):
             self.ends.clear(job_id)
         self.ends.drop(dropped)
 
-    def _take_over(self, job: Job, start: StartRecord, intent: str, told: float) -> None:
-        """Follow a job that an earlier manager started, or find how it ended. With an `intent` it
+    def _comes_after(self, looked: tuple[Job, StartRecord, recovery.Recovered]) -> bool:
+        """Whether a job is taken over after those that run: it has ended, and its cores may have another one, whose start
+        the manager before has recorded and not the end of this one."""
+        job, _, found = looked
+        return (found.what not in (recovery.RUNNING, recovery.ELSEWHERE) and job.id not in self.live.state.lends.shares)
+
+    def _take_over(self, job: Job, start: StartRecord, found: recovery.Recovered, intent: str, told: float) -> None:
+        """Follow a job that an earlier manager started, or record how it ended, as was found. With an `intent` it
         had told the job to end, at `told`."""
         live = self.live
         before = codec.cluster_of(self._run_of.get(job.id, {}), live.cluster)
-        found = self._look(job.id, start["time"])
         old = codec.placement_of(start["placement"], before)
         placement = self._now(start, self._run_of.get(job.id, {}), job.id)
         if placement is not None and live.cluster.clashes(placement):
