@@ -18,7 +18,7 @@ NO_ROUTE = 20.0
 
 def job(argv: list[str]) -> int:
     """The program of a job: `job.x SECONDS CODE FLAGS`. Flags: i ignores SIGTERM, d leaves a daemon, c a child in its own
-    group, w writes a lot, s ends by a signal, n changes SIGTERM into a normal end."""
+    group, g a grandchild that ends soon, w writes a lot, s ends by a signal, n changes SIGTERM into a normal end."""
     process = K.enter()
     seconds, code, flags = float(argv[1]), int(argv[2]), argv[3]
     if "i" in flags:
@@ -31,7 +31,7 @@ def job(argv: list[str]) -> int:
             file_calls.write(1, b"working\n" * (200 if "w" in flags else 1))
     except OSError:
         pass  # a full disk
-    for flag, body in (("d", daemon), ("c", child)):
+    for flag, body in (("d", daemon), ("c", child), ("g", parent)):
         if flag in flags:
             K.fork_into(body)
     until = K.now + seconds
@@ -47,6 +47,19 @@ def daemon() -> None:
     K.current.role = "daemon"
     process_calls.setsid()
     K.sleep(400.0)
+
+
+def parent() -> int:
+    """It leaves a child that ends on its own, whoever is its parent by then."""
+    K.current.role = "parent"
+    K.fork_into(orphan)
+    return 0
+
+
+def orphan() -> int:
+    K.current.role = "orphan"
+    K.sleep(0.005)
+    return 7
 
 
 def child() -> None:

@@ -3,6 +3,7 @@ that a failure can be had with less of it (`shrinking`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
@@ -159,6 +160,13 @@ def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
                  if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
 
 
+def focused(plan: Plan, kinds: Sequence[str]) -> Plan:
+    """The same world with faults mostly of these kinds."""
+    chance = Random(plan.seed ^ 0xf0c5)
+    return plan.but(faults=tuple(fault._replace(kind=chance.choice(kinds)) if chance.random() < 0.8 else fault
+                                 for fault in plan.faults)) if kinds else plan
+
+
 def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same, with what goes wrong while something else does: a manager is killed, or the machine dies, while its disk takes
     nothing, or just after its clock was set."""
@@ -179,6 +187,8 @@ def plan_of(seed: int, strict: bool = False) -> Plan:
     if chance.random() < 0.1:
         plan = plan.but(acts=tuple(sorted((*plan.acts, Act(chance.choice((0.01, 1.0)) * chance.random(), "rubbish")),
                                           key=lambda act: act.time)))
+    plan = plan.but(lines=tuple(line.replace(" -'", " g'") if chance.random() < 0.3 else
+                                line.replace("'1.5 ", "'5 ") if chance.random() < 0.2 else line for line in plan.lines))
     chance = Random(seed ^ 0x5eed)
     kind = chance.random()
     if kind < 0.2:

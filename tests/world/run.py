@@ -62,13 +62,13 @@ def one(seed: int, plan: Any = None) -> Any:
 
 def work(arguments: argparse.Namespace) -> int:
     """Run every n-th seed, and say how it goes in lines of JSON."""
-    from world.plan import plan_of
+    from world.plan import focused, plan_of
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
     total: collections.Counter[str] = collections.Counter()
     end, said = time.monotonic() + arguments.minutes * 60, time.monotonic()
     for seed in range(first, arguments.first + arguments.seeds, step):
-        plan = plan_of(seed)
+        plan = focused(plan_of(seed), focus_of(arguments))
         if arguments.kind not in ("", plan.kind):
             continue
         outcome = one(seed, plan)
@@ -92,7 +92,8 @@ def work(arguments: argparse.Namespace) -> int:
 def workers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What all workers say."""
     script = [sys.executable, __file__, "--first", str(arguments.first), "--seeds", str(arguments.seeds), "--minutes",
-              str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation, "--kind", arguments.kind]
+              str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation, "--kind", arguments.kind, "--focus",
+              arguments.focus]
     started = [subprocess.Popen([*script, "--worker", f"{arguments.first + number},{arguments.jobs}"], stdout=subprocess.PIPE,
                                 text=True) for number in range(arguments.jobs)]
     import selectors
@@ -137,11 +138,17 @@ def many(arguments: argparse.Namespace) -> int:
     print("records: " + ", ".join(f"{event} {total[f'record {event}']:,}" for event in NOTHING))
     print(f"{total['failed']} failed")
     for seed in [seed for seed, _ in failed if seed >= 0][:arguments.shrink]:
-        subprocess.run([sys.executable, __file__, "--seed", str(seed), "--mutation", arguments.mutation], check=False)
+        subprocess.run([sys.executable, __file__, "--seed", str(seed), "--mutation", arguments.mutation, "--focus",
+                        arguments.focus], check=False)
     return int(bool(failed))
 
 
 # One seed.
+
+
+def focus_of(arguments: argparse.Namespace) -> list[str]:
+    """The kinds of faults that are asked for."""
+    return [kind for kind in arguments.focus.split(",") if kind]
 
 
 def kind_of(wrong: Sequence[str]) -> str:
@@ -152,13 +159,13 @@ def kind_of(wrong: Sequence[str]) -> str:
 
 def single(arguments: argparse.Namespace) -> int:
     """Run one seed; where it fails, with as little as is needed for that, and its trace."""
-    from world.plan import plan_of
+    from world.plan import focused, plan_of
     from world.shrinking import shrink
     begin(arguments.mutation)
     K.tracing = True
     if arguments.calls:
         loading.log_calls()
-    plan = plan_of(arguments.seed)
+    plan = focused(plan_of(arguments.seed), focus_of(arguments))
     outcome = one(arguments.seed, plan)
     print(f"seed {arguments.seed}: {'failed' if outcome.wrong else 'passed'}; {outcome.steps} calls, {outcome.crashes} "
           f"crashes, {outcome.lives} lives, digest {outcome.digest:08x}")
@@ -205,6 +212,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--kind", default="", choices=("", "emulated", "hosts", "batch"), help="only worlds of this kind")
+    parser.add_argument("--focus", default="", help="kinds of faults that most of them are, as machine,full")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")
     parser.add_argument("--seed", type=int, help="this world, with its trace where it fails")

@@ -262,6 +262,16 @@ class History:
         for job, runs in self.runs.items():
             runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
 
+    def overdue(self, world: World, run: Run) -> None:
+        """A program has ended by itself: had it exceeded its limit, a manager that was there would have ended it."""
+        live = vars(world.object).get("live")
+        entry = live.state.book.entries.get(run.job) if live is not None else None
+        if entry is None or live.phase != "running" or run.unlinked or run.orphaned or run.process.host is not K.home:
+            return
+        due = max(run.started + entry.job.walltime, world.watching, self.trouble_until)
+        if K.now > due + 2.0 and not run.shot:
+            self.say(f"{run} has a limit of {entry.job.walltime:g} s, and nobody has ended it")
+
     def intents(self) -> None:
         """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
         for job in self.runs:

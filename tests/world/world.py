@@ -68,6 +68,7 @@ class World:
         self.put_off = 0
         self.allocation = 1           # of the batch system: which one
         self.found: set[str] = set()  # command files that were there when the life began
+        self.watching = 0.0  # since when a manager has run without a pause
         self.silent: set[str] = set()  # nodes that nobody could reach at some time of the life
         self.unswept = False          # processes that lead to nodes were killed in the last seconds
         self.was_stopping = False     # somebody had told the last manager to stop
@@ -192,6 +193,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
     def _start_manager(self) -> None:
         if self.manager is None and not self.finished:
             self.lives += 1
+            self.watching = K.now
             self.found = set(truths.commands())
             self.silent = {host.name for host in K.hosts.values() if host.cut or not host.on}
             self.manager = actors.user("manager", self._life)
@@ -217,6 +219,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if run is not None:
             run.ended, run.status = K.now, process.status
             run.signalled |= self.history.intended(run.job)
+            if self.plan.walltime == "kill" and not run.signalled and self.object is not None:
+                self.history.overdue(self, run)
         if process.role in ("ssh", "relay"):
             self.history.unlinked(process.argv[1] if process.role == "ssh" else "")
         if process is self.manager:
@@ -517,6 +521,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             return False
         K.note(f"fault: the manager is stopped for {fault.value:g} s")
         K.signal(manager, 19)
+        self.watching = K.now + fault.value
         K.at(K.now + fault.value, lambda: K.signal(manager, 18))
         return True
 
