@@ -196,7 +196,8 @@ def plan_of(seed: int, strict: bool = False) -> Plan:
     chance = Random(seed ^ 0x5eed)
     kind = chance.random()
     if kind < 0.2:
-        return plan.but(batch=chance.choice((4.0, 9.0, 60.0, 400.0)), faults=tuple(
+        length = chance.choice((4.0, 9.0, 60.0, 400.0))
+        return plan.but(batch=length, lines=tuple(line.replace("'5 ", "'1.5 ") for line in plan.lines), faults=tuple(
             fault._replace(kind="requeue" if chance.random() < 0.8 else "warn", value=chance.choice((0.0, 0.3, 2.0, 5.0)))
             if chance.random() < 0.2 else fault for fault in plan.faults))
     if kind < 0.8:
