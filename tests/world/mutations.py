@@ -96,8 +96,6 @@ ALL = (
     Mutation("a job is launched before its start is on disk", ((
         "vrm.live.manager.jobs.launches", "        if not live.synced():\n            return\n        prepared",
         "        live.journal.show()\n        prepared"),)),
-    Mutation("what a failed write left in the journal stays", ((
-        "vrm.run.journal.files", "            self._begun = 0\n            os.ftruncate(self._fd, self._end)\n", "            self._begun = 0\n"),)),
     Mutation("records that failed to be written are dropped", ((
         "vrm.run.journal.files", "            self._put(data)\n        self._end",
         "            try:\n                self._put(data)\n            except OSError:\n                self._pending.clear()\n"
@@ -179,7 +177,6 @@ FOCUS = {
     "a job whose marker went with the manager's machine runs on elsewhere": "machine,manager",
     "a relay that ends at once ends the manager": "relay",
     "a command file that a full disk cannot move stays for ever": "full,readonly,quota",
-    "what a failed write left in the journal stays": "full,eio,quota",
     "what the manager before has only written counts as synced": "manager,machine",
     "commands are answered before they are on disk": "machine",
     "a status in the marker is not looked for": "supervisor,manager,both",

@@ -163,8 +163,12 @@ def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
 def focused(plan: Plan, kinds: Sequence[str]) -> Plan:
     """The same world with faults mostly of these kinds."""
     chance = Random(plan.seed ^ 0xf0c5)
-    return plan.but(faults=tuple(fault._replace(kind=chance.choice(kinds)) if chance.random() < 0.8 else fault
-                                 for fault in plan.faults)) if kinds else plan
+    values = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5)}
+
+    def changed(fault: Fault) -> Fault:
+        kind = chance.choice(kinds)
+        return fault._replace(kind=kind, value=chance.choice(values.get(kind, (0.05, 0.5, 2.0))))
+    return plan.but(faults=tuple(changed(fault) if chance.random() < 0.8 else fault for fault in plan.faults)) if kinds else plan
 
 
 def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
@@ -192,7 +196,8 @@ def plan_of(seed: int, strict: bool = False) -> Plan:
     chance = Random(seed ^ 0x5eed)
     kind = chance.random()
     if kind < 0.2:
-        return plan.but(batch=chance.choice((4.0, 9.0, 60.0, 400.0)), faults=tuple(
+        length = chance.choice((4.0, 9.0, 60.0, 400.0))
+        return plan.but(batch=length, lines=tuple(line.replace("'5 ", "'1.5 ") for line in plan.lines), faults=tuple(
             fault._replace(kind="requeue" if chance.random() < 0.8 else "warn", value=chance.choice((0.0, 0.3, 2.0, 5.0)))
             if chance.random() < 0.2 else fault for fault in plan.faults))
     if kind < 0.8:

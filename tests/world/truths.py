@@ -437,8 +437,10 @@ def answer(world: World, told: Told) -> None:
         else:
             told.over = True
             return
-        told.name = house.control.send(run, told.sent)
         stops = told.sent["do"] == "stop"
+        if stops:
+            world.history.stop()
+        told.name = house.control.send(run, told.sent)
         told.reply = house.control.answered(run, told.name, 10.0, 0.0 if stops else None)
         told.ids = ((told.reply or {}).get("ids", []) if told.sent["do"] == "submit" else [])
         if told.reply is None and told.sent["do"] == "submit":

@@ -5,6 +5,7 @@ import stays as it is."""
 from __future__ import annotations
 
 import builtins
+import functools
 import gc as real_gc
 import importlib.abc
 import importlib.machinery
@@ -19,6 +20,7 @@ import subprocess as real_subprocess
 import sys
 import time as real_time
 import uuid as real_uuid
+import zlib as real_zlib
 from collections.abc import Callable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -177,6 +179,7 @@ def _others() -> dict[str, ModuleType]:
                            PurePosixPath=open_files.PurePosixPath),
         "shutil": _of(real_shutil, "shutil", rmtree=paths.rmtree, which=lambda name, mode=0, path=None: (
             f"/usr/bin/{name}" if paths.exists(f"/usr/bin/{name}") else None)),
+        "zlib": _module("zlib", **{**vars(real_zlib), "compress": functools.lru_cache(8)(real_zlib.compress)}),  # for each relay
         "psutil": _module("psutil", Process=_Asked, Error=OSError),
         "ctypes": _library(),
         "resource": _of(real_resource, "resource", getrlimit=processes.getrlimit, setrlimit=processes.setrlimit),
