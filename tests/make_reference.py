@@ -43,6 +43,9 @@ RESULTS = {
     "metered": "1: energy was measured; otherwise it is predicted, or empty",
     "mates": "the jobs that lent it cores", "lent": "core seconds that it lent",
     "borrowed": "core seconds that it borrowed",
+    "cpu_time": "CPU seconds of its processes on all nodes, as far as they are known",
+    "largest_process": "the most memory of one process, on its first node",
+    "threads_beyond": "how many more threads ran at once on a node than it had cores there, of a job that ran for 5 s",
     "changes": "how often its cores changed", "cause": "what interrupted or ended it"}
 """What the columns say that are not fields of a job."""
 

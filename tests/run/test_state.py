@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
-from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
+from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details, on_ranks
 from vrm.model.forms.placement_forms import to_record
 from vrm.run.journal import codec
 from vrm.run.entry import LifeError
@@ -259,6 +259,30 @@ def simulated(submissions: list[Submission], nodes: int = 3, **options: Any
     simulator = Simulator(scheduler, cluster, told, **options)
     simulator.run(submissions)
     return told.ends, simulator
+
+
+def test_a_job_that_starts_on_other_ranks_asks_for_its_own_when_it_waits_again() -> None:
+    run, records = machine(policy="pack"), [{"event": "run", "format": 2, "run": "r"}]
+    state = run.state
+    records[0]["nodes"] = codec.nodes_record(state.cluster.nodes)
+    state.log = lambda event, **values: records.append({"event": event, **values})
+    asked = job(0, 2, 60.0)
+    state.submit([asked])
+    state.queue.remove(0)
+    placed = on_ranks(asked, 4, 30.0, 20.0)
+    state.started(Start(state.cluster.book(placed, run.scheduler.policy.place(placed, state.cluster), 1.0), False), 1.0)
+    assert records[-1]["as"] == {"procs": 4, "walltime": 30.0, "expected": 20.0}
+    twin = taken_up(json.loads(json.dumps(records)), machine(policy="pack")).state
+    assert facts(twin) == facts(state) and twin.running[0].job.procs == 4 and twin.entry(0).copy().asked == asked
+    for each in (state, twin):
+        each.vacate(0)
+        each.again(0, 5.0)
+        assert each.entry(0).job == asked and each.entry(0).asked is None
+    start = next(dict(record) for record in records if record["event"] == "start")
+    start["as"] = {"procs": 3, "walltime": 30.0, "expected": 20.0}
+    with pytest.raises(ValueError, match="ranks|placement"):
+        replay([*records[:2], start],
+               state=State(machine().state.queue, Cluster.regular(3, 1, 2), frozen=True))
 
 
 def job(job_id: int, tasks: int, estimate: float, submit: float = 0.0) -> Job:

@@ -498,3 +498,9 @@ def application_kind(app: str) -> str:
     if rest and name.isdigit():
         return f"{name}.{rest.partition('.')[0]}"
     return name
+
+
+def on_ranks(job: Job, ranks: int, walltime: float, expected: float) -> Job:
+    """The same job on another number of ranks, where it has another limit and something else is expected of it
+    (seconds)."""
+    return job.but(procs=ranks, request=job.request._replace(tasks=ranks), walltime=walltime, expected=expected)

@@ -209,7 +209,7 @@ a row."""
 
 def added_names() -> list[str]:
     """The names of the columns of extensions, in the order in which a new file has them."""
-    return [*ADDED, *COMPUTED]
+    return [*(name for name, field in ADDED.items() if field.column), *COMPUTED]
 
 
 def header() -> str:

@@ -189,6 +189,7 @@ class JobBook:
         if entry.state.ended:
             self.dependencies.reopen(entry)
         entry.state, entry.cause = JobState.QUEUED, ""
+        entry.job, entry.asked = entry.asked or entry.job, None
         entry.late = False  # the next `fit` judges it anew
         self.begins.add(entry)
         entry.tries += retry

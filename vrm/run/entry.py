@@ -64,7 +64,8 @@ class Entry:
     it waits, `wished` are those of others in which it is (and what they want of it), `late`: it would not end before
     the allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
     `begun` is when it first began, or was found never to, in seconds; `early`: it is not to start yet, but at
-    `begin`. `cause` is why it ended, "" where there is nothing to say of that."""
+    `begin`. `cause` is why it ended, "" where there is nothing to say of that. `asked` is the job as it came, where it
+    was started on another number of ranks."""
 
     job: Job
     details: Details = PLAIN
@@ -80,6 +81,7 @@ class Entry:
     early: bool = False
     begin: float = -math.inf
     cause: str = ""
+    asked: Job | None = None
 
     def open_for(self, wanted: Dependency) -> bool:
         """Whether what is wanted of it has yet to happen."""
@@ -107,7 +109,7 @@ class Entry:
     def copy(self) -> Entry:
         """A copy without what it waits for, and who waits for it."""
         return Entry(self.job, self.details, self.state, self.held, self.tries, self.losses, None,
-                     None, self.late, self.lacks, self.begun, self.early, self.begin, self.cause)
+                     None, self.late, self.lacks, self.begun, self.early, self.begin, self.cause, self.asked)
 
     def dropped(self, other: int, state: JobState) -> Dropped:
         """That it will never run, since a job that it depends on ended so."""

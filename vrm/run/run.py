@@ -92,6 +92,8 @@ class Run:
     def learn(self, job: Job, run: float, how: JobState) -> None:
         """A job has ended after `run` seconds: those like it that wait are estimated again, where the
         rules say so."""
+        if how is JobState.COMPLETED and self.scheduler.dispatcher.learns:
+            self.scheduler.dispatcher.learn(job, run)
         expectations, state = self.expectations, self.state
         if expectations is not None and expectations.learn(job, run, how):
             new = expectations.again([*state.queue, *(entry.job for entry

@@ -204,12 +204,23 @@ class State:
 
     def started(self, start: Start, now: float) -> None:
         """A job runs that the scheduler has booked and taken out of the queue."""
-        job_id = start[0][0].id
+        job = start[0][0]
+        job_id = job.id
         self.running[job_id] = start
+        changed = self.reshape(job)
         self.began(job_id, now)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
-                     placement=placement_forms.to_record(start.booking.placement))
+                     placement=placement_forms.to_record(start.booking.placement), **changed)
+
+    def reshape(self, job: Job) -> dict[str, Any]:
+        """A job starts, perhaps on another number of ranks than it asked for: where it waits again, it asks as before.
+        Gives what the event of its start says of that."""
+        entry = self.book.entries[job.id]
+        if entry.job.procs == job.procs:
+            return {}
+        entry.asked, entry.job = entry.asked or entry.job, job
+        return {"as": {"procs": job.procs, "walltime": job.walltime, "expected": job.expected}}
 
     def began(self, job_id: int, now: float) -> None:
         """A job was started, wherever that was."""

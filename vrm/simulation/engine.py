@@ -308,6 +308,9 @@ class Simulator:
         """A job starts; those that lend cores to it run to other ends."""
         job = start[0][0]
         self._busy += job.request.cores
+        asked = self.state.book.entries[job.id].asked
+        if asked is not None:
+            self.executor.runs[job.id] *= self.scheduler.dispatcher.stretch(asked, job)
         if self.cluster.loans:
             for loan in self.cluster.loans.of_borrower(job.id):
                 self.executor.reshaped(self.cluster.bookings[loan.lender], now)
@@ -327,7 +330,7 @@ class Simulator:
         booking = self._left.pop(job.id, None) or self._leave(job.id)
         if not self.executor.foreseen:
             self.executor.gone(start, now)
-        if self.expectations is not None:
+        if self.expectations is not None or self.scheduler.dispatcher.learns:
             slower = self.cluster.loans.lost(self.cluster, booking, now) if shared(booking) else 0.0
             self.subject.learn(booking.job, now - booking.start - slower,
                                JobState.TIMEOUT if killed else JobState.COMPLETED)
@@ -373,9 +376,12 @@ class Simulator:
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
         """A job has left its cores and did not complete: it waits again, or not."""
         job_id, state = start.job.id, self.state
-        why, retry = waits_again(state.entry(job_id), how, reason, intent, True)
+        entry = state.entry(job_id)
+        why, retry = waits_again(entry, how, reason, intent, True)
         if why:
             lost = {"lost": True} if intent == "node" and not retry else {}
+            if entry.asked is not None:
+                self.executor.runs[job_id] /= self.scheduler.dispatcher.stretch(entry.asked, entry.job)
             self.drop(state.again(job_id, self.now, why, retry, **lost))
             return
         self._over(start.booking, start, how, reason)

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vrm.model.forms.fields import ADDED, JOB, TABLE, Field, Option
+from vrm.model.forms.fields import ADDED, JOB, NO_COLUMN, TABLE, Field, Option
 from vrm.system import plugins
 
 TAKEN = frozenset(name.lower() for each in TABLE
@@ -50,6 +50,7 @@ def _enter(plugin: plugins.Plugin, make: Any) -> Field:
         raise TypeError("the kind of its values is one that a line may give several times")
     word = field.word
     ADDED[word] = found = replace(
-        field, kept=JOB, attribute="", always=False, record=word, shown=word, column=word,
+        field, kept=JOB, attribute="", always=False, record=word, shown=word,
+        column="" if field.column == NO_COLUMN else word,
         option=field.option or Option("VALUE", field.wanted), package=plugin.package)
     return found

@@ -47,6 +47,9 @@ JOB, REQUEST, PAYLOAD, DETAILS, LINE = "job", "request", "payload", "details", "
 """Where a field is kept: in `Job`, in its `request` or `payload`, in `Details`, or nowhere but in the
 line and its record."""
 
+NO_COLUMN = "-"
+"""The `column` of a field that an extension adds where `jobs.csv` is not to have it."""
+
 RESULT = "result"
 """A column of `jobs.csv` that says what became of a job, not what it was submitted with."""
 
@@ -65,7 +68,8 @@ class Field:
     where the value is kept (the word, unless it is said), `default` its value where nothing is
     said. `record` is the key in the journal, `always` whether it is written there even with the
     default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which
-    came with its form number `form`. `package` is what adds it, where that is an extension.
+    came with its form number `form`. `package` is what adds it, where that is an extension; its column has the name of
+    the word, unless it is NO_COLUMN.
     """
 
     word: str
@@ -250,6 +254,11 @@ TABLE.append(Field(
     form=4, option=Option("'A 8 : B 16 cores=2'", "programs that start together, each with its ranks, and with cores=, "
                           "nodes=, args= and the like of its own; APP is the name of the job, and its ranks are those "
                           "of all")))
+TABLE += [
+    Field("", AMOUNT, "", RESULT, "cpu_time", 0.0, column="cpu_time", form=4),
+    Field("", TEXT, "", RESULT, "largest_process", "", column="largest_process", form=4),
+    Field("", COUNT, "", RESULT, "threads_beyond", 0, column="threads_beyond", form=4),
+]
 
 
 ADDED: dict[str, Field] = {}

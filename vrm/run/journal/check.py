@@ -139,12 +139,18 @@ def _home(value: Any) -> bool:
     return type(value) is dict and _path(value.get("path")) and size(value.get("inode"))
 
 
+def _as(value: Any) -> bool:
+    """On how many ranks a job starts that asked for others, and for how long."""
+    return (type(value) is dict and positive(value.get("procs"))
+            and all(number(value.get(name)) and value[name] > 0 for name in ("walltime", "expected")))
+
+
 _MAY: dict[str, Check] = {
     "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
     "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
     "home": _home, "position": maybe(_position), "command": text,
     "ran": maybe(list_of(number, 2)),
-    "slower": number,
+    "slower": number, "as": _as,
 }
 """Values of any event that are right where they are there; others are not looked at."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.forms import placement_forms
-from vrm.model.job import Details
+from vrm.model.job import Details, on_ranks
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import lending
@@ -205,7 +205,13 @@ def _can_start(past: Past, record: Record) -> str:
     wrong = _starts_once(past, record)
     if wrong or (past.defers_checks and _summed(record)):
         return wrong
-    return _placement_fault(record, past.state.book.entries[record["id"]].job, past.runs[-1])
+    return _placement_fault(record, _as_started(past, record), past.runs[-1])
+
+
+def _as_started(past: Past, record: Record) -> Job:
+    """The job of a start, on as many ranks as it has there."""
+    job, shape = past.state.book.entries[record["id"]].job, record.get("as")
+    return job if shape is None else on_ranks(job, shape["procs"], shape["walltime"], shape["expected"])
 
 
 def _placement_fault(start: Mapping[str, Any], job: Job, run: Record) -> str:
@@ -382,6 +388,7 @@ def _start(past: Past, record: Record) -> None:
     past.run_of[job_id] = past.runs[-1]
     if past.defers_checks and _summed(record):
         past.unchecked[job_id] = past.number
+    past.state.reshape(_as_started(past, record))
     past.state.began(job_id, record["time"])
 
 

@@ -29,7 +29,7 @@ class Dispatcher:
     its reservations are promises: none is moved to a later time. `tries_all`: it looks at
     jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
     (`vrm.model.placement.Lease`). `by_energy`: it uses what was measured of programs. `plans_aside`: it
-    looks for plans, which takes long, so a live manager has a process for it.
+    looks for plans, which takes long, so a live manager has a process for it. `learns`: from jobs that have ended.
     """
 
     name = "none"
@@ -39,6 +39,7 @@ class Dispatcher:
     lends = False
     by_energy = False
     plans_aside = False
+    learns = False
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.
@@ -107,6 +108,14 @@ class Dispatcher:
     def inform(self, longest: Callable[[Job], float]) -> None:
         """How many seconds a job takes at the most, as far as is known. Without a guard against starvation:
         nothing."""
+
+    def learn(self, job: Job, run: float) -> None:
+        """A job has completed after `run` seconds. Where widths are not chosen: nothing."""
+
+    def stretch(self, asked: Job, started: Job) -> float:
+        """How many times as long as it takes on the ranks that it `asked` for a job takes on those on which it was
+        `started`, in a simulation."""
+        return 1.0
 
     def follow(self, before: Dispatcher) -> None:
         """It decides from now on instead of another one, whose jobs have started. Without a

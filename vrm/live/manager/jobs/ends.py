@@ -190,6 +190,7 @@ class Ends(Part):
                           (status.start, status.end) if status else None, running.former)
         if status is not None:
             outcome.used = status.user, status.system, status.maxrss
+            outcome.cpu = None if self.beyond(running) else status.user + status.system
         if any(name == MEMORY for name, _ in (*job.request.per_task, *job.request.per_node)):
             # A process alone may have had more than was seen of all together.
             outcome.memory = max(running.memory, status.maxrss if status else 0)

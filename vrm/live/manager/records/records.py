@@ -66,6 +66,8 @@ class EndedJob:
     frequency: float = 0.0               # in GHz, where it was set
     cause: str = ""                      # why the manager ended it, see `verdict`
     used: tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
+    cpu: float | None = None             # CPU seconds on all nodes, where they are known
+    beyond: int = 0                      # threads that ran at once beyond the cores of a node, of one that was looked at
 
 
 def called(job: Job, details: Details) -> str:
@@ -229,6 +231,12 @@ class Records:
             values["cause"] = outcome.cause
         if outcome.memory:
             values["memory_peak"] = f"{math.ceil(outcome.memory / 2**20)}M"
+        if outcome.cpu is not None:
+            values["cpu_time"] = max(0.001, round(outcome.cpu, 3))
+        if outcome.used[2]:
+            values["largest_process"] = f"{math.ceil(outcome.used[2] / 2**20)}M"
+        if outcome.beyond:
+            values["threads_beyond"] = outcome.beyond
         return row_of({**values, **self._shared(outcome), **self._drawn(outcome)})
 
     def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
