@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -36,6 +37,10 @@ hypothesis.settings.register_profile(
     "vrm", deadline=None, derandomize=not os.environ.get("VRM_TEST_RANDOM"),
     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("vrm")
+
+# What is learned from the runs of tests is not the user's.
+_LEARNED = tempfile.TemporaryDirectory(prefix="vrm-learned-")
+os.environ["XDG_DATA_HOME"] = _LEARNED.name
 
 # Who starts the tests in the background may have Ctrl-C ignored, also by all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -74,6 +74,7 @@ DEFAULTS = {
     "Energy": {"Database": None, "Frequency": True},
     "PowerCap": "",
     "Forecast": True,
+    "Learning": {"Store": "auto"},
     "Slurm": {"DefaultTime": 3600.0},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]

@@ -13,8 +13,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
     ("Run", ("run", "shell", "script", "submit", "cancel", "hold", "release", "requeue", "wait", "lend", "reserve",
              "slurm", "stop")),
-    ("Look", ("queue", "status", "forecast", "explain", "log", "top")),
-    ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
+    ("Look", ("queue", "status", "forecast", "explain", "efficiency", "log", "top")),
+    ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate", "learned")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "docs", "completion", "plugins")))

@@ -20,7 +20,7 @@ KEYS = (
 """The keys at the top level that the core has."""
 
 OF_EXTENSIONS = {"Energy": "energy", "PowerCap": "energy", "Forecast": "forecast", "Slurm": "slurm",
-                 "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy"}
+                 "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy", "Learning": "learning"}
 """The keys that vrm's own extensions add, and the extension of each."""
 
 VERSION = r"1(\.\d+)*"

@@ -112,8 +112,26 @@ def advise(arguments: argparse.Namespace) -> int:
         raise CannotRun(str(error)) from error
     if arguments.objective is not None:
         found = _of_objective(found, arguments.objective)
-    show(arguments.json, found.record, lambda: text(found, arguments.all), indent=None)
+    waste = _waste(arguments)
+    show(arguments.json, lambda: {**found.record(), "waste": waste},
+         lambda: "\n".join([text(found, arguments.all), *(["", "what jobs wasted (vrm efficiency):"] if waste else []),
+                            *(f"  {line}" for line in waste)]), indent=None)
     return 0 if arguments.apply is None else apply(arguments, found)
+
+
+def _waste(arguments: argparse.Namespace) -> list[str]:
+    """The programs of the run of the configuration whose jobs wasted most, a line each."""
+    from vrm.ext.learning.waste import by_program, use_of
+    from vrm.results.job_columns import JobFileError
+    from vrm.results.jobs import read_jobs
+
+    if arguments.queue is not None and getattr(arguments, "config", None) is None:
+        return []
+    try:
+        uses = [use_of(row) for row in read_jobs(run_of(arguments).jobs)]
+    except (OSError, JobFileError):
+        return []
+    return by_program(use for use in uses if use is not None)
 
 
 def _check(arguments: argparse.Namespace) -> None:

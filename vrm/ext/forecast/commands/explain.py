@@ -56,9 +56,10 @@ def explain(arguments: argparse.Namespace) -> int:
 
     files = RunFiles(settings_of(arguments))
     ids = ids_of(ids_for(arguments, arguments.ids))
+    widths = _widths(files.run_directory.journal, ids)
     known = _known(files.run_directory.journal, ids)
     if known is not None:
-        return _shown(*known, time.time(), arguments.json)
+        return _shown(*known, time.time(), arguments.json, widths)
     files.read_new()
     frozen = files.frozen(files.told())
     explainer = Explainer(frozen, likely(frozen), tuple(members(frozen, DRAWS)) if ids else ())
@@ -68,7 +69,8 @@ def explain(arguments: argparse.Namespace) -> int:
     waiting = {job.id for job in frozen.waiting()}
     others = [files.about(job_id) for job_id in ids if job_id not in waiting]
     found = [explainer.of(job_id) for job_id in ids if job_id in waiting]
-    return _shown(found, others, {each.job.id: called(frozen, each.job) for each in found}, frozen.now, arguments.json)
+    return _shown(found, others, {each.job.id: called(frozen, each.job) for each in found}, frozen.now, arguments.json,
+                  widths)
 
 
 def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], dict[int, str]] | None:
@@ -91,12 +93,24 @@ def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], di
     return (found, others, names) if ids else None
 
 
-def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str], now: float, as_json: bool) -> int:
-    """Print it; 0. CannotRun where nothing waits of what was asked for."""
-    if not found:
+def _widths(path: Path, ids: list[int]) -> dict[int, Mapping[str, Any]]:
+    """Why jobs have started on so many ranks, of those of these that allow several."""
+    from vrm.ext.learning.explained import width_of
+    found = {job_id: width_of(path, job_id) for job_id in ids[:FEW]} if path.exists() else {}
+    return {job_id: width for job_id, width in found.items() if width is not None}
+
+
+def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str], now: float, as_json: bool,
+           widths: Mapping[int, Mapping[str, Any]]) -> int:
+    """Print it; 0. CannotRun where nothing is known of what was asked for but that it does not wait."""
+    from vrm.ext.learning.explained import sentences
+
+    if not found and not widths:
         raise CannotRun("\n".join(others))
-    show(as_json, lambda: [each.record() for each in found],
-         lambda: "\n\n".join([*others, *(_text(each, names[each.job.id], now) for each in found)]))
+    show(as_json, lambda: [*(each.record() for each in found),
+                           *({"id": job_id, "width": width} for job_id, width in widths.items())],
+         lambda: "\n\n".join([*others, *(_text(each, names[each.job.id], now) for each in found),
+                              *(f"#{job_id}: {sentences(width)}" for job_id, width in widths.items())]))
     return 0
 
 

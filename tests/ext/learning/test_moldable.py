@@ -1,0 +1,149 @@
+"""The backfilling `moldable` against brute force over all numbers of ranks, and what holds in every schedule."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from vrm.api import Machine, Outcome, Rules, Submission, simulate
+from vrm.ext.learning.moldable import Moldable, backfilled, finishes, limit_on
+from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
+from vrm.model.job import Job
+
+REGRET = 0.03
+
+
+def submission(number: int, submit: float, ranks: int, run: float, widths: tuple[int, ...] = (),
+               speedup: tuple[float, float] = (8.0, 0.5), limit: float = 0.0) -> Submission:
+    more = {RANKS: widths, SPEEDUP: speedup} if widths else {}
+    return Submission(Job(number, f"a{number}.x", ranks, limit or run, submit, more=more), run)
+
+
+def simulated(jobs: list[Submission], cores: int, backfill: Any = "moldable", **rules: Any) -> Outcome:
+    return simulate(jobs, Machine.of(cores, 1, 1), Rules(backfill=backfill, policy="pack", **rules))
+
+
+def turnaround(outcome: Outcome) -> float:
+    return sum(job.end - job.submit for job in outcome.jobs) / len(outcome.jobs)
+
+
+def makespan(outcome: Outcome) -> float:
+    return max(job.end for job in outcome.jobs)
+
+
+def on(job: Submission, ranks: int) -> Submission:
+    """A rigid job on as many ranks."""
+    curve = Downey(*job.job.more[SPEEDUP])
+    run = job.run * curve.time(ranks) / curve.time(job.job.procs)
+    return submission(job.job.id, job.job.submit, ranks, run)
+
+
+@pytest.mark.parametrize("objective, value", [("turnaround", turnaround), ("makespan", makespan)])
+def test_little_is_lost_against_brute_force(objective: str, value: Any) -> None:
+    chance, regrets = random.Random(11), []
+    for _ in range(12):
+        cores, jobs = 8, []
+        for number in range(4):
+            widths = tuple(sorted(chance.sample((1, 2, 3, 4, 6, 8), 3)))
+            jobs.append(submission(number, 0.0, chance.choice(widths), chance.uniform(20, 200), widths,
+                                   (chance.uniform(2, 16), chance.choice((0.0, 0.5, 1.0, 2.0)))))
+        best = min(value(simulated([on(job, ranks) for job, ranks in zip(jobs, choice)], cores, "easy"))
+                   for choice in itertools.product(*(job.job.more[RANKS] for job in jobs)))
+        regrets.append(value(simulated(jobs, cores, f"moldable objective={objective}")) / best - 1)
+    assert sum(regrets) / len(regrets) <= REGRET, regrets
+
+
+def test_alone_a_job_takes_the_ranks_on_which_it_is_fastest() -> None:
+    outcome = simulated([submission(0, 0.0, 2, 100.0, (1, 2, 4, 8), (4.0, 0.0))], 16)
+    job, = outcome.jobs
+    assert job.procs == 4 and job.end == pytest.approx(50.0)
+
+
+def test_under_load_jobs_are_narrow() -> None:
+    jobs = [submission(number, 0.0, 4, 100.0, (1, 2, 4, 8), (4.0, 2.0)) for number in range(16)]
+    outcome = simulated(jobs, 8)
+    assert {job.procs for job in outcome.jobs} <= {1, 2, 4} and min(job.procs for job in outcome.jobs) == 1
+    assert turnaround(outcome) < turnaround(simulated([on(job, 4) for job in jobs], 8, "easy"))
+
+
+def test_efficiency_has_a_floor() -> None:
+    curve = Downey(8.0, 0.5)
+    for floor in (0.9, 0.7, 0.5):
+        job, = simulated([submission(0, 0.0, 1, 100.0, (1, 2, 4, 8, 16), (8.0, 0.5))], 16,
+                         f"moldable objective=efficiency floor={floor}").jobs
+        assert curve.speedup(job.procs) / job.procs >= floor
+        assert job.procs == 16 or curve.speedup(2 * job.procs) / (2 * job.procs) < floor
+
+
+def test_widths_that_no_node_can_hold_are_not_taken() -> None:
+    job, = simulated([submission(0, 0.0, 2, 100.0, (1, 2, 4, 64, 128), (200.0, 0.0))], 8).jobs
+    assert job.procs == 4
+
+
+def test_rigid_jobs_are_those_of_easy() -> None:
+    chance = random.Random(4)
+    jobs = [submission(number, 5.0 * number, chance.randint(1, 8), chance.uniform(5, 60)) for number in range(200)]
+    one, two = simulated(jobs, 8, "easy"), simulated(jobs, 8)
+    assert [(job.id, job.start, job.end) for job in one.jobs] == [(job.id, job.start, job.end) for job in two.jobs]
+
+
+def test_nobody_starves_and_no_core_is_taken_twice() -> None:
+    chance = random.Random(9)
+    jobs = [submission(0, 0.0, 8, 50.0, (1, 8), (8.0, 0.0))]
+    jobs += [submission(number, 1.0 + number, chance.choice((1, 2)), chance.uniform(5, 40),
+                        (1, 2, 4) if chance.random() < 0.5 else ()) for number in range(1, 120)]
+    jobs.insert(30, submission(120, 30.0, 8, 30.0, (6, 8), (8.0, 0.0)))
+    outcome = simulated(jobs, 8)
+    assert len(outcome.jobs) == 121
+    for moment in sorted({job.start for job in outcome.jobs}):
+        assert sum(job.procs for job in outcome.jobs if job.start <= moment < job.end) <= 8
+    wide = next(job for job in outcome.jobs if job.id == 120)
+    rigid = next(job for job in simulated([on(job, job.job.procs) if RANKS in job.job.more else job for job in jobs], 8,
+                                          "easy").jobs if job.id == 120)
+    assert wide.start <= rigid.start + 60
+
+
+def test_the_walltime_is_scaled() -> None:
+    job = Job(1, "a.x", 4, 100.0)
+    assert (limit_on(job, 2), limit_on(job, 4), limit_on(job, 16)) == (200.0, 100.0, 100.0)
+
+
+def test_a_job_is_ended_by_the_scaled_limit() -> None:
+    jobs = [submission(0, 0.0, 6, 100.0), submission(1, 0.0, 4, 90.0, (1, 4), (1.0, 0.0), limit=100.0)]
+    outcome = simulated(jobs, 8, kill=True)
+    assert {job.id: (job.procs, job.status) for job in outcome.jobs} == {0: (6, "completed"), 1: (1, "completed")}
+
+
+def test_ends_of_a_list_schedule() -> None:
+    assert finishes(10.0, 2, [(12.0, 2), (20.0, 4)], [(2, 5.0), (4, 1.0), (1, 1.0)]) == [15.0, 16.0, 17.0]
+    assert finishes(0.0, 1, [], [(1, 2.0), (3, 1.0)])[0] == 2.0
+
+
+def test_ends_with_backfilling_are_those_of_plain_steps() -> None:
+    chance = random.Random(6)
+    for _ in range(200):
+        cores = 8
+        ends = sorted((float(chance.randint(1, 9)), chance.randint(1, 2)) for _ in range(chance.randint(0, 3)))
+        work = [(chance.randint(1, 8), float(chance.randint(1, 6))) for _ in range(chance.randint(1, 6))]
+        room = [cores - sum(size for end, size in ends if end > second) for second in range(100)]
+        expected = []
+        for size, seconds in work:
+            start = next(second for second in range(100) if all(
+                room[later] >= size for later in range(second, second + int(seconds))))
+            for second in range(start, start + int(seconds)):
+                room[second] -= size
+            expected.append(start + seconds)
+        assert backfilled(0.0, cores - sum(size for _, size in ends), ends, work) == expected
+    assert backfilled(0.0, 2, [], [(3, 1.0), (1, 1.0)]) == [float("inf"), 1.0]
+
+
+def test_a_copy_decides_alone() -> None:
+    one = Moldable()
+    one._planned[3] = 4
+    two = one.copy(None)  # type: ignore[arg-type]
+    two._planned[3] = 8
+    two.learn(Job(1, "a.x", 4, 100.0), 50.0)
+    assert one._planned == {3: 4} and one.curves.version == 0

@@ -1,0 +1,1 @@
+"""Commands of what is learned, a file each."""

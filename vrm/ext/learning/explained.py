@@ -1,0 +1,38 @@
+"""Why a job has started on so many ranks, from the journal of its run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from collections.abc import Mapping
+
+from vrm.run.journal import files as journal
+
+_WORDS = {"turnaround": "the least mean of wait and run", "makespan": "the earliest last end",
+          "efficiency": "the most ranks with enough efficiency"}
+
+
+def width_of(path: Path, job_id: int) -> Mapping[str, Any] | None:
+    """Return what a journal says of the last start of a job that may run on several numbers of ranks; None for
+    others."""
+    found = None
+    for record in journal.records(path, re.compile(b'"width"')):
+        if record["event"] == "part" and record["what"] == "width" and record["values"]["id"] == job_id:
+            found = record["values"]
+    return found
+
+
+def sentences(found: Mapping[str, Any]) -> str:
+    """Return it for people: the number of ranks, and what was expected of the others."""
+    from vrm.model.quantities import said
+    from vrm.system.printing.output import aligned
+
+    why = ("to learn how its program scales, at little cost" if found["explores"]
+           else f"for {_WORDS[found['objective']]}")
+    rows = [("RANKS", "EXPECTED", "8 OF 10 BETWEEN", "OBJECTIVE", "")]
+    for ranks, seconds, low, high, *gives in found["options"]:
+        rows.append((str(int(ranks)), said(seconds), f"{said(low)} and {said(high)}", said(gives[0]) if gives else "-",
+                     "chosen" if ranks == found["ranks"] else ""))
+    ranks = int(found["ranks"])
+    return f"It runs on {ranks} rank{'s' * (ranks > 1)}, {why}:\n{aligned(rows, right=(0, 1, 3))}"

@@ -1,0 +1,39 @@
+"""On which kind of file system a path is: locks of databases are not safe on one that machines share."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p",
+                     "glusterfs", "pvfs2", "orangefs", "panfs", "wekafs", "gfs2", "ocfs2", "davfs", "ncpfs", "coda"))
+"""Kinds of file systems, as the kernel names them, that several machines may write."""
+
+LOCAL_FUSE = ("fuseblk", "fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.squashfuse")
+"""Kinds of file systems in user space that are on this machine; of others this is not known."""
+
+
+def mounted(path: str | os.PathLike[str], table: str | None = None) -> tuple[str, str]:
+    """Return the directory at which the file system of a path is mounted, and its kind; "" and "" where that is not
+    known. `table` is the text of /proc/self/mountinfo (default: read now). The path need not exist."""
+    if table is None:
+        try:
+            table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return "", ""
+    real, found = os.path.realpath(path), ("", "")
+    for line in table.splitlines():
+        before, dash, after = line.partition(" - ")
+        words = before.split(" ")
+        if not dash or len(words) < 5:
+            continue
+        at = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[4])
+        if (real == at or real.startswith(f"{at.rstrip('/')}/")) and len(at) >= len(found[0]):
+            found = at, after.split(" ")[0]
+    return found
+
+
+def shared(kind: str) -> bool:
+    """Return whether several machines may write a file system of this kind."""
+    return kind in NETWORK or (kind.startswith("fuse") and kind not in LOCAL_FUSE)

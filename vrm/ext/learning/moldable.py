@@ -1,0 +1,394 @@
+"""The backfilling `moldable`: EASY, and the number of ranks of each job that allows several is chosen when it starts.
+
+Before each step the waiting jobs get numbers of ranks: those with which a list schedule of the first LOOK jobs, by
+the curves of their programs, is best (`OBJECTIVES`). One job after the other takes the number that is best while the
+others keep theirs, until none changes. Then EASY starts them. The head never starts later than it was promised for an
+earlier choice: nobody starves.
+
+A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
+same: so it is right for every program that does not take longer on more ranks. """
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+
+from vrm.ext.learning.curves import Curves, Expected, input_key
+from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
+from vrm.model.cluster import Cluster
+from vrm.model.job import Infeasible, Job, on_ranks
+from vrm.model.policies import CountingPolicy
+from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.backfilling.easy import Easy, backfill
+from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.registry import reads
+
+LOOK = 30
+"""Waiting jobs whose ends count when numbers of ranks are chosen."""
+
+FEW = 10
+"""Waiting jobs up to which the schedule by which numbers of ranks are chosen has backfilling: of many, others fill the
+gaps anyway."""
+
+CHOSEN = 8
+"""Of these, the first that are not rigid, whose numbers of ranks are chosen anew at each step."""
+
+PASSES = 4
+"""How often at most each of them is looked at."""
+
+EXPLORED, CHEAP = 3, 0.02
+"""Numbers of ranks on which a program is to be measured, and the part by which the objective may be worse for it."""
+
+TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
+OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
+"""What is sought: the least mean of wait and run, the earliest last end, or the most ranks with an efficiency of
+`floor`."""
+
+
+class RankOption(NamedTuple):
+    """A job on one of its numbers of ranks, its size in the units of the placement policy, and how long it takes."""
+
+    job: Job
+    size: int
+    expected: Expected
+
+    @property
+    def seconds(self) -> float:
+        """What is expected, at most its walltime."""
+        return self.job.expected
+
+
+@dataclass(frozen=True)
+class WidthChoice:
+    """Why a job starts on so many ranks: `options` are pairs of a number of ranks and the seconds that are expected
+    there, with an interval; `gives` the objective for each, in seconds (None: it was not needed). `explores`: it is
+    to be measured there."""
+
+    ranks: int
+    options: tuple[tuple[int, Expected], ...]
+    gives: tuple[float, ...] | None
+    objective: str
+    explores: bool = False
+
+
+Work = list[tuple[int, float]]
+"""Sizes and seconds of jobs, in order."""
+
+
+def finishes(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
+    """Return when jobs end that start in this order, none before an earlier one: `free` units are free now, and
+    others at the `ends` of running jobs (times and sizes, ascending)."""
+    heap, time = list(ends), now
+    found: list[float] = []
+    for size, seconds in work:
+        while free < size:
+            if not heap:
+                return [*found, *[math.inf] * (len(work) - len(found))]
+            end, size_of = heapq.heappop(heap)
+            free += size_of
+            time = max(time, end)
+        free -= size
+        heapq.heappush(heap, (time + seconds, size))
+        found.append(time + seconds)
+    return found
+
+
+def backfilled(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
+    """Return when jobs end of which each starts as early as it can without delaying those before it (conservative
+    backfilling); else as `finishes`."""
+    times, room = [now], [free]  # from when on how much is free
+    for end, size in ends:
+        if end > times[-1]:
+            times.append(end)
+            room.append(room[-1] + size)
+        else:
+            room[-1] += size
+    found: list[float] = []
+    for size, seconds in work:
+        at = 0
+        while at < len(times):
+            end, until = times[at] + seconds, at
+            while until < len(times) and times[until] < end and room[until] >= size:
+                until += 1
+            if until == len(times) or times[until] >= end:
+                break
+            at = until + 1
+        if at == len(times) or room[-1] < size:
+            found.append(math.inf)
+            continue
+        end = times[at] + seconds
+        if until == len(times) or times[until] > end:
+            times.insert(until, end)
+            room.insert(until, room[until - 1])
+        for between in range(at, until):
+            room[between] -= size
+        found.append(end)
+    return found
+
+
+def limit_on(job: Job, ranks: int) -> float:
+    """Return the walltime of a job on another number of ranks (seconds)."""
+    return job.walltime * max(1.0, job.procs / ranks)
+
+
+class Moldable(Easy):
+    """EASY for jobs that may run on several numbers of ranks (`ranks=`)."""
+
+    name = "moldable"
+    learns = True
+
+    def __init__(self, objective: str = TURNAROUND, floor: float = 0.5) -> None:
+        super().__init__()
+        self.objective, self.floor = objective, floor
+        self.curves = Curves()
+        self.choices: dict[int, WidthChoice] = {}  # of jobs that were started
+        self._planned: dict[int, int] = {}  # numbers of ranks of waiting jobs
+        self._promised: tuple[int, float] | None = None  # the head, and when it starts at the latest
+        self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
+
+    # What jobs may do.
+
+    def predicted(self, job: Job, ranks: int) -> Expected:
+        """What is expected of a job on so many ranks."""
+        return self.curves.expected(job, ranks)
+
+    def options(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
+        """A job on each of its numbers of ranks that some nodes can hold; a rigid one as it is."""
+        version, found = self._options.get(job.id, (-1, []))
+        if version == self.curves.version:
+            return found
+        found = list[RankOption]()
+        for ranks in job.more.get(RANKS) or ():
+            seconds = self.predicted(job, ranks)
+            limit = limit_on(job, ranks)
+            shaped = job if ranks == job.procs and seconds.seconds == job.expected else on_ranks(
+                job, ranks, limit, min(limit, max(1.0, seconds.seconds)))
+            try:
+                policy.nodes(shaped)
+            except Infeasible:
+                continue
+            found.append(RankOption(shaped, policy.size(shaped), seconds))
+        if not found:
+            found = [RankOption(job, policy.size(job), self.curves.expected(job, job.procs))]
+        self._options[job.id] = self.curves.version, found
+        return found
+
+    def learn(self, job: Job, run: float) -> None:
+        """A job has completed."""
+        self.curves.learn((job.user, job.app, job.request.cores_per_task), input_key(job), job.procs, run)
+
+    def stretch(self, asked: Job, started: Job) -> float:
+        """How many times as long it takes: by its speed-up where that is given, else by the curves."""
+        given = asked.more.get(SPEEDUP)
+        if given is not None:
+            curve = Downey(*given)
+            return curve.time(started.procs) / curve.time(asked.procs)
+        return self.curves.expected(asked, started.procs).seconds / self.curves.expected(asked, asked.procs).seconds
+
+    # What starts.
+
+    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
+        """Whether nothing is free."""
+        return policy.room(view) == 0
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
+        """The jobs that start now, each on the number of ranks that is best."""
+        jobs = list(waiting)
+        if not any(job.more.get(RANKS) for job in jobs):
+            yield from super().decide(now, waiting, view, policy, heads)
+            return
+        self._kept = (None, -1)  # EASY's own reservations are of other jobs
+        self._forget({job.id for job in jobs})
+        plan = self._plan(now, jobs, view, policy)
+        for at, job in enumerate(jobs[:heads]):
+            option = plan[at] if at < len(plan) else self._default(job, policy)
+            placement = policy.place(option.job, view)
+            if not placement:
+                yield from self._behind(now, option, jobs[at + 1:], plan[at + 1:], view, policy)
+                return
+            yield option.job, placement
+
+    def _forget(self, waiting: set[int]) -> None:
+        """What was known of jobs that wait no more."""
+        for known in (self._planned, self._options):
+            for job_id in [job_id for job_id in known if job_id not in waiting]:
+                del known[job_id]
+
+    def _default(self, job: Job, policy: CountingPolicy) -> RankOption:
+        """A job as it was planned last, at first on the number of ranks nearest to what it asks for."""
+        options = self.options(job, policy)
+        wanted = self._planned.get(job.id, job.procs)
+        return min(options, key=lambda option: abs(option.job.procs - wanted))
+
+    def _behind(self, now: float, head: RankOption, jobs: Sequence[Job], plan: Sequence[RankOption], view: Cluster,
+                policy: CountingPolicy) -> Starts:
+        """The jobs behind a head that does not fit, which start now without delaying it."""
+        reserved = self.reserve(head.job, now, view, policy)
+        self._promised = head.job.id, reserved[-1].time
+
+        planned = finishes(now, _room(view, policy), _ends(now, view, policy),
+                           [(option.size, option.seconds) for option in (head, *plan)])[1:]
+
+        def candidates() -> Iterator[Job]:
+            for at, job in enumerate(jobs):
+                room = _room(view, policy)
+                longest, beside = reserved[-1].window(now)
+                options = [plan[at]] if at < len(plan) else [self._default(job, policy)]
+                if at < len(plan):  # now on other ranks, where it ends sooner than as it is planned
+                    options += sorted((option for option in self.options(job, policy)
+                                       if now + option.seconds <= planned[at]), key=lambda option: option.seconds)
+                for option in options:
+                    if option.size <= room and (option.size <= beside or option.seconds <= longest):
+                        yield option.job
+                        break
+
+        yield from backfill(candidates(), now, view, policy, reserved)
+
+    # Which numbers of ranks are best.
+
+    def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy) -> list[RankOption]:
+        """The first LOOK jobs on the numbers of ranks that are best; what starts by that is in `choices`."""
+        jobs = jobs[:LOOK]
+        free, ends = _room(view, policy), _ends(now, view, policy)
+        plan = [self._default(job, policy) for job in jobs]
+        free_to_choose = [at for at, job in enumerate(jobs) if len(self.options(job, policy)) > 1][:CHOSEN]
+        if self.objective == EFFICIENCY:
+            for at in free_to_choose:
+                plan[at] = self._efficient(self.options(jobs[at], policy))
+        else:
+            plan = self._improved(now, jobs, plan, free_to_choose, free, ends, policy)
+        for at in free_to_choose:
+            self._planned[jobs[at].id] = plan[at].job.procs
+        self._note(now, jobs, plan, free_to_choose, free, ends, policy)
+        return plan
+
+    def _cost(self, now: float, free: int, ends: Sequence[tuple[float, int]], plan: Sequence[RankOption]) -> float:
+        """The objective for numbers of ranks, in seconds from now."""
+        schedule = backfilled if len(plan) <= FEW else finishes
+        found = schedule(now, free, ends, [(option.size, option.job.expected) for option in plan])
+        return max(found) - now if self.objective == MAKESPAN else math.fsum(found) - now * len(found)
+
+    def _improved(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
+                  ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> list[RankOption]:
+        """The plan, of which no single job would do better on another number of ranks; from some beginnings the
+        best."""
+        every = [self.options(job, policy) for job in jobs]
+        allowed = [self._in_time(now, jobs[0], every[0], free, ends), *every[1:]]
+        beginnings = [plan]
+        beginnings += [[pick(options, key=lambda option: option.size) if at in chosen else plan[at]
+                        for at, options in enumerate(allowed)] for pick in (min, max)]
+        best, found = math.inf, plan
+        for begin in beginnings:
+            begin = [option if option in allowed[at] else allowed[at][0] for at, option in enumerate(begin)]
+            cost = self._cost(now, free, ends, begin)
+            for _ in range(PASSES):
+                before = cost
+                for at in chosen:
+                    for option in allowed[at]:
+                        trial = [*begin[:at], option, *begin[at + 1:]]
+                        value = self._cost(now, free, ends, trial)
+                        if value < cost - 1e-9:
+                            cost, begin = value, trial
+                if cost == before:
+                    break
+            if cost < best - 1e-9:
+                best, found = cost, begin
+        return found
+
+    def _in_time(self, now: float, head: Job, options: list[RankOption], free: int, ends: Sequence[tuple[float, int]]
+                 ) -> list[RankOption]:
+        """The options of the head with which it starts when it was promised to, or as early as it can."""
+        if self._promised is None or self._promised[0] != head.id:
+            return options
+        starts = [finishes(now, free, ends, [(option.size, 0.0)])[0] for option in options]
+        latest = max(self._promised[1], min(starts))
+        return [option for option, start in zip(options, starts) if start <= latest + 1e-6]
+
+    def _efficient(self, options: Sequence[RankOption]) -> RankOption:
+        """The most ranks of which at least the part `floor` does as much as on the fewest."""
+        first = options[0]
+        least = first.expected.seconds * first.job.procs
+        return max((option for option in options
+                    if least >= self.floor * option.expected.seconds * option.job.procs),
+                   key=lambda option: option.job.procs)
+
+    def _note(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
+              ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> None:
+        """Keep why the jobs get these numbers of ranks that may start now; what is hardly known is measured, where that
+        costs little."""
+        for at in chosen:
+            if plan[at].size > free:
+                continue
+            job, options = jobs[at], self.options(jobs[at], policy)
+            gives = None
+            explores = False
+            if self.objective != EFFICIENCY:
+                gives = tuple(self._cost(now, free, ends, [*plan[:at], option, *plan[at + 1:]])
+                              for option in options)
+                explores = self._explore(at, job, plan, options, gives, free)
+            self.choices[job.id] = WidthChoice(
+                plan[at].job.procs, tuple((option.job.procs, option.expected) for option in options), gives,
+                self.objective, explores)
+
+    def _explore(self, at: int, job: Job, plan: list[RankOption], options: Sequence[RankOption], gives: Sequence[float],
+                 free: int) -> bool:
+        """Let a job start where its program was not measured, if that costs little; whether it does."""
+        known = self.curves.measured(job)
+        if len(known) >= EXPLORED or SPEEDUP in job.more:
+            return False
+        least = min(gives)
+        cheap = [option for option, value in zip(options, gives)
+                 if option.job.procs not in known and option.size <= free and value <= least * (1 + CHEAP)]
+        if not cheap or plan[at] in cheap:
+            return bool(known) and plan[at] in cheap
+        plan[at] = max(cheap, key=lambda option: min(
+            (abs(math.log(option.job.procs / ranks)) for ranks in known), default=0.0))
+        self._planned[job.id] = plan[at].job.procs
+        return True
+
+    def copy(self, view: Cluster) -> Moldable:
+        """An independent copy, with all that was learned."""
+        twin = super().copy(view)
+        assert isinstance(twin, Moldable)
+        twin.curves, twin.choices = self.curves.copy(), {}
+        twin._planned, twin._options = dict(self._planned), dict(self._options)
+        return twin
+
+
+def _room(view: Cluster, policy: CountingPolicy) -> int:
+    """What is free, in the units of the placement policy, or in cores where a count does not say all."""
+    room = policy.room(view)
+    return view.count_free() if room is None else room
+
+
+def _ends(now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
+    """When running jobs end, and how much is free then."""
+    counted = policy.room(view) is not None
+    bookings = view.bookings
+    return [(max(end, now), bookings[job_id].placement.size if counted else bookings[job_id].job.request.cores)
+            for end, job_id in view.ends]
+
+
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES:
+        raise ValueError(text)
+    return text
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError(text)
+    return value
+
+
+@reads({
+    "objective": (_objective, "objective=turnaround, makespan or efficiency"),
+    "floor": (_share, "the least efficiency under objective=efficiency, as floor=0.5"),
+})
+def moldable(objective: str = TURNAROUND, floor: float = 0.5) -> Dispatcher:
+    """EASY, and the best number of ranks for each job that allows several."""
+    return Moldable(objective, floor)

@@ -1,0 +1,127 @@
+"""Ended jobs as observations: what is kept of a line of `jobs.csv`, and which jobs had each other as neighbours."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from vrm.model.quantities import memory_bytes
+from vrm.results.job_columns import JobFileError
+from vrm.results.jobs import JobRow
+from vrm.results.places import unfold_nodes
+
+NEIGHBOURS = 8
+"""Neighbours of a job that are kept: those of the longest overlaps."""
+
+
+@dataclass(frozen=True)
+class LearnedJob:
+    """A job that ran and has ended. `run` names its run, `job` is its id there. `input` is what tells apart the
+    inputs of a program (see `input_of`). `cores` are those it held, `nodes` their names, folded. `start` and `end`
+    are seconds since the epoch, `walltime` is its limit (seconds). `cpu` are the CPU seconds of all its processes,
+    `memory` the most bytes of one node, or of its largest process where memory was not asked for; None where that is
+    not known. `steady`: its cores were the same from start to end."""
+
+    run: str
+    job: int
+    app: str
+    input: str
+    ranks: int
+    cores: int
+    nodes: str
+    start: float
+    end: float
+    walltime: float
+    status: str
+    exit_code: int | None = None
+    cpu: float | None = None
+    memory: int | None = None
+    exclusive: bool = False
+    steady: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """Its run time."""
+        return self.end - self.start
+
+    @property
+    def used(self) -> float | None:
+        """The cores that were busy on average, of those it held; None where its CPU time is not known."""
+        return None if self.cpu is None or self.seconds <= 0 else self.cpu / self.seconds
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """For how many `seconds` two jobs of a run, by their ids, were on the same node."""
+
+    job: int
+    other: int
+    seconds: float
+
+
+def input_of(row: JobRow) -> str:
+    """Return what tells apart the inputs of a program: its arguments, or where it has none the directory in which it
+    runs. The index of an array's job is `%i` in them."""
+    text: str = row.args or row.dir
+    if row.index is not None and text:
+        text = re.sub(rf"(?<!\d){row.index}(?!\d)", "%i", text)
+    return text
+
+
+def learned(row: JobRow, run: str) -> LearnedJob | None:
+    """Return a line of `jobs.csv` as an observation; None for a job that never ran."""
+    if row.start is None or row.end is None or row.end < row.start:
+        return None
+    return LearnedJob(run, row.id, row.app, input_of(row), row.procs, row.processors, row.nodes, row.start, row.end,
+                      row.walltime, row.status, row.exit_code, row.cpu_time or None, memory_in(row),
+                      row.exclusive, not row.mates)
+
+
+def memory_in(row: JobRow) -> int | None:
+    """Return the most bytes that a job was seen to have on a node, else those of its largest process; None where
+    neither is known."""
+    text = row.memory_peak or row.largest_process
+    try:
+        return int(memory_bytes(text)) if text else None
+    except ValueError:
+        return None
+
+
+def machine_of(nodes: Iterable[Sequence[Any]]) -> str:
+    """Return the name of a machine, from the names and sockets of its nodes: what their names begin with, and the cores
+    of their sockets, as `node 20+20`. Run times of other machines say little."""
+    kinds = {f"{re.sub(r'[0-9].*', '', name.partition('.')[0]) or name} {'+'.join(map(str, sockets))}"
+             for name, sockets, *_ in nodes}
+    return ", ".join(sorted(kinds))
+
+
+def overlaps(batch: Collection[int], rows: Collection[JobRow]) -> Iterator[Overlap]:
+    """Yield which jobs of a batch were on a node with which others, both ways, the longest NEIGHBOURS of each.
+    `rows` are all ended jobs."""
+    chosen = [row for row in rows if row.id in batch and row.start is not None]
+    since = min((row.start for row in chosen if row.start is not None), default=math.inf)
+    by_node: dict[str, list[JobRow]] = {}
+    for row in rows:
+        if row.start is not None and row.end is not None and row.end > since:
+            for node in _nodes(row.nodes):
+                by_node.setdefault(node, []).append(row)
+    for row in chosen:
+        found: dict[int, float] = {}
+        for node in _nodes(row.nodes):
+            for other in by_node.get(node, ()):
+                together = min(row.end, other.end) - max(row.start, other.start)  # type: ignore[operator,type-var]
+                if other.id != row.id and together > 0:
+                    found[other.id] = together
+        for other_id in sorted(found, key=found.__getitem__, reverse=True)[:NEIGHBOURS]:
+            yield Overlap(row.id, other_id, found[other_id])
+            yield Overlap(other_id, row.id, found[other_id])
+
+
+def _nodes(text: str) -> list[str]:
+    try:
+        return unfold_nodes(text)
+    except JobFileError:
+        return []

@@ -1,0 +1,209 @@
+"""The part of the manager that brings ended jobs into the store, what they used into their lines of `jobs.csv`, and
+reports what they wasted."""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+from collections.abc import Collection
+
+from vrm.ext.learning.moldable import WidthChoice, Moldable
+from vrm.ext.learning.observed import LearnedJob, input_of, learned, machine_of, overlaps
+from vrm.ext.learning.store import PATIENCE, LearnedStore, StoreError, place
+from vrm.ext.learning.use import JobUses, NodeUse
+from vrm.ext.learning.waste import run_use, use_of
+from vrm.ext.learning.widths import RANKS, text_of
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Launched, Part, RecordPrepared
+from vrm.model import Job
+from vrm.model.forms import shapes
+from vrm.results.jobs import JobRow
+from vrm.run.journal import codec
+from vrm.run.journal.past import Past
+
+EVERY = 60.0
+"""Seconds after which ended jobs are brought into the store."""
+
+AT_THE_END = 2.0
+"""Seconds that a manager waits at its end while another program writes."""
+
+
+WORTH = 10.0
+"""Seconds that a job or a run takes at least where something is said of what it wasted."""
+
+MOST = 100_000
+"""Jobs of a run at most where something is said of the run."""
+
+HISTORY = 20_000
+"""Jobs of the store from which curves are learned: the last ones."""
+
+READING = 1.0
+"""Seconds that a manager waits at its begin while another program writes."""
+
+
+class LearningPart(Part):
+    """Brings the jobs that ended into the store: from time to time in a copy of the manager, which delays nothing,
+    and at the end of the manager. What is in the store already is replaced, so each manager of a run adds all of its
+    jobs. Of each program and input it says once what a job of it wasted, and at the end what the run did."""
+
+    events = {"width": {"id": shapes.count, "ranks": shapes.positive, "objective": shapes.line, "explores": shapes.flag,
+                        "options": shapes.list_of(shapes.list_of(shapes.number))}}
+    observes = (Launched, NodeUse, RecordPrepared)
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+        self._path = place(live.settings.extended("Learning.Store"))
+        self._pending: set[int] = set()
+        self._due = math.inf
+        self._writing = False
+        self._trouble = ""
+        self._uses = JobUses(live)
+        self._ended: list[int] = []  # jobs of which something may be said, once their lines are written
+        self._said: set[tuple[str, str]] = set()
+        self._rigid = False  # it was said that numbers of ranks are not chosen
+
+    def recall(self, past: Past) -> None:
+        """Add the jobs of earlier managers again: the last one may have been killed before it did."""
+        self._pending = set(self.live.records.rows)
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Learn how programs scale from the jobs of all runs on this machine, where that is asked for."""
+        dispatcher = self.live.scheduler.dispatcher
+        if not isinstance(dispatcher, Moldable):
+            return
+        run = self.live.launcher.run_id
+        known: list[LearnedJob] = []
+        if self._path is not None:
+            try:
+                with LearnedStore(self._path, READING, reading=True) as store:
+                    known = [job for job in store.jobs(machine=self._machine(), last=HISTORY) if job.run != run]
+            except StoreError as error:
+                self._tell(str(error))
+        mine = (learned(row, run) for row in self.live.records.rows.values())
+        for job in [*known, *(job for job in mine if job is not None)]:
+            if job.status == "completed" and job.steady:
+                dispatcher.curves.learn(("", job.app, max(1, job.cores // job.ranks)), job.input, job.ranks,
+                                        job.seconds)
+
+    def _machine(self) -> str:
+        return machine_of(codec.nodes_record(self.live.cluster.nodes))
+
+    def _widths(self, job: Job) -> None:
+        """Record why a job has started on so many ranks; what would have to be set for that."""
+        dispatcher, widths = self.live.scheduler.dispatcher, job.more.get(RANKS)
+        if isinstance(dispatcher, Moldable):
+            choice = dispatcher.choices.pop(job.id, None)
+            if choice is not None:
+                self.live.record(self, "width", id=job.id, ranks=job.procs, objective=choice.objective,
+                                 explores=choice.explores, options=_options(choice))
+        elif widths and not self._rigid:
+            self._rigid = True
+            self.live.tell("warning", f"#{job.id} {job.app}: ranks={text_of(widths)} is for Backfilling: moldable; "
+                                      f"with {dispatcher.name} it runs on {job.procs} ranks")
+
+    def observe(self, event: object) -> None:
+        """Follow jobs from their starts to their records."""
+        live = self.live
+        if isinstance(event, Launched):
+            self._uses.launched(live.running[event.job.id].booking, live.now)
+            if event.job.more:
+                self._widths(event.job)
+        elif isinstance(event, NodeUse):
+            self._uses.answered(event, live.now)
+        elif isinstance(event, RecordPrepared) and event.outcome.booking is not None:
+            outcome = event.outcome
+            self._uses.complete(outcome)
+            self._pending.add(outcome.job.id)
+            self._due = min(self._due, live.now + EVERY)
+            if outcome.end - event.outcome.booking.start >= WORTH:
+                self._ended.append(outcome.job.id)
+
+    def deadline(self, now: float) -> float:
+        """When jobs are brought into the store, or looked at."""
+        return min(self._uses.due, math.inf if self._writing else self._due)
+
+    def act(self, now: float) -> None:
+        """Look at running jobs."""
+        self._uses.ask(now)
+
+    def tidy(self, now: float) -> None:
+        """Bring jobs into the store, in a copy of the manager; say what jobs wasted."""
+        while self._ended and self._ended[0] in self.live.records.rows:
+            self._say(self.live.records.rows[self._ended.pop(0)])
+        if self._writing:
+            self.live.copies.look()
+        if now < self._due or self._writing:
+            return
+        self._due = math.inf
+        batch = self._pending & self.live.records.rows.keys()
+        if self._path is None or not batch:
+            return
+        read, write = os.pipe()
+
+        def work() -> None:
+            os.write(write, self._add(batch, PATIENCE).encode()[:4096])
+
+        def then(why: str, _: float) -> None:
+            with open(read, "rb") as pipe:
+                why = pipe.read().decode() or why
+            self._writing = False
+            if why:
+                self._pending |= batch
+                self._due = self.live.now + EVERY
+            self._tell(why)
+
+        self._writing = self.live.copies.begin(work, write, then)
+        os.close(write)
+        if self._writing:
+            self._pending -= batch
+        else:
+            os.close(read)
+            self._due = now + EVERY
+
+    def _say(self, row: JobRow) -> None:
+        """Say what a job wasted, where no job like it was spoken of."""
+        use, key = use_of(row), (row.app, input_of(row))
+        if use is not None and use.findings and key not in self._said:
+            self._said.add(key)
+            self.live.tell("note", f"#{row.id} {row.app}: {'; '.join(use.findings)} (vrm efficiency)")
+
+    def end(self) -> None:
+        """Bring what is left into the store, and say what the run used."""
+        rows = list(self.live.records.rows.values())
+        whole = run_use(rows, sum(node.cores for node in self.live.cluster.nodes)) if 0 < len(rows) <= MOST else None
+        if whole is not None and whole.seconds >= WORTH and whole.text:
+            self.live.tell("note", f"{whole.text} (vrm efficiency)")
+        if self._writing:
+            self.live.copies.look(wait=True)
+        batch = self._pending & self.live.records.rows.keys()
+        if self._path is not None and batch:
+            self._tell(self._add(batch, AT_THE_END))
+
+    def _add(self, batch: Collection[int], patience: float) -> str:
+        """Bring jobs into the store; why that was not possible, "" where it was."""
+        live, records = self.live, self.live.records
+        assert self._path is not None
+        run = live.launcher.run_id
+        jobs = (learned(records.rows[job_id], run) for job_id in batch)
+        try:
+            with LearnedStore(self._path, patience) as store:
+                store.add(run, str(live.run_directory.directory), self._machine(),
+                          filter(None, jobs), overlaps(batch, records.rows.values()))
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    def _tell(self, why: str) -> None:
+        """Report what is wrong with the store, once; the run continues without it."""
+        if why and why != self._trouble:
+            self._trouble = why
+            self.live.tell("warning", f"nothing is learned from this run: {why}")
+
+
+def _options(choice: WidthChoice) -> list[list[float]]:
+    """Each number of ranks, with the seconds that are expected there, between which they are, and what the objective is
+    with it (seconds; none where that was not needed)."""
+    gives = choice.gives or [None] * len(choice.options)
+    return [[ranks, round(expected.seconds, 3), round(expected.low, 3), round(expected.high, 3),
+             *([] if value is None else [round(value, 3)])] for (ranks, expected), value in zip(choice.options, gives)]

@@ -1,0 +1,229 @@
+"""The store: one SQLite file of a user with the ended jobs of all runs.
+
+| table | a row is |
+|---|---|
+| `runs` | a run: its id (that of its journal), its directory, and the machine |
+| `jobs` | a job that ran, by its run and its id (`vrm.ext.learning.observed.LearnedJob`) |
+| `overlaps` | how long two jobs of a run were on the same node |
+
+Each write is one transaction. The same rows may be added again: they replace those of the same run and job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+
+from vrm.ext.learning.filesystems import mounted, shared
+from vrm.ext.learning.keys import AUTO, OFF
+from vrm.ext.learning.observed import LearnedJob, Overlap
+from vrm.system.files import fault
+
+if TYPE_CHECKING:
+    import sqlite3
+
+VERSION = 1
+"""The form of the tables. A vrm that changes them reads all older forms."""
+
+MARK = 0x76726D4C
+"""What the file says in its header of the program that wrote it (`PRAGMA application_id`)."""
+
+PATIENCE = 10.0
+"""Seconds to wait while another program writes."""
+
+_TABLES = """
+CREATE TABLE runs (run TEXT PRIMARY KEY, directory TEXT NOT NULL, machine TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    run TEXT NOT NULL, job INTEGER NOT NULL, app TEXT NOT NULL, input TEXT NOT NULL, ranks INTEGER NOT NULL,
+    cores INTEGER NOT NULL, nodes TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL, walltime REAL NOT NULL,
+    status TEXT NOT NULL, exit_code INTEGER, cpu REAL, memory INTEGER, exclusive INTEGER NOT NULL,
+    steady INTEGER NOT NULL,
+    PRIMARY KEY (run, job)) WITHOUT ROWID;
+CREATE INDEX jobs_of_program ON jobs (app, input);
+CREATE TABLE overlaps (
+    run TEXT NOT NULL, job INTEGER NOT NULL, other INTEGER NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (run, job, other)) WITHOUT ROWID;
+"""
+
+_INSERT = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SELECT = """
+SELECT j.* FROM jobs j JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)
+ORDER BY j."end" DESC, j.run DESC, j.job DESC LIMIT ?3"""
+_DELETE = (
+    "DELETE FROM jobs WHERE (?1 = '' OR app = ?1) AND (?2 = '' OR run = ?2)",
+    "DELETE FROM overlaps WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.run = overlaps.run AND j.job = overlaps.job)",
+    "DELETE FROM runs WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.run = runs.run)")
+
+
+class StoreError(Exception):
+    """The store cannot be used; the text names the file, and says why and what to do."""
+
+
+def place(wish: str, env: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file of the store, by the key `Learning.Store`: where the XDG directories say, or its path; None where
+    there is to be none."""
+    if wish == OFF:
+        return None
+    if wish != AUTO:
+        return Path(wish)
+    env = os.environ if env is None else env
+    base = env.get("XDG_DATA_HOME", "")
+    home = Path(base) if base.startswith("/") else Path(env.get("HOME") or "~").expanduser() / ".local" / "share"
+    return home / "vrm" / "learned.sqlite"
+
+
+class LearnedStore:
+    """An open store; use it in a `with`. The file and its directory are made where they are not there; not with
+    `reading`, which finds nothing then. Raises StoreError."""
+
+    def __init__(self, path: Path, patience: float = PATIENCE, reading: bool = False) -> None:
+        """`patience`: seconds to wait while another program writes."""
+        self.path = path
+        self._patience = patience
+        self._file: sqlite3.Connection | None = None
+        with self._told():
+            self._check()
+            if not path.exists():
+                if reading:
+                    return
+                path.parent.mkdir(0o700, parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+            self._file = self._opened()
+            self._begin()
+
+    def __enter__(self) -> LearnedStore:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _check(self) -> None:
+        at, kind = mounted(self.path)
+        if shared(kind):
+            raise StoreError(f"{self.path} is on a file system that machines share ({kind} at {at}), where several "
+                             "managers cannot lock it safely; name a file on a local disk (Learning: {Store: PATH})")
+        with contextlib.suppress(FileNotFoundError):
+            wrong = fault(self.path.lstat())
+            if wrong:
+                raise StoreError(f"{self.path} {wrong}")
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            import sqlite3
+        except ImportError as error:
+            raise StoreError(f"this Python has no sqlite3 ({error}); use one that has it, or write "
+                             "Learning: {Store: off}") from error
+        return sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
+
+    def _begin(self) -> None:
+        """Make the tables in an empty file; StoreError for a file of another program or of a newer vrm."""
+        if self._number("application_id") == MARK:
+            self._known()
+            return
+        with self._change() as file:
+            if self._number("application_id") == MARK:  # another manager was faster
+                self._known()
+                return
+            if next(file.execute("SELECT count(*) FROM sqlite_master"))[0]:
+                raise StoreError(f"{self.path} is a database of another program; name another file "
+                                 "(Learning: {Store: PATH})")
+            for statement in _TABLES.split(";"):
+                file.execute(statement)
+            file.execute(f"PRAGMA application_id = {MARK}")
+            file.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _known(self) -> None:
+        version = self._number("user_version")
+        if version != VERSION:
+            raise StoreError(f"{self.path} has form {version}, and this vrm reads form {VERSION}: another vrm wrote "
+                             "it; use that one, or name another file (Learning: {Store: PATH})")
+
+    def _number(self, name: str) -> int:
+        assert self._file is not None
+        return int(next(self._file.execute(f"PRAGMA {name}"))[0])
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """StoreError for what the disk or SQLite raises."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{error.filename or self.path}: {(error.strerror or str(error)).lower()}; name another "
+                             "file (Learning: {Store: PATH})") from error
+        except StoreError:
+            raise
+        except Exception as error:
+            if type(error).__module__ != "sqlite3":
+                raise
+            if "locked" in str(error):
+                raise StoreError(f"{self.path}: another program has locked it for {self._patience:g} s; try again, or "
+                                 "end that program") from error
+            if "malformed" in str(error) or "not a database" in str(error):
+                raise StoreError(f"{self.path} is damaged ({error}); move it away: vrm makes a new one, and "
+                                 "`vrm learned import LOG` adds earlier runs") from error
+            raise StoreError(f"{self.path}: {error}") from error
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, which is carried out as a whole."""
+        assert self._file is not None
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._file
+        except BaseException:
+            self._file.execute("ROLLBACK")
+            raise
+        self._file.execute("COMMIT")
+
+    def add(self, run: str, directory: str, machine: str, jobs: Iterable[LearnedJob],
+            overlaps: Iterable[Overlap] = ()) -> None:
+        """Add jobs of a run, and how long they were neighbours. StoreError."""
+        with self._told(), self._change() as file:
+            file.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, directory, machine))
+            file.executemany(_INSERT, map(dataclasses.astuple, jobs))
+            file.executemany("INSERT OR REPLACE INTO overlaps VALUES (?, ?, ?, ?)",
+                             ((run, each.job, each.other, each.seconds) for each in overlaps))
+
+    def jobs(self, app: str = "", machine: str = "", last: int = -1) -> list[LearnedJob]:
+        """Return the jobs, of one program and machine where these are named, in the order of their ends; only the
+        `last` ones, unless that is negative. StoreError."""
+        if self._file is None:
+            return []
+        with self._told():
+            rows = self._file.execute(_SELECT, (app, machine, last)).fetchall()
+        return [LearnedJob(*(*row[:-2], bool(row[-2]), bool(row[-1]))) for row in reversed(rows)]
+
+    def machines(self) -> dict[str, str]:
+        """Return the machine of each run. StoreError."""
+        return dict(self._rows("SELECT run, machine FROM runs"))
+
+    def overlaps(self) -> list[tuple[str, int, int, float]]:
+        """Return the run, the two jobs, and the seconds of each overlap. StoreError."""
+        return self._rows("SELECT run, job, other, seconds FROM overlaps")
+
+    def _rows(self, query: str) -> list[Any]:
+        if self._file is None:
+            return []
+        with self._told():
+            return self._file.execute(query).fetchall()
+
+    def forget(self, app: str = "", run: str = "") -> int:
+        """Forget the jobs of a program, or of a run, or all; return how many those were. StoreError."""
+        if self._file is None:
+            return 0
+        with self._told():
+            with self._change() as file:
+                gone = file.execute(_DELETE[0], (app, run)).rowcount
+                for statement in _DELETE[1:]:
+                    file.execute(statement)
+            self._file.execute("VACUUM")
+        return int(gone)

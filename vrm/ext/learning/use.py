@@ -1,0 +1,106 @@
+"""What running jobs use on their nodes: agents look at them from time to time, and at their ends that is put together
+with what the launcher's process has used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+from collections.abc import Mapping
+
+from vrm.ext.learning.nodes import use
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.records.records import EndedJob
+from vrm.live.nodes.outcomes import AgentOrder
+from vrm.model import Booking, bits
+
+LOOKS = (5.0, 30.0, 90.0)
+"""Seconds after the start of a job at which its nodes are asked."""
+
+EVERY = 120.0
+"""Seconds between the later ones."""
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """What the processes of a job on a node have used so far: CPU seconds, and the threads that `running` at once."""
+
+    host: str
+    job_id: int
+    cpu: float
+    running: int
+
+
+def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> NodeUse:
+    return NodeUse(host, request["job"], float(answer["cpu"]), int(answer["running"]))
+
+
+USE = AgentOrder("use", use.__file__, _read)
+
+
+@dataclass
+class _Looked:
+    """What is known of a running job: CPU seconds by host and when that was said, and how many threads ran at most
+    beyond the cores that it has there."""
+
+    cores: dict[str, int]
+    due: float
+    asked: int = 0
+    cpu: dict[str, tuple[float, float]] = field(default_factory=dict)
+    beyond: int = 0
+
+
+class JobUses:
+    """Asks nodes what jobs use. `due` is when the next look is due; times are those of the run's clock."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._jobs: dict[int, _Looked] = {}
+        self.due = math.inf
+
+    def launched(self, booking: Booking, now: float) -> None:
+        """Follow a job from its start."""
+        if self._live.watch.watches:
+            nodes = self._live.cluster.nodes
+            cores = {nodes[node].name: bits.count(cores) for node, _, cores in booking.placement.on_nodes(nodes)}
+            self._jobs[booking.job.id] = _Looked(cores, now + LOOKS[0])
+            self.due = min(self.due, now + LOOKS[0])
+
+    def ask(self, now: float) -> None:
+        """Ask the nodes of the jobs for which it is time."""
+        if now < self.due:
+            return
+        for job_id, job in self._jobs.items():
+            if now >= job.due:
+                job.asked += 1
+                job.due += LOOKS[job.asked] - LOOKS[job.asked - 1] if job.asked < len(LOOKS) else EVERY
+                self._live.watch.order(USE, job_id, {host: {} for host in job.cores})
+        self.due = min((job.due for job in self._jobs.values()), default=math.inf)
+
+    def answered(self, event: NodeUse, now: float) -> None:
+        """A node has answered."""
+        job = self._jobs.get(event.job_id)
+        if job is not None:
+            job.cpu[event.host] = event.cpu, now
+            job.beyond = max(job.beyond, event.running - job.cores[event.host])
+
+    def complete(self, outcome: EndedJob) -> None:
+        """Add what a job has used to the record of its end. What the launcher has waited for is known exactly; on other
+        nodes the last answer counts, with as much for each second that followed."""
+        job, booking = self._jobs.pop(outcome.job.id, None), outcome.booking
+        if booking is None or job is None:
+            return
+        outcome.beyond = job.beyond
+        if outcome.cpu is None and outcome.used[2]:
+            lasted = outcome.end - booking.start
+            others = self._elsewhere(booking)
+            here = [(said, at - booking.start) for host, (said, at) in job.cpu.items() if host in others]
+            if len(here) == len(others) and all(since > 0 for _, since in here):
+                outcome.cpu = sum(outcome.used[:2]) + sum(said * max(1.0, lasted / since) for said, since in here)
+
+    def _elsewhere(self, booking: Booking) -> set[str]:
+        """The nodes of a job on which its launcher's process is not, and has not waited for what ran there."""
+        live = self._live
+        names = [live.cluster.nodes[node].name for node in booking.placement.nodes]
+        alone = booking.job.payload.script or live.launcher.kind == "direct"
+        return {*names} - {names[0] if alone else live.watch.here}
