@@ -267,7 +267,7 @@ def test_options_and_commands_that_are_named_exist() -> None:
         return warm.run(["help", *words, "--all"], stderr=subprocess.STDOUT).stdout
 
     general = help_of()
-    groups = {"npb", "heatmap", "malleable", "energy"}
+    groups = {"npb", "heatmap", "malleable", "energy", "learned"}
     seen: dict[str, str] = {}
     for page in PAGES:
         if page == "CHANGELOG.md":

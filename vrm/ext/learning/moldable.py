@@ -161,7 +161,7 @@ class Moldable(Easy):
         if version == self.curves.version:
             return found
         found = list[RankOption]()
-        for ranks in job.more.get(RANKS) or ():
+        for ranks in () if job.request.parts else job.more.get(RANKS) or ():  # of a coupled job nobody knows whose
             seconds = self.predicted(job, ranks)
             limit = limit_on(job, ranks)
             shaped = job if ranks == job.procs and seconds.seconds == job.expected else on_ranks(
