@@ -72,7 +72,8 @@ def moldable(jobs: Iterable[Submission], processors: int, seed: int, known: bool
         if known:
             more[SPEEDUP] = curve.average, curve.variation
         payload = Program((str(job.procs), f"{job.walltime:g}"))
-        found.append(submission._replace(job=job.but(more=more, payload=payload)))
+        app = f"{job.app}-{job.procs}-{job.walltime:g}"
+        found.append(submission._replace(job=job.but(app=app, more=more, payload=payload)))
     return found, curves
 
 
