@@ -1,6 +1,7 @@
 """Rigid jobs under EASY against the same jobs on the number of ranks that vrm chooses (`Backfilling: moldable`).
 
-    python studies/learning/moldable.py TRACE... [--jobs N] [--load F] [--seed N] [--known] [--out DIR] [--quick]
+    python studies/learning/moldable.py TRACE... [--jobs N] [--load F] [--seed N] [--known] [--estimates NAME]
+                                         [--out DIR] [--quick]
     python studies/learning/moldable.py --brute N [--seed N]
 
 A TRACE is a file in the Standard Workload Format whose header says how many processors there are, or lublin:256:5000.
@@ -72,7 +73,8 @@ def moldable(jobs: Iterable[Submission], processors: int, seed: int, known: bool
         if known:
             more[SPEEDUP] = curve.average, curve.variation
         payload = Program((str(job.procs), f"{job.walltime:g}"))
-        found.append(submission._replace(job=job.but(more=more, payload=payload)))
+        app = f"{job.app}-{job.procs}-{job.walltime:g}"
+        found.append(submission._replace(job=job.but(app=app, more=more, payload=payload)))
     return found, curves
 
 
@@ -94,7 +96,8 @@ def compare(trace: str, arguments: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"trace": Path(trace).name, "processors": processors}
     for name, workload, backfill in (("rigid", rigid, "easy"), ("moldable", jobs, Hidden(curves))):
         begun = time.perf_counter()
-        outcome = simulate(workload, Machine.of(processors, 1, 1), Rules(backfill=backfill, policy="pack"))
+        outcome = simulate(workload, Machine.of(processors, 1, 1), Rules(
+            backfill=backfill, policy="pack", estimates=arguments.estimates))
         found[name] = {**figures(outcome), "took": time.perf_counter() - begun}
         if name == "moldable":
             asked = {each.job.id: each.job.procs for each in jobs}
@@ -192,6 +195,7 @@ def main() -> int:
     add("--jobs", metavar="N", type=int, help="the first N jobs of each trace")
     add("--load", metavar="F", type=float, default=1.0, help="divide the times between submissions by F")
     add("--seed", metavar="N", type=int, default=1)
+    add("--estimates", metavar="NAME", default="requested", help="how long jobs are expected to take, also under EASY")
     add("--known", action="store_true", help="the model's curves are known")
     add("--brute", metavar="N", type=int, help="compare with all choices, on N machines")
     add("--out", metavar="DIR", type=Path, help="write moldable.json and moldable.png there")
@@ -204,12 +208,13 @@ def main() -> int:
             print(f"{objective}: {100 * regret['mean']:.1f} % worse than the best choice on average, "
                   f"{100 * regret['worst']:.1f} % at most")
     try:
-        rows = [compare(trace, arguments) for trace in arguments.traces]
+        rows = []
+        for trace in arguments.traces:
+            rows.append(compare(trace, arguments))
+            print(table(rows[-1:]) if len(rows) == 1 else table(rows[-1:]).splitlines()[-1], flush=True)
     except ERRORS as error:
         print(error, file=sys.stderr)
         return 2
-    if rows:
-        print(table(rows))
     if rows and arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "moldable.json").write_text(json.dumps(rows, indent=1))

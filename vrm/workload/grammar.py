@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from collections.abc import Mapping
 
 from vrm.model.forms import shapes
-from vrm.model.forms.fields import ADDED, REQUEST, TABLE, Field, asked_of
+from vrm.model.forms.fields import REQUEST, TABLE, Field, asked_of
 from vrm.model.forms.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
@@ -246,7 +246,7 @@ def field_of(key: str) -> Field:
 def _refuse_field(key: str) -> NoReturn:
     close = get_close_matches(key, FIELDS, 1)
     hint = f"did you mean `{close[0]}`?" if close else (
-        f"known are {', '.join([*FIELDS, *ADDED])}; if a package adds it, install that (`vrm plugins` lists them)")
+        "`vrm docs job-fields` lists them; if a package adds it, install that (`vrm plugins` lists these)")
     raise LineError(f"unknown field `{show(key)}`; {hint}")
 
 

@@ -175,6 +175,7 @@ class Orders:
     """Agents that note which CPUs the ranks of a job are to use."""
 
     def __init__(self) -> None:
+        self.begun = True
         self.tasks: list[dict[str, dict[int, list[int]]]] = []
 
     def order(self, order: Any, job_id: int, hosts: Any) -> set[str]:

@@ -2,28 +2,37 @@
 
 A curve is T(n) = a + b / n + c n seconds on n ranks, none of a, b, c negative: Amdahl's law (1967), and an overhead
 that grows with the ranks, so a program may also be slower on more of them. Of a program that nobody has seen the
-shape is Amdahl's with PARALLEL of its time parallel, or Downey's (1997) where its user gives his two parameters. """
+shape is that of Downey's model (1997), by the two parameters that its user gives (`speedup=`), else as if its user
+had asked for half of the ranks that it can use. """
 
 from __future__ import annotations
 
 import itertools
 import math
 import shlex
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vrm.ext.learning.widths import SPEEDUP, Downey
 from vrm.model.job import Job
 
-PARALLEL = 0.95
-"""The part of the time on one rank that is taken to be parallel, of a program that nobody has seen."""
+PARALLELISM, VARIATION = 2.0, 1.0
+"""Downey's parameters of a program that nobody has seen: its average parallelism as a multiple of the ranks that its
+user asks for, and its variation."""
 
 KEPT = 8
 """Run times on each number of ranks that count: the last ones."""
 
 UNSURE, LEAST = 0.25, 0.03
 """Standard deviations of the logarithm of a time: of one that was not measured, and of any at the least."""
+
+NOISE, FEW_TIMES = 0.05, 1
+"""The standard deviation of the logarithms of times on one number of ranks, before there are several, and how many
+times it counts as."""
+
+DEVIATES = 0.7
+"""How far the logarithm of a time is from the likely shape (standard deviation), among programs."""
 
 NORMAL = 1.2816
 """Standard deviations from the mean to the 90th percentile of a normal distribution."""
@@ -40,61 +49,57 @@ class Expected(NamedTuple):
     high: float
 
 
-def amdahl(ranks: int, parallel: float = PARALLEL) -> float:
-    """Return the run time on so many ranks, as a multiple of that on one."""
-    return 1.0 - parallel + parallel / ranks
-
-
 class ScalingCurve:
     """Run times of one program and input, by number of ranks (seconds, the oldest first)."""
 
     def __init__(self, points: Mapping[int, Sequence[float]] | None = None) -> None:
         self.points: dict[int, tuple[float, ...]] = {ranks: tuple(times) for ranks, times in (points or {}).items()}
-        self._fitted: tuple[Shape, float] | None = None
 
     def add(self, ranks: int, seconds: float) -> None:
         """A job has taken so long."""
         self.points[ranks] = (*self.points.get(ranks, ()), seconds)[-KEPT:]
-        self._fitted = None
 
     def copy(self) -> ScalingCurve:
         """An independent copy."""
         return ScalingCurve(self.points)
 
     def expected(self, ranks: int, otherwise: Shape) -> Expected:
-        """What is expected on so many ranks: the median of what was measured there, else by the fit; `otherwise` is the
-        shape where only one number of ranks was measured. KeyError where nothing was."""
-        shape, spread = self._fit(otherwise)
-        times = self.points.get(ranks)
-        seconds = median(times) if times else shape(ranks)
-        if times:
-            spread = _spread(times, seconds) if len(times) > 2 else max(spread, LEAST)
+        """What is expected on so many ranks, where `otherwise` is the shape that is likely. KeyError where nothing was
+        measured."""
+        level, known, noise = self._judged(otherwise)
+        if ranks in known:
+            log, spread = known[ranks], noise
+        elif len(known) > 1:
+            log, spread = math.log(_fit({n: math.exp(value) for n, value in known.items()})(ranks)), math.hypot(
+                noise, UNSURE)
         else:
-            spread = math.hypot(spread, UNSURE)
+            log, spread = level + math.log(otherwise(ranks)), math.hypot(noise, UNSURE)
         factor = math.exp(NORMAL * max(spread, LEAST))
-        return Expected(seconds, seconds / factor, seconds * factor)
+        return Expected(math.exp(log), math.exp(log) / factor, math.exp(log) * factor)
 
-    def _fit(self, otherwise: Shape) -> tuple[Shape, float]:
-        """The shape of the curve, and the standard deviation of the logarithms of the times around it."""
-        if len(self.points) == 1:
-            (ranks, times), = self.points.items()
-            level = median(times) / otherwise(ranks)
-            return lambda n: level * otherwise(n), _spread(times, median(times))
-        if self._fitted is None:
-            self._fitted = _fit(self.points)
-        return self._fitted
+    def _judged(self, otherwise: Shape) -> tuple[float, dict[int, float], float]:
+        """The logarithms of the time on one rank by the likely shape, and of the times on all numbers of ranks that
+        were measured, and the standard deviation of a time. Where times on one number of ranks differ much, those on
+        another say less: each is drawn to the likely shape, as much as its noise wants (a mean of two normal
+        distributions)."""
+        logs = {ranks: [math.log(time) for time in times] for ranks, times in self.points.items()}
+        means = {ranks: fmean(values) for ranks, values in logs.items()}
+        squares = math.fsum((value - means[ranks]) ** 2 for ranks, values in logs.items() for value in values)
+        variance = (squares + FEW_TIMES * NOISE ** 2) / (sum(len(values) - 1 for values in logs.values()) + FEW_TIMES)
+        shape = {ranks: math.log(otherwise(ranks)) for ranks in logs}
+        weights = {ranks: 1 / (DEVIATES ** 2 + variance / len(values)) for ranks, values in logs.items()}
+        level = (math.fsum(weights[ranks] * (means[ranks] - shape[ranks]) for ranks in logs)
+                 / math.fsum(weights.values()))
+        known = {ranks: level + shape[ranks] + (means[ranks] - shape[ranks] - level) * weights[ranks] * DEVIATES ** 2
+                 for ranks in logs}
+        return level, known, math.sqrt(variance)
 
 
-def _spread(times: Sequence[float], center: float) -> float:
-    return math.sqrt(fmean(math.log(time / center) ** 2 for time in times))
-
-
-def _fit(points: Mapping[int, Sequence[float]]) -> tuple[Shape, float]:
+def _fit(points: Mapping[int, float]) -> Shape:
     """Fit a, b, c by least squares of the relative errors. Two numbers of ranks leave no overhead to fit."""
     import numpy
 
-    ranks = numpy.array([n for n, times in points.items() for _ in times], float)
-    times = numpy.array([time for each in points.values() for time in each])
+    ranks, times = numpy.array([*points], float), numpy.array([*points.values()])
     terms = numpy.stack([numpy.ones_like(ranks), 1 / ranks, ranks], axis=1) / times[:, None]
     best, found = math.inf, numpy.zeros(3)
     usable = (0, 1, 2) if len(points) > 2 else (0, 1)
@@ -106,8 +111,7 @@ def _fit(points: Mapping[int, Sequence[float]]) -> tuple[Shape, float]:
                 best, found = error, numpy.zeros(3)
                 found[list(chosen)] = values
     a, b, c = map(float, found)
-    free = max(1, len(times) - len(usable))
-    return lambda n: a + b / n + c * n, math.sqrt(best / free)
+    return lambda n: a + b / n + c * n
 
 
 class Curves:
@@ -156,10 +160,11 @@ class Curves:
         if given is not None:
             return Downey(*given).time
         best = max(of.values(), key=lambda curve: len(curve.points), default=None)
+        unseen = Downey(PARALLELISM * job.procs, VARIATION).time
         if best is None or len(best.points) < 2:
-            return amdahl
+            return unseen
         known = best
-        return lambda ranks: known.expected(ranks, amdahl).seconds
+        return lambda ranks: known.expected(ranks, unseen).seconds
 
 
 def _app(job: Job) -> Hashable:

@@ -1,9 +1,10 @@
 """The backfilling `moldable`: EASY, and the number of ranks of each job that allows several is chosen when it starts.
 
 Before each step the waiting jobs get numbers of ranks: those with which a list schedule of the first LOOK jobs, by
-the curves of their programs, is best (`OBJECTIVES`). One job after the other takes the number that is best while the
-others keep theirs, until none changes. Then EASY starts them. The head never starts later than it was promised for an
-earlier choice: nobody starves.
+the curves of their programs, is best (`OBJECTIVES`); for the turnaround each core second has a price, since jobs that
+come later wait for it, too: as many seconds as jobs waited of late, over the cores. One job after the other takes the
+number that is best while the others keep theirs, until none changes. Then EASY starts them. The head never starts
+later than it was promised for an earlier choice: nobody starves.
 
 A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
 same: so it is right for every program that does not take longer on more ranks. """
@@ -46,6 +47,10 @@ TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
 OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
 """What is sought: the least mean of wait and run, the earliest last end, or the most ranks with an efficiency of
 `floor`."""
+
+
+FORGETS = 0.99
+"""How much of what was seen of the queue before counts after another decision."""
 
 
 class RankOption(NamedTuple):
@@ -134,6 +139,28 @@ def limit_on(job: Job, ranks: int) -> float:
     return job.walltime * max(1.0, job.procs / ranks)
 
 
+class QueueLength:
+    """The mean number of jobs that wait after a decision, the last ones weigh most."""
+
+    def __init__(self) -> None:
+        self._sum = self._seconds = 0.0
+        self._last = (math.nan, 0)
+
+    def mean(self, now: float) -> float:
+        """It, at this time (seconds)."""
+        since, number = self._last
+        if now > since:
+            self._sum = FORGETS * self._sum + number * (now - since)
+            self._seconds = FORGETS * self._seconds + now - since
+            self._last = now, number
+        return self._sum / self._seconds if self._seconds else 0.0
+
+    def left(self, now: float, number: int) -> None:
+        """So many wait from now on."""
+        self.mean(now)
+        self._last = now, number
+
+
 class Moldable(Easy):
     """EASY for jobs that may run on several numbers of ranks (`ranks=`)."""
 
@@ -148,6 +175,8 @@ class Moldable(Easy):
         self._planned: dict[int, int] = {}  # numbers of ranks of waiting jobs
         self._promised: tuple[int, float] | None = None  # the head, and when it starts at the latest
         self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
+        self._queued = QueueLength()
+        self._price = 0.0  # seconds that a unit of room, taken for a second, costs the jobs that come later
 
     # What jobs may do.
 
@@ -161,7 +190,7 @@ class Moldable(Easy):
         if version == self.curves.version:
             return found
         found = list[RankOption]()
-        for ranks in () if job.request.parts else job.more.get(RANKS) or ():  # of a coupled job nobody knows whose
+        for ranks in () if job.request.parts else job.more.get(RANKS) or ():  # a coupled job is rigid
             seconds = self.predicted(job, ranks)
             limit = limit_on(job, ranks)
             shaped = job if ranks == job.procs and seconds.seconds == job.expected else on_ranks(
@@ -201,6 +230,7 @@ class Moldable(Easy):
             yield from super().decide(now, waiting, view, policy, heads)
             return
         self._kept = (None, -1)  # EASY's own reservations are of other jobs
+        self._price = self._queued.mean(now) / _whole(view, policy)
         self._forget({job.id for job in jobs})
         plan = self._plan(now, jobs, view, policy)
         for at, job in enumerate(jobs[:heads]):
@@ -208,8 +238,9 @@ class Moldable(Easy):
             placement = policy.place(option.job, view)
             if not placement:
                 yield from self._behind(now, option, jobs[at + 1:], plan[at + 1:], view, policy)
-                return
+                break
             yield option.job, placement
+        self._queued.left(now, sum(job.id not in view.bookings for job in jobs))
 
     def _forget(self, waiting: set[int]) -> None:
         """What was known of jobs that wait no more."""
@@ -269,7 +300,10 @@ class Moldable(Easy):
         """The objective for numbers of ranks, in seconds from now."""
         schedule = backfilled if len(plan) <= FEW else finishes
         found = schedule(now, free, ends, [(option.size, option.job.expected) for option in plan])
-        return max(found) - now if self.objective == MAKESPAN else math.fsum(found) - now * len(found)
+        if self.objective == MAKESPAN:
+            return max(found) - now
+        taken = math.fsum(option.size * option.seconds for option in plan)
+        return math.fsum(found) - now * len(found) + self._price * taken
 
     def _improved(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
                   ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> list[RankOption]:
@@ -362,6 +396,11 @@ def _room(view: Cluster, policy: CountingPolicy) -> int:
     """What is free, in the units of the placement policy, or in cores where a count does not say all."""
     room = policy.room(view)
     return view.count_free() if room is None else room
+
+
+def _whole(view: Cluster, policy: CountingPolicy) -> int:
+    """All that there is, in the units of the placement policy, as `_room`."""
+    return _room(view, policy) + sum(size for _, size in _ends(0.0, view, policy)) or 1
 
 
 def _ends(now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
