@@ -86,7 +86,7 @@ def test_lines_that_are_right(text, wanted):
     ("ft.B.x 8 60 0 -1", ["delay", "`-1`"]),
     ("ft.B.x 8 60 0 4 5", ["`5`", "too many"]),
     ("ft.B.x 8 60 0 core=2", ["`core`", "did you mean `cores`"]),
-    ("ft.B.x 8 60 0 zzz=2", ["`zzz`", "known are cores, name"]),
+    ("ft.B.x 8 60 0 zzz=2", ["`zzz`", "vrm docs job-fields"]),
     ("ft.B.x 8 60 0 cores=x", ["cores", "`x`", "1 or more"]),
     ("ft.B.x 8 60 0 cores=", ["cores", "found nothing"]),
     ("ft.B.x 8 60 0 cores=1 cores=1", ["`cores`", "twice"]),
