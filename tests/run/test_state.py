@@ -15,6 +15,7 @@ from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details, on_ranks
 from vrm.model.forms.placement_forms import to_record
 from vrm.run.journal import codec
+from vrm.run.journal.folded import told_of
 from vrm.run.entry import LifeError
 from vrm.run.journal.past import replay
 from vrm.run.run import Run
@@ -272,6 +273,7 @@ def test_a_job_that_starts_on_other_ranks_asks_for_its_own_when_it_waits_again()
     placed = on_ranks(asked, 4, 30.0, 20.0)
     state.started(Start(state.cluster.book(placed, run.scheduler.policy.place(placed, state.cluster), 1.0), False), 1.0)
     assert records[-1]["as"] == {"procs": 4, "walltime": 30.0, "expected": 20.0}
+    assert list(told_of(records[-1])) == [0] and not told_of({**records[-2], "event": "job"})  # it is not folded
     twin = taken_up(json.loads(json.dumps(records)), machine(policy="pack")).state
     assert facts(twin) == facts(state) and twin.running[0].job.procs == 4 and twin.entry(0).copy().asked == asked
     for each in (state, twin):

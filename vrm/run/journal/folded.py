@@ -191,7 +191,8 @@ def commands_of(record: Record) -> list[str]:
 
 def told_of(record: Record) -> Iterable[int]:
     """Jobs of which a record tells more than that they came, started and ended."""
-    plain = record["event"] == "job" or (record["event"] in ("start", "end") and not record.get("command"))
+    plain = record["event"] == "job" or (record["event"] in ("start", "end") and not record.get("command")
+                                         and "as" not in record)
     if plain or "id" not in record:
         return ()
     first = record["id"]
