@@ -42,9 +42,6 @@ MOVES = frozenset(("job", "jobs", "start", "end", "input", "back", "intent", "ag
 _NOT_TOGETHER = ("array", "own", "at", "fault")
 """What a job's record has that stays as it is."""
 
-_AS = b',"as":{'
-"""In the start of a job on another number of ranks than it asked for."""
-
 _LIFE = re.compile(rb'\{"event":"(start|end)","id":(\d+),')
 
 
@@ -119,7 +116,7 @@ class _Stretch:
     def take(self, line: bytes, start: bool, job_id: int) -> bool:
         """Take the start or end of a job, if its life is to be folded."""
         past = self._past
-        if job_id in self._stay or job_id not in past.ended or not simple(past, job_id) or (start and _AS in line):
+        if job_id in self._stay or job_id not in past.ended or not simple(past, job_id):
             return False
         if start:
             self._open[job_id] = line
