@@ -297,7 +297,7 @@ def test_an_ended_run_shows_its_jobs(site: Site) -> None:
 def test_a_queue_shows_as_many_waiting_jobs_as_one_wants(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"})
     site.program("waits.x", f"while [ ! -e {site.root}/go ]; do sleep 0.05; done\n")
-    site.lines("waits.x 2 10 0", *(f"waits.x 2 {10 + number} 0" for number in range(1, 9)))
+    site.lines("waits.x 1 10 0", *(f"waits.x 1 {10 + number} 0" for number in range(1, 9)))
     process = site.start()
     wait_until(lambda: len((site.state() or {"jobs": []})["jobs"]) == 9 and site.running() == ["0"], "the first job runs")
     said = site.run("queue", "--limit", "3").stdout

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,19 @@ def test_every_command_is_on_the_page() -> None:
     assert {name for name, _ in examples() if name} == known
     for name, typed in examples():
         assert typed.startswith(f"vrm {name}")
+
+
+def of_slurm(site: Site) -> None:
+    """Let a site of two nodes with a job on one of them be asked for, and write a queue for it."""
+    (site.root / "my.queue").write_text("first 1 60 0\n")
+    (site.root / "slurm").mkdir()
+    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 60))
+    for program, said in (("squeue", f"1|RUNNING|p|ann|9|1|2|1:00:00|{began}|{began}|n0|None|(null)|(null)|NO|a"),
+                          ("sinfo", "n0|p*|2|alloc|1-00:00:00\nn1|p*|2|idle|1-00:00:00"), ("scontrol", "")):
+        path = site.root / "slurm" / program
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+        path.chmod(0o755)
+    site.env["PATH"] = f"{site.root}/slurm{os.pathsep}{site.env['PATH']}"
 
 
 @pytest.mark.slow
@@ -69,6 +83,8 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
         elif lender >= 0:
             vrm("cancel", str(lender))
             lender = -1
+        if name == "plan":
+            of_slurm(site)
         if name == "submit":
             site.start("--wait")
             wait_until(lambda: "nothing to do; waiting for lines" in site.said(site.started[0]),
