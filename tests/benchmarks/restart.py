@@ -44,7 +44,9 @@ def run(python: str, folder: Path) -> tuple[float, float]:
 def lengthen(folder: Path, jobs: int) -> None:
     """Repeat the only job of a run."""
     log, queue = folder / "log", folder / "queue"
-    first: dict[str, dict[str, Any]] = {each.pop("event"): each for each in journal.read(log / "journal") if each.pop("sum")}
+    first: dict[str, dict[str, Any]] = {
+        each["event"]: {key: value for key, value in each.items() if key not in ("event", "sum", "SUM")}
+        for each in journal.read(log / "journal")}
     row = next(read_jobs(log / "jobs.csv"))
     with open(queue, "a") as file:
         file.writelines(f"true 1 {30 + number % 50}\n" for number in range(1, jobs))

@@ -162,7 +162,8 @@ def put_aside(run: RunDirectory, name: str, why: str) -> Path:
         if error.errno in DISK:
             raise
     folder = run.directory / "refused"
-    folder.mkdir(PRIVATE, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, PRIVATE)
     plain = re.sub(r"[^0-9A-Za-z._-]", "_", name[:50])
     aside = folder / f"{plain}.{secrets.token_hex(4)}"
     os.rename(run.commands / name, aside)
