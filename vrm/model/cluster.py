@@ -277,7 +277,7 @@ class Pool:
 
 
 def move_in(tenants: dict[tuple[str, int], list[int]], job: Job, placement: Placement) -> None:
-    """Note the lanes of a job as those of its load, or that they are no more."""
+    """Add the lanes of a job to those of its load, or where they are there already, take them out."""
     tenant = tenants.setdefault((job.app, job.procs), [0, 0])
     tenant[0] ^= placement.room[0]
     tenant[1] ^= placement.room[1]

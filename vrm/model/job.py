@@ -501,6 +501,5 @@ def application_kind(app: str) -> str:
 
 
 def on_ranks(job: Job, ranks: int, walltime: float, expected: float) -> Job:
-    """The same job on another number of ranks, where it has another limit and something else is expected of it
-    (seconds)."""
+    """Return the job on another number of ranks, with another limit and expected run time (seconds)."""
     return job.but(procs=ranks, request=job.request._replace(tasks=ranks), walltime=walltime, expected=expected)

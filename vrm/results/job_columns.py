@@ -242,7 +242,7 @@ def more_cells(values: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def _more_cells(said: tuple[tuple[str, Any], ...]) -> str:
-    """The same; many jobs in a row say the same."""
+    """Return these columns; jobs that follow each other often have equal ones."""
     values = dict(said)
     return "".join([f",{cell(value)}" if (value := values.get(column, default)) != default else ","
                     for column, default in _DEFAULTS])

@@ -11,6 +11,7 @@ import pytest
 from vrm.api import Machine, Outcome, Rules, Submission, simulate
 from vrm.ext.learning.moldable import Moldable, backfilled, finishes, limit_on
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 
 REGRET = 0.03
@@ -54,6 +55,16 @@ def test_little_is_lost_against_brute_force(objective: str, value: Any) -> None:
                    for choice in itertools.product(*(job.job.more[RANKS] for job in jobs)))
         regrets.append(value(simulated(jobs, cores, f"moldable objective={objective}")) / best - 1)
     assert sum(regrets) / len(regrets) <= REGRET, regrets
+
+
+def test_a_forecast_leaves_the_queue_that_was_seen_as_it_is() -> None:
+    """A forecast decides in a copy, at times to come."""
+    cluster = Cluster.regular(1, 1, 4)
+    one = Moldable()
+    one._queued.left(0.0, 3)
+    twin = one.copy(cluster)
+    twin._queued.left(50.0, 9)
+    assert twin._queued.mean(100.0) > 3 and one._queued.mean(100.0) == 3
 
 
 def test_alone_a_job_takes_the_ranks_on_which_it_is_fastest() -> None:

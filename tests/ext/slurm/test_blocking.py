@@ -340,7 +340,7 @@ def test_what_cannot_be_is_said(outside: Outside) -> None:
     for words, said in {("srun",): "No command given", ("srun", "-n", "x", "true"): "Invalid value `x`",
                         ("srun", "--jobid=99", "true"): "--jobid=99: Invalid job id",
                         ("srun", "-n", "1", "true", ":", "-n", "1"): "No command given",
-                        ("srun", "--het-group=0", "true"): "there is no job around",
+                        ("srun", "--het-group=0", "true"): "this is outside of jobs",
                         ("sbatch", "-n1", ":", "-n64", "-t", "5", "--wrap", "true"): "64 ranks",
                         ("salloc", "-t4", "-n1", ":", "-n1", "-t", "5", "true"): "--time is of all components",
                         ("salloc", "-n1", ":", "-n64", "true"): "Unable to allocate resources: true: 64 ranks",

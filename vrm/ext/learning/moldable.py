@@ -11,6 +11,7 @@ same: so it is right for every program that does not take longer on more ranks. 
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from dataclasses import dataclass
@@ -180,10 +181,6 @@ class Moldable(Easy):
 
     # What jobs may do.
 
-    def predicted(self, job: Job, ranks: int) -> Expected:
-        """What is expected of a job on so many ranks."""
-        return self.curves.expected(job, ranks)
-
     def options(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
         """A job on each of its numbers of ranks that some nodes can hold; a rigid one as it is."""
         version, found = self._options.get(job.id, (-1, []))
@@ -191,7 +188,7 @@ class Moldable(Easy):
             return found
         found = list[RankOption]()
         for ranks in () if job.request.parts else job.more.get(RANKS) or ():  # a coupled job is rigid
-            seconds = self.predicted(job, ranks)
+            seconds = self.curves.expected(job, ranks)
             limit = limit_on(job, ranks)
             shaped = job if ranks == job.procs and seconds.seconds == job.expected else on_ranks(
                 job, ranks, limit, min(limit, max(1.0, seconds.seconds)))
@@ -243,7 +240,7 @@ class Moldable(Easy):
         self._queued.left(now, sum(job.id not in view.bookings for job in jobs))
 
     def _forget(self, waiting: set[int]) -> None:
-        """What was known of jobs that wait no more."""
+        """Drop what was known of jobs that have started or ended."""
         for known in (self._planned, self._options):
             for job_id in [job_id for job_id in known if job_id not in waiting]:
                 del known[job_id]
@@ -387,7 +384,7 @@ class Moldable(Easy):
         """An independent copy, with all that was learned."""
         twin = super().copy(view)
         assert isinstance(twin, Moldable)
-        twin.curves, twin.choices = self.curves.copy(), {}
+        twin.curves, twin.choices, twin._queued = self.curves.copy(), {}, copy.copy(self._queued)
         twin._planned, twin._options = dict(self._planned), dict(self._options)
         return twin
 

@@ -159,7 +159,7 @@ class CoRunning:
         return min(speeds)
 
     def _coupled(self, run: _Run, neighbours: Iterable[int], speedups: Speedups) -> float:
-        """The same, where a job has several programs: each beside all others on its nodes, of its own job, too."""
+        """Return the smallest speed-up of all programs of a job, each next to all others on its nodes, also its own."""
         mine = _programs(run.booking)
         around = [*mine, *chain.from_iterable(_programs(self._runs[other].booking) for other in neighbours)]
         speeds = []

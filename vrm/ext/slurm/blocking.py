@@ -48,7 +48,7 @@ def srun(call: Call, counter: Counter) -> Reply:
     if "jobid" in chosen:
         return _step_of(chosen["jobid"], call, counter)
     if any("het-group" in given or "pack-group" in given for given, _ in ((chosen, rest), *others)):
-        raise SRUN.error("--het-group names components of a job, and there is no job around; leave it out")
+        raise SRUN.error("--het-group names components of the job in which srun runs, and this is outside of jobs")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
     # The job has what is left out.
     typed = [SRUN.without(part, "nodelist", "nodefile", "exclude", "signal") for part in parts]

@@ -57,6 +57,15 @@ class StepRequest:
         self.allowed, self.cyclic, self.gpus, self.shared, self.over = allowed, cyclic, gpus, shared, over
         self.cores, self.parts = cores, parts
 
+    def __str__(self) -> str:
+        if self.parts:
+            return " and ".join(map(str, self.parts))
+        return (f"{self.tasks} task{'s' * (self.tasks > 1)} of {self.cpus} core{'s' * (self.cpus > 1)}"
+                + (f" on {self.nodes[0]} node{'s' * (self.nodes[0] > 1)}" if self.nodes else "")
+                + (f", at most {self.per_node} on a node" if self.per_node else "")
+                + (f", {self.gpus[0]} GPUs each and {self.gpus[1]} on each node"
+                   if self.gpus and any(self.gpus) else ""))
+
 
 def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
     """Add the GPUs to a wish. Wrong where they cannot be shared out."""

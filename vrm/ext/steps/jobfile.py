@@ -28,6 +28,10 @@ import os
 
 from vrm.system import marks
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 JOB = "job"
 """The name of the file in the directory of a job's steps."""
 
@@ -105,6 +109,21 @@ class StepJob:
         self.groups = [StepGroup(text) for text in values.get("group", ())]
         self.launcher = values["launcher"][0]
         self.bound = values["bound"][0] == "1"
+
+    def components(self, text: str, at: int) -> Sequence[StepGroup | None]:
+        """The components that a list of their numbers names, "" that of the number `at`; None for the whole job, where
+        it has none. ValueError for what is no such list."""
+        if not text:
+            return self.groups[at:at + 1] or (None,)
+        from vrm.model.quantities import numbers
+        try:
+            found = numbers(text)
+        except ValueError:
+            raise ValueError(f'Invalid --het-group argument "{text}"') from None
+        if max(found) >= max(1, len(self.groups)):
+            raise ValueError(f"--het-group={text}: job {self.slurm} has {max(1, len(self.groups))} component(s), "
+                             "from 0 on")
+        return [self.groups[number] for number in found] if self.groups else (None,)
 
     def one(self, key: str) -> str:
         """The value of a key that has one, or ""."""

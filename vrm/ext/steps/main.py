@@ -104,7 +104,7 @@ class StepRunner:
         env = os.environ
         self.outside = (env.get("VRM_RUN"), env.get("VRM_JOB_ID")) != (job.one("run"), str(job.id))
         parts = [(self._wish(each, group), each.words) for at, each in enumerate((options, *options.others))
-                 for group in self._groups(each, at)]
+                 for group in job.components(each.get("het-group") or each.get("pack-group"), at)]
         wishes = [wish for wish, _ in parts]
         self.wish = wishes[0] if len(wishes) == 1 else StepRequest(
             sum(wish.tasks for wish in wishes), wishes[0].cpus, parts=wishes)
@@ -116,20 +116,6 @@ class StepRunner:
         self.program = self._program(options.words[0])
         self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
         self.started, self.by_launcher = 0.0, False
-
-    def _groups(self, options: SrunOptions, at: int) -> Sequence[StepGroup | None]:
-        """The components of the job in which a part of the step runs; the part `at` is for that of its number."""
-        known, text = self.job.groups, options.get("het-group") or options.get("pack-group")
-        if not text:
-            return known[at:at + 1] or (None,)
-        from vrm.model.quantities import numbers
-        try:
-            found = numbers(text)
-        except ValueError:
-            raise Wrong(f'Invalid --het-group argument "{text}"') from None
-        if max(found) >= max(1, len(known)):
-            raise Wrong(f"--het-group={text}: job {self.job.slurm} has {max(1, len(known))} component(s), from 0 on")
-        return [known[number] for number in found] if known else (None,)
 
     def _several(self, parts: Sequence[tuple[StepRequest, list[str]]]) -> list[str]:
         """The words of the tasks of all parts."""
@@ -245,7 +231,7 @@ class StepRunner:
         except TooFew:
             wish, job = self.wish, self.job
             _say(f"error: Unable to create step for job {job.slurm}: More processors requested than permitted: "
-                 + " and ".join(map(_needs, wish.parts or (wish,))) + "; the job has " + ", ".join(
+                 f"{wish}; the job has " + ", ".join(
                      f"{len(node.cores)} on {node.name}" + f" and {len(node.gpus)} GPUs" * any(wish.gpus or ())
                      for node in job.nodes))
             return None
@@ -482,13 +468,6 @@ class StepRunner:
         site = self.by_launcher and self.job.launcher == "srun"
         there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
         return here if there is None else there if site else together((here, there))
-
-
-def _needs(wish: StepRequest) -> str:
-    return (f"{wish.tasks} task{'s' * (wish.tasks > 1)} of {wish.cpus} core{'s' * (wish.cpus > 1)}"
-            + (f" on {wish.nodes[0]} node{'s' * (wish.nodes[0] > 1)}" if wish.nodes else "")
-            + (f", at most {wish.per_node} on a node" if wish.per_node else "")
-            + (f", {wish.gpus[0]} GPUs each and {wish.gpus[1]} on each node" if wish.gpus and any(wish.gpus) else ""))
 
 
 class _NotRun(Wrong):

@@ -36,7 +36,8 @@ def words(path: str, text: str, tasks: int) -> list[str]:
 
 
 def several(parts: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
-    """The same of the parts of a heterogeneous step: each has so many tasks, its words and variables of its own."""
+    """Return the program of all tasks of a heterogeneous step: a shell that goes on as the part of its task. `parts`
+    are numbers of tasks, words and variables."""
     lines, first = [], 0
     for tasks, said, variables in parts:
         own = "".join(f" {name}={shlex.quote(value)}" for name, value in variables.items())

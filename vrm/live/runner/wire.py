@@ -13,7 +13,7 @@ the frames of all nodes to each of its runners.
 From runners come lines, since the lines of many arrive through one srun: the mark LINE, the node's name, and a part
 of the frame in base64: its number, length and content. A frame of number 0 without content asks whether the other is there,
 and is the answer. One with the bit FAR goes the other way: a program on the node has asked its runner, as clients ask the
-relay, for a daemon on another node; without content it asks for it no more. The answer has the same number; its content is what the
+relay, for a daemon on another node; without content it withdraws that. The answer has the same number; its content is what the
 program gets, and nothing where the daemon was lost. One with a dictionary tells all runners of a link the environment of its first program; those of others
 are said by what is different in them.
 """

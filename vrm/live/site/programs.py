@@ -36,7 +36,7 @@ class WantedProgram(NamedTuple):
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> list[WantedProgram]:
-        """The same of the values of a line (`vrm.workload.grammar.QueueLine`)."""
+        """What a job of these values runs (`vrm.workload.grammar.QueueLine.values`)."""
         return ([cls(each.app, each.file) for each in values.get("components", ())]
                 or [cls(values["app"], values.get("file", ""), values.get("script", False))])
 

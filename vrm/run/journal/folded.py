@@ -159,8 +159,8 @@ def lives_of(record: Record) -> Iterator[tuple[int, Record | None, Record]]:
 
 
 def unfolded(records: Iterable[Record], of: int | None = None) -> Iterator[Record]:
-    """The same records, without folded ones: for who looks for events of single jobs. `of`: of folded ones only what
-    tells of this job."""
+    """Yield the records, and in place of folded ones those of single jobs. `of`: from folded ones only those of this
+    job."""
     for record in records:
         if record["event"] == JOBS:
             yield from _jobs(record, of)

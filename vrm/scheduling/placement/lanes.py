@@ -152,7 +152,7 @@ class LanePolicy(Ordered):
         return self._picked(job, view)
 
     def _picked(self, job: Job, view: Pool) -> Placement | Insufficient:
-        """The same, where the nodes are picked in their order."""
+        """Place a job on the first nodes of the order that hold it."""
         most: dict[int, int] | None = None
         if not job.request.anywhere:
             most = self._pick_range(job, view)
