@@ -126,8 +126,8 @@ class Cluster:
                    f"the batch job has ended; vrm said:\n{self.said()}", limit)
 
     def left(self) -> list[str]:
-        """The processes of this directory's programs on all nodes."""
-        return [f"{node}: {line}" for node in self.testbed.nodes
+        """The processes of this directory's programs on all nodes that are on."""
+        return [f"{node}: {line}" for node in self.testbed.nodes if self.testbed.alive(node)
                 for line in self.testbed.pids(node).values() if f"{self.root}/bin/" in line]
 
     def finish(self, process: subprocess.Popen[str], limit: float = 90) -> str:
@@ -349,6 +349,59 @@ def test_two_programs_exchange_a_field(testbed: Testbed, tmp_path: Path, kind: s
     if not testbed.synthetic:
         assert [parse_cpu_list(cpus) for _, _, cpus, _, _ in ranks] == [
             frozenset(cpu for _, socket, core in cores for cpu in read_topology().core(socket, core).cpus) for cores in mine]
+    assert not cluster.left()
+
+
+@pytest.mark.parametrize("kind, mpirun", [
+    *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs()),
+    *(("srun", mpiexec) for mpiexec in mpiexecs())])
+@pytest.mark.slow
+def test_both_programs_of_a_coupled_job_share_its_fate(testbed: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
+    """One is cancelled, one is requeued, one loses the node of its second program, and one reaches its limit."""
+    cluster = Cluster(testbed, tmp_path / "site", mpirun, kind)
+    cluster.config(Allocation={"Policy": "pack"}, Walltime="kill", Grace=0.5, Hosts={"Timeout": 4})
+
+    def pair(name: str, limit: int, other: str) -> str:
+        said = f'args="{cluster.marks} {name} go 60"'
+        return f"{name} 4 {limit} 0 coupled='bt.S.x 2 nodelist=n0 {said} : cg.S.x 2 nodelist={other} {said}'"
+
+    def started(name: str) -> bool:
+        return len(list(cluster.marks.glob(f"{name}.*"))) == 4
+
+    def ranks(name: str) -> list[str]:
+        return [line for line in cluster.left() if f" {name} go " in line]
+
+    cluster.queue(pair("gone", 60, "n1"), pair("again", 60, "n1"), pair("lost", 60, "n2"), pair("late", 8, "n1"))
+    try:
+        with testbed.allocation(3, "--exclusive", "-w", "n[0-2]") as batch:
+            process = cluster.start(batch)
+            wait_until(lambda: all(map(started, ("gone", "again", "lost", "late"))), "all ranks have started")
+            assert cluster.vrm("cancel", "0").returncode == 0
+            wait_until(lambda: 0 in cluster.rows(), "the first has ended")
+            wait_until(lambda: not ranks("gone"), "nothing is left of it on either node")
+            for name in ("again", "lost"):
+                for mark in cluster.marks.glob(f"{name}.*"):
+                    mark.unlink()
+            assert cluster.vrm("requeue", "1").returncode == 0
+            wait_until(lambda: started("again"), "the second runs again")
+            testbed.kill("n2")
+            wait_until(lambda: "waits again: interrupted" in cluster.said(), "the third waits")
+            wait_until(lambda: not ranks("lost"), "its first program has ended, too")
+            wait_until(lambda: 3 in cluster.rows(), "the fourth has reached its limit")
+            testbed.restart("n2")
+            wait_until(lambda: started("lost"), "the third runs again")
+            (cluster.marks / "go").touch()
+            said = cluster.finish(process)
+    finally:
+        cluster.close()
+        if not testbed.alive("n2"):
+            testbed.restart("n2")
+    assert {job: row.status for job, row in cluster.rows().items()} == {
+        0: "cancelled", 1: "completed", 2: "completed", 3: "timeout"}, said
+    for job, other in ((1, "n1"), (2, "n2")):
+        text = (cluster.log / f"{cluster.rows()[job].app}.{job}.o").read_text()
+        on = dict(re.findall(r"rank (\d) of 4 on (\S+) ", text))
+        assert on == {"0": "n0", "1": "n0", "2": other, "3": other}
     assert not cluster.left()
 
 
