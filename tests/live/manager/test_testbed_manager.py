@@ -405,6 +405,50 @@ def test_both_programs_of_a_coupled_job_share_its_fate(testbed: Testbed, tmp_pat
     assert not cluster.left()
 
 
+HETEROGENEOUS = """#!/bin/sh
+#SBATCH -n 2 -w n0 -o out
+#SBATCH hetjob
+#SBATCH -n 1 -c 2 -w n1
+cd {root}/bin
+srun ./ocean.x 20 : ./atmos.x 20
+echo "both $?"
+srun -n 1 ./ocean.x 3 : --het-group=0 -n 1 -c 1 ./atmos.x 3
+echo "first $?"
+srun --het-group=0,1 ./ranks.x {root}/marks all
+echo "all $?"
+"""
+"""The second step has both programs on the first component's cores, the third one program on those of both."""
+
+
+@pytest.mark.parametrize("kind, mpirun", [
+    *(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", mpiexec) for mpiexec in mpiexecs()),
+    *(("srun", mpiexec) for mpiexec in mpiexecs())])
+@pytest.mark.slow
+def test_a_heterogeneous_job_of_slurm_runs_mpi_programs(real: Testbed, tmp_path: Path, kind: str, mpirun: str) -> None:
+    """Each srun of its script is one MPI_COMM_WORLD over both components; each rank has the cores of its own."""
+    cluster = Cluster(real, tmp_path / "site", mpirun, kind)
+    cluster.build("exchange.c", ["ocean.x", "atmos.x"])
+    cluster.build("ranks.c", ["ranks.x"])
+    cluster.config(Allocation={"Policy": "pack"}, Nodes=2, Sockets=1, Cores=2)
+    (cluster.root / "het.sh").write_text(HETEROGENEOUS.format(root=cluster.root))
+    with real.allocation(2, "--exclusive", "-w", "n[0-1]") as batch:
+        done = real.exec(batch.host, [sys.executable, "-m", "vrm.cli", "-c", cluster.config_file, "run", "--",
+                                      "sbatch", "--wait", "het.sh"], env={**batch.env, "PYTHONPATH": str(ROOT)}, cwd=cluster.root)
+    text = (cluster.root / "out").read_text()
+    assert done.returncode == 0, (done, text)
+    assert [line for line in text.splitlines() if line[-2:] == " 0"] == ["both 0", "first 0", "all 0"], text
+    cpus = [frozenset(read_topology().core(0, core).cpus) for core in (0, 1)]
+    seen = {(found[1], found[2], parse_cpu_list(found[3]), found[4]) for found in re.finditer(
+        r"rank (\d of \d) on (\S+) (?:pid \d+ )?cpus (\S+) (?:context \S+ threads (\d)|job)", text)}
+    both = {(f"{rank} of 3", "n0", cpus[rank]) for rank in (0, 1)}, ("2 of 3", "n1", cpus[0] | cpus[1])
+    assert seen == {*((*each, "1") for each in both[0]), (*both[1], "2"), *((*each, None) for each in (*both[0], both[1])),
+                    *((f"{rank} of 2", "n0", cpus[rank], "1") for rank in (0, 1))}, text
+    for steps in (20, 3):
+        for code, mean in enumerate(means(steps)):
+            assert f"code {code} mean {mean:.9f}" in text
+    assert not cluster.left()
+
+
 INSIDE = """#!/bin/sh
 # Each script runs two mpiruns over its nodes, one after the other; the nodes' names go to a file.
 for number in 0 1; do
