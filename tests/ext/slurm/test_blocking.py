@@ -293,10 +293,10 @@ def test_files_and_programs_for_all_nodes_of_a_job(outside: Outside) -> None:
     (root / "from").write_text("text\n")
     (root / "from").chmod(0o750)
     done = outside.run("salloc", "-Q", "-n", "2", "--", "sh", "-c", f"sbcast from {root}/to; echo $?; sbcast from to; echo $?; "
-                       "sbcast -f from to; echo $?; pbsdsh sh -c 'echo $SLURM_PROCID'; sattach 1.0; strigger --get; echo $?")
+                       "sbcast -f from to; echo $?; pbsdsh sh -c 'echo $SLURM_PROCID'; sreport; strigger --get; echo $?")
     assert sorted(done.stdout.split()) == ["0", "0", "0", "1", "1", "1"], done
     assert (root / "to").read_text() == "text\n" and (root / "to").stat().st_mode & 0o777 == 0o750
-    assert "File exists" in done.stderr and "sattach: error: vrm does not have this command" in done.stderr
+    assert "File exists" in done.stderr and "sreport: error: vrm does not have this command" in done.stderr
     done = outside.run("sbcast", "from", "to")
     assert done.returncode == 1 and "needs its nodes" in done.stderr
 
@@ -321,6 +321,23 @@ def test_a_step_in_a_job_that_runs(outside: Outside) -> None:
     os.close(slave)
     done = outside.run("srun", f"--jobid={job}", "true")
     assert done.returncode == 1 and "it does not run" in done.stderr
+
+
+def test_a_job_is_watched_and_goes_on(outside: Outside) -> None:
+    """What it has printed, what it prints, its exit status; a signal is for the one who watches."""
+    root = outside.site.root
+    job = outside.run("sbatch", "--parsable", "-o", "both", "--wrap", "echo early; until [ -e go ]; do sleep 0.05; done; "
+                      "echo late >&2; exit 3").stdout.strip()
+    first, second = (outside.popen("sattach", f"{job}.0") for _ in range(2))
+    assert first.stdout and first.stdout.readline() == "early\n"
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    (root / "go").touch()
+    assert second.communicate(timeout=30) == ("early\nlate\n", "") and second.returncode == 3
+    wait_until(lambda: [row.status for row in outside.site.rows().values()] == ["failed"], "it is recorded")
+    for words, said in {(): "name one job or step", ("99",): "Invalid job id", (job,): "does not run", ("x.y",): "Invalid job id"}.items():
+        done = outside.run("sattach", *words)
+        assert done.returncode == 1 and said in done.stderr and done.stderr.startswith("sattach: error: "), done
 
 
 @pytest.mark.mpi

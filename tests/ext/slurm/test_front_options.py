@@ -607,7 +607,7 @@ def test_scontrol_waits_for_jobs_and_puts_them_first() -> None:
 
 
 def test_commands_that_vrm_does_not_have_refuse() -> None:
-    for name in ("strigger", "sdiag", "sreport", "scrontab", "sattach", "qmgr", "tracejob", "qmove"):
+    for name in ("strigger", "sdiag", "sreport", "scrontab", "qmgr", "tracejob", "qmove"):
         answer = run(Counter(), name, "1")
         assert answer.code == 1 and f"{name}: error: vrm does not have this command" in answer.err
 

@@ -1,7 +1,7 @@
-"""Programs that wait for their job: `srun` and `salloc` outside of jobs, and `mpirun` of programs that do not
-know of a batch system.
+"""Programs that wait for a job: `srun` and `salloc` outside of jobs, `mpirun` of programs that do not know of a batch
+system, and `sattach`.
 
-Each becomes a script job, which goes on as what was typed: as a step on all of its cores, as the command, or
+Each but the last becomes a script job, which goes on as what was typed: as a step on all of its cores, as the command, or
 as the real mpirun, which the job keeps on its cores. The client has what the job prints as it comes, its exit
 status, and its own standard input where the job runs on the same machine. The job ends with the client.
 """
@@ -30,6 +30,7 @@ SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
 """The options of srun, which reads those of a step again in the job."""
 
 SALLOC = Options("salloc", known("salloc"), "[options] [[--] COMMAND [ARGUMENTS]]")
+SATTACH = Options("sattach", "Q quiet n -, v verbose n -", "JOB[.STEP]")
 MPIRUN = Options("mpirun", "")
 
 PART = 1 << 20
@@ -84,6 +85,19 @@ def salloc(call: Call, counter: Counter) -> Reply:
     if not rest:
         return _enter(call, counter, SALLOC, chosen, "interactive", others)
     return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
+
+
+def sattach(call: Call, counter: Counter) -> Reply:
+    """What a running job has printed and prints, until it has ended. The steps of a job print where it does."""
+    _, rest = SATTACH.parse(call.arguments)
+    if len(rest) != 1:
+        raise SATTACH.error("name one job or step that runs, for example sattach 12.0")
+    found, missing = SATTACH.checked(f"Invalid job id {rest[0]}", words.find, counter, rest[0].partition(".")[0])
+    if missing or len(found) != 1:
+        raise SATTACH.error(f"{rest[0]}: " + ("Invalid job id specified" if missing else "name one job of the array"))
+    if not found[0].launched or found[0].state.ended:
+        raise SATTACH.error(f"{rest[0]}: the job does not run")
+    return Watching(counter, found[0].id, SATTACH.command, False)
 
 
 def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], program: str,
@@ -229,8 +243,9 @@ class Attached(LaterAnswer):
     def _follow(self, job: JobView) -> bool:
         """Read what the job has printed; whether there may be more."""
         more = False
-        for number, path in zip((1, 2), self._counter.files(job)):
-            if not path or not self._started:
+        out, err, _ = self._counter.files(job)
+        for number, path in ((1, out), (2, err)):
+            if not path or not self._started or (number == 2 and err == out):
                 continue
             try:
                 with open(path, "rb") as file:
@@ -271,6 +286,17 @@ class Attached(LaterAnswer):
                 pass
 
 
+class Watching(Attached):
+    """Shows what a job prints; the job goes on when the client ends."""
+
+    def poll(self) -> Answer | None:
+        """The exit status of the job, or what has ended the client."""
+        return Answer(code=128 + self._by) if self._by else super().poll()
+
+    def _end(self, number: int = 0) -> None:
+        """Neither a signal nor the client's end is for the job."""
+
+
 class Granted(Attached):
     """Waits until a job has started, and leaves it then. `granted` is what it says."""
 
@@ -307,4 +333,4 @@ class Entered(Granted):
                                 "SLURM_NPROCS": tasks, shell.ENTERED: closing})
 
 
-__all__: list[str] = ["Attached", "mpirun", "salloc", "srun"]
+__all__: list[str] = ["Attached", "mpirun", "salloc", "sattach", "srun"]

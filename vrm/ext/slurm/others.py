@@ -12,7 +12,6 @@ from vrm.ext.slurm.calls.counter import Counter
 from vrm.ext.slurm.forms.options import VERSION
 
 INSTEAD: Mapping[str, str] = MappingProxyType({
-    "sattach": "look at the job's output file, or type srun --overlap --jobid=ID --pty bash",
     "sreport": "`vrm report` shows figures of the run", "sdiag": "`vrm status` shows the run"})
 """What does instead of a command."""
 
