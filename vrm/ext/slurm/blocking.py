@@ -1,8 +1,8 @@
 """Programs that wait for a job: `srun` and `salloc` outside of jobs, `mpirun` of programs that do not know of a batch
 system, and `sattach`.
 
-Each but the last becomes a script job, which goes on as what was typed: as a step on all of its cores, as the command, or
-as the real mpirun, which the job keeps on its cores. The client has what the job prints as it comes, its exit
+Each but the last becomes a script job, which goes on as what was typed: as a step on all of its cores, as the
+command, or as the real mpirun, which the job keeps on its cores. The client has what the job prints as it comes, its exit
 status, and its own standard input where the job runs on the same machine. The job ends with the client.
 """
 
