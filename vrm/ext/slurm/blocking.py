@@ -2,8 +2,9 @@
 system, and `sattach`.
 
 Each but the last becomes a script job, which goes on as what was typed: as a step on all of its cores, as the
-command, or as the real mpirun, which the job keeps on its cores. The client has what the job prints as it comes, its exit
-status, and its own standard input where the job runs on the same machine. The job ends with the client.
+command, or as the real mpirun, which the job keeps on its cores. The client has what the job prints as it
+comes, its exit status, and its own standard input where the job runs on the same machine. The job ends with the
+client.
 """
 
 from __future__ import annotations
