@@ -361,7 +361,7 @@ def test_what_cannot_be_is_said(outside: Outside) -> None:
                         ("sbatch", "-n1", ":", "-n64", "-t", "5", "--wrap", "true"): "64 ranks",
                         ("salloc", "-t4", "-n1", ":", "-n1", "-t", "5", "true"): "--time is of all components",
                         ("salloc", "-n1", ":", "-n64", "true"): "Unable to allocate resources: true: 64 ranks",
-                        ("srun", "--container-image=x", "true"): "--container-image cannot be followed",
+                        ("srun", "--container-name=x", "true"): "--container-name cannot be followed",
                         ("srun", "-n", "64", "true"): "srun: error: Unable to allocate resources: 64 ranks"}.items():
         done = outside.run(*words)
         assert done.returncode == 1 and said in done.stderr, (words, done.stderr)

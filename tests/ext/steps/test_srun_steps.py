@@ -354,7 +354,7 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
              ("-w", "n7"): "n7 is not a node of job 7", ("-D", "/no/such"): "couldn't chdir",
              ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
              ("--cpu_bind=map_cpu:x", "-n1"): "`x` is not a CPU", ("--cpu-bind=mask_cpu:0", "-n1"): "not a mask of CPUs", ("--signal=USR1@5",): "does not do --signal",
-             ("--container=x",): "does not do --container", ("--container-image=x",): "does not do --container-image",
+             ("--container=x",): "does not do --container", ("--container-name=x",): "does not do --container-name",
              ("-n1", "true", ":", "-n1", "-o", "x"): "--output is of the whole step",
              ("-n1", "true", ":", "-n8"): "1 task of 1 core and 8 tasks of 1 core; the job has 4 on n0, 4 on n1",
              ("--het-group=1",): "job 7 has 1 component(s)", ("--het-group=x",): "Invalid --het-group",
@@ -416,6 +416,51 @@ def test_each_task_runs_the_program_that_a_file_says(job: Around) -> None:
         (job.root / "progs").write_text(text)
         done = job.run("-n", "2", "--multi-prog", "progs")
         assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1, done
+
+
+CONTAINER = """#!/bin/sh
+echo "$@" >>{root}/{name}.called
+until [ "$1" = inner ]; do shift; done
+exec "$@"
+"""
+ENROOT = """#!/bin/bash
+echo "$1 $2 $4" >>{root}/enroot.called
+. "$3"
+environ | grep -c ^SLURM_PROCID= >>{root}/enroot.called
+mounts >>{root}/enroot.called
+shift 4
+rc "$@"
+"""
+
+
+def test_a_program_in_a_container(job: Around) -> None:
+    """By the command lines of what starts containers, which stand-ins read here."""
+    bin = job.root / "containers"
+    bin.mkdir()
+    env = {"PATH": f"{bin}:{job.env['PATH']}"}
+
+    def add(name: str, text: str) -> None:
+        (bin / name).write_text(text.format(root=job.root, name=name))
+        (bin / name).chmod(0o755)
+    add("inner", "#!/bin/sh\necho $SLURM_PROCID $1 $(pwd)\n")
+    assert "needs one of apptainer" in job.run("--container-image=x.sif", "inner", env=env).stderr
+    add("enroot", ENROOT)
+    done = job.run("-n1", "--mpi=none", "--container-image=x.sqsh", "--container-mounts=/a:/b:ro+rprivate,/c", "--container-workdir=/tmp",
+                   "inner", "deep sea", env=env)
+    assert done.stdout == "0 deep sea /tmp\n", done.stderr
+    assert (job.root / "enroot.called").read_text().splitlines() == [
+        "start --conf x.sqsh", "1", "/a /b none x-create=auto,rbind,ro,rprivate", "/c /c none x-create=auto,rbind"]
+    assert "enroot import docker://x" in job.run("--container-image=x", "inner", env=env).stderr
+    add("apptainer", CONTAINER)
+    for image, meant in (("./x.sif", "./x.sif"), ("hub.example#lab/x:2", "docker://hub.example/lab/x:2"), ("x", "docker://x"),
+                         ("oras://hub.example/x", "oras://hub.example/x"), ("/images/x", "/images/x")):
+        (job.root / "apptainer.called").unlink(missing_ok=True)
+        done = job.run("-n2", "--mpi=none", f"--container-image={image}", "--container-mounts=/a:/b:ro+x", "--container-workdir=/w", "inner", "i",
+                       env=env)
+        assert sorted(done.stdout.splitlines()) == [f"{rank} i {job.root}" for rank in (0, 1)], done.stderr
+        assert (job.root / "apptainer.called").read_text() == 2 * f"exec --bind /a:/b:ro,x --pwd /w {meant} inner i\n"
+    for words, said in ((["--container-mounts=/a:", "inner"], "`/a:` is not SOURCE:TARGET"), (["inner", ":", "inner"], "of one program")):
+        assert said in job.run("--container-image=x", *words, env=env).stderr
 
 
 def test_more_tasks_than_cores_are_spread_over_the_nodes(job: Around) -> None:

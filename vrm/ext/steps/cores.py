@@ -12,11 +12,13 @@ import fcntl
 import os
 
 from vrm.ext.steps.jobfile import JobNode, StepJob
-from vrm.ext.steps.options import Wrong
+from vrm.ext.steps.options import Wrong, gpus_of, hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from vrm.ext.steps.jobfile import StepGroup
+    from vrm.ext.steps.options import SrunOptions
 
 LOCK = "lock"
 
@@ -87,6 +89,52 @@ def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
     elif total and total != each * wish.tasks:
         raise Wrong(f"--gpus={total} contradicts the other options of GPUs")
     wish.gpus = each, together
+
+
+def requested(job: StepJob, options: SrunOptions, group: StepGroup | None, outside: bool, warn: Callable[[str], None]
+              ) -> StepRequest:
+    """What these options ask for: of a component of the job, its `group`. `outside`: they were not typed in the job, so
+    without numbers there is a task on each node. `warn` is told of what is done otherwise than asked."""
+    there = group or job
+    nodes = options.nodes()
+    per_node = options.number("ntasks-per-node", 0)
+    inherited = os.environ.get("SLURM_NTASKS", "")
+    tasks = int(inherited) if not group and inherited.isdigit() and 0 < int(inherited) <= job.tasks else there.tasks
+    if outside and not inherited and "nodelist" not in options:
+        nodes = nodes or (len(job.nodes), len(job.nodes))
+        tasks = nodes[0]
+    if "nodes" in options and "SLURM_PROCID" not in os.environ and per_node:
+        assert nodes is not None
+        tasks = nodes[0] * per_node
+    elif per_node and nodes is None:
+        tasks = min(tasks, per_node * len(job.nodes))
+    tasks = options.number("ntasks", tasks)
+    if nodes and nodes[0] > tasks:
+        warn(f"can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
+        nodes = (tasks, max(tasks, nodes[1]))
+    kind = options.get("distribution", "block").lower()
+    wish = StepRequest(tasks, options.number("cpus-per-task", there.cpus), nodes, per_node, _allowed(job, options),
+                       kind.startswith("cyclic"), over="overcommit" in options, cores=group.cores if group else None)
+    ask_for_gpus(wish, gpus_of(options), len(job.nodes))
+    return wish
+
+
+def _allowed(job: StepJob, options: SrunOptions) -> set[int] | None:
+    """The nodes that the options name; None for all."""
+    allowed = None
+    if "nodelist" in options:
+        names = {node.name: at for at, node in enumerate(job.nodes)}
+        wanted = hosts(options.get("nodelist"))
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise Wrong(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
+        allowed = {names[name] for name in wanted}
+    first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
+    without = set(hosts(options.get("exclude")))
+    if first or without:
+        allowed = {at for at, node in enumerate(job.nodes) if at >= first and node.name not in without
+                   and (allowed is None or at in allowed)}
+    return allowed
 
 
 def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]) -> list[list[int]]:

@@ -11,12 +11,12 @@ from itertools import groupby
 
 from vrm.ext.steps.records import Step, append
 from vrm.ext.steps import jobfile
-from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, ask_for_gpus, cpus_of
+from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, cpus_of, requested
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (SrunOptions, Wrong, binding, each_task, exported, gpus_of, hosts, parse,
+from vrm.ext.steps.options import (SrunOptions, Wrong, binding, each_task, exported, parse,
                                    pattern, refuse, wide)
-from vrm.ext.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
+from vrm.ext.steps.programs import CONTAINERS, OUTER, command, contained, devices, environment, links_mpi, wrapper
 from vrm.ext.steps.tasks import Process, RunningStep, feed
 from vrm.ext.steps.used import of_step, together
 from vrm.system import marks
@@ -25,7 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
     from collections.abc import Callable, Sequence
-    from vrm.ext.steps.jobfile import StepGroup
 
 VERSION = "slurm 22.05.8"
 
@@ -103,19 +102,27 @@ class StepRunner:
         self.limit = options.seconds()
         env = os.environ
         self.outside = (env.get("VRM_RUN"), env.get("VRM_JOB_ID")) != (job.one("run"), str(job.id))
-        parts = [(self._wish(each, group), each.words) for at, each in enumerate((options, *options.others))
+        parts = [(requested(job, each, group, self.outside, self._warn), each.words)
+                 for at, each in enumerate((options, *options.others))
                  for group in job.components(each.get("het-group") or each.get("pack-group"), at)]
         wishes = [wish for wish, _ in parts]
         self.wish = wishes[0] if len(wishes) == 1 else StepRequest(
             sum(wish.tasks for wish in wishes), wishes[0].cpus, parts=wishes)
         self.title = options.get("job-name") or os.path.basename(options.words[0])
-        if options.given.pop("multi-prog", None) is not None:
+        several = options.given.pop("multi-prog", None) is not None
+        if any("container-image" in each for each in (options, *options.others)):
+            options.words = self._contained(several or len(wishes) > 1)
+        elif several:
             options.words = self._programs(options.words[0])
         elif len(wishes) > 1:
             options.words = self._several(parts)
         self.program = self._program(options.words[0])
         self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
         self.started, self.by_launcher = 0.0, False
+
+    def _warn(self, text: str) -> None:
+        if not self.quiet:
+            _say(f"Warning: {text}")
 
     def _several(self, parts: Sequence[tuple[StepRequest, list[str]]]) -> list[str]:
         """The words of the tasks of all parts."""
@@ -125,49 +132,28 @@ class StepRunner:
             "SLURM_CPUS_PER_TASK": str(wish.cpus), **({"OMP_NUM_THREADS": str(wish.cpus)} if own else {})})
             for wish, said in parts])
 
-    def _wish(self, options: SrunOptions, group: StepGroup | None) -> StepRequest:
-        job, there = self.job, group or self.job
-        nodes = options.nodes()
-        per_node = options.number("ntasks-per-node", 0)
-        inherited = os.environ.get("SLURM_NTASKS", "")
-        tasks = int(inherited) if not group and inherited.isdigit() and 0 < int(inherited) <= job.tasks else there.tasks
-        if self.outside and not inherited and "nodelist" not in options:  # a task on each node
-            nodes = nodes or (len(job.nodes), len(job.nodes))
-            tasks = nodes[0]
-        if "nodes" in options and "SLURM_PROCID" not in os.environ and per_node:
-            assert nodes is not None
-            tasks = nodes[0] * per_node
-        elif per_node and nodes is None:
-            tasks = min(tasks, per_node * len(job.nodes))
-        tasks = options.number("ntasks", tasks)
-        if nodes and nodes[0] > tasks:
-            if not self.quiet:
-                _say(f"Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
-            nodes = (tasks, max(tasks, nodes[1]))
-        allowed = None
-        if "nodelist" in options:
-            names = {node.name: at for at, node in enumerate(job.nodes)}
-            wanted = hosts(options.get("nodelist"))
-            unknown = [name for name in wanted if name not in names]
-            if unknown:
-                raise Wrong(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
-            allowed = {names[name] for name in wanted}
-        first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
-        without = set(hosts(options.get("exclude")))
-        if first or without:
-            allowed = {at for at, node in enumerate(job.nodes) if at >= first and node.name not in without
-                       and (allowed is None or at in allowed)}
-        kind = options.get("distribution", "block").lower()
-        wish = StepRequest(tasks, options.number("cpus-per-task", there.cpus), nodes, per_node, allowed,
-                    kind.startswith("cyclic"), over="overcommit" in options, cores=group.cores if group else None)
-        ask_for_gpus(wish, gpus_of(options), len(job.nodes))
-        return wish
-
     def _programs(self, name: str) -> list[str]:
         """The words of all tasks, of which this file says what each runs."""
         from vrm.ext.steps import multiprog
         with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
             return multiprog.words(name, file.read(), self.wish.tasks)
+
+    def _contained(self, several: bool) -> list[str]:
+        """The words that start the program in a container."""
+        if several:
+            raise Wrong("--container-image is for a step of one program")
+        found: dict[str, str] = {}
+        for name in CONTAINERS:
+            try:
+                found[name] = self._program(name)
+            except _NotRun:
+                pass
+        words, files = contained(self.options.words, self.options, found, self.job.directory)
+        self.options.given.pop("container-image")  # what runs on other nodes is in it already
+        for path, text in files.items():
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+        return words
 
     def _program(self, word: str) -> str:
         """The path of the program, looked for as a shell does."""

@@ -14,11 +14,13 @@ import sys
 from vrm.ext.steps import used
 from vrm.ext.steps.cores import Task
 from vrm.ext.steps.jobfile import StepJob
+from vrm.ext.steps.options import Wrong
 from vrm.system import marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from vrm.ext.steps.options import SrunOptions
 
 _OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
 """Variables that the launcher itself gives a task; they are not set over."""
@@ -174,6 +176,45 @@ def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, s
         kept.update(line.split("=", 1) for line in job.values.get("site", ()))  # type: ignore[misc]
         kept["SLURM_HOSTFILE"] = hosts
     return kept
+
+
+CONTAINERS = ("apptainer", "singularity", "enroot")
+"""The programs that start containers for `--container-image`, the first that is there."""
+
+
+def contained(words: Sequence[str], options: SrunOptions, found: Mapping[str, str], folder: str
+              ) -> tuple[list[str], dict[str, str]]:
+    """The words that run these in the container that the options name, and the files that this takes in `folder`. As
+    with the plug-in pyxis an image is a file, or `[REGISTRY#]NAME[:TAG]`. `found`: the paths of those of CONTAINERS
+    that are here. Wrong where none can do it."""
+    image, workdir = options.get("container-image"), options.get("container-workdir")
+    mounts = [mount.split(":") for mount in options.get("container-mounts").split(",") if mount]
+    for mount in mounts:
+        if len(mount) > 3 or not all(mount):
+            raise Wrong(f"--container-mounts: `{':'.join(mount)}` is not SOURCE:TARGET[:FLAG+FLAG]")
+    if not found:
+        raise Wrong(f"--container-image needs one of {', '.join(CONTAINERS)} on PATH")
+    squashed = image.endswith((".sqsh", ".squashfs"))
+    if "enroot" in found and (squashed or len(found) == 1):
+        if not squashed:
+            raise Wrong(f"--container-image={image}: enroot starts images in files; type enroot import docker://{image}"
+                        " and give the file that it writes")
+        path, text = f"{folder}/enroot.{os.uname().nodename}.{os.getpid()}", _enroot(mounts, workdir)
+        return [found["enroot"], "start", "--conf", path, image, *words], {path: text}
+    if "://" not in image and ("#" in image or "/" not in image) and not (squashed or image.endswith((".sif", ".img"))):
+        image = f"docker://{image.replace('#', '/')}"
+    binds = [word for mount in mounts for word in ("--bind", ":".join(mount).replace("+", ","))]
+    return [next(iter(found.values())), "exec", *binds, *(["--pwd", workdir] if workdir else []), image, *words], {}
+
+
+def _enroot(mounts: Sequence[Sequence[str]], workdir: str) -> str:
+    """The configuration script with which enroot keeps all variables, and runs no first command of the image's own."""
+    lines = ["environ() { env; }", "mounts() {", "    :"]
+    for source, *more in mounts:
+        flags = "".join(f",{flag}" for each in more[1:] for flag in each.split("+"))
+        lines.append(f"    echo {quoted(f'{source} {(more or [source])[0]} none x-create=auto,rbind{flags}')}")
+    enter = f"cd {quoted(workdir)} && " if workdir else ""
+    return "\n".join((*lines, "}", f'rc() {{ {enter}exec "$@"; }}', ""))
 
 
 def links_mpi(path: str) -> bool:
