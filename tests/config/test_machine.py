@@ -49,6 +49,14 @@ Licences: {ansys: 4, none: 0}
     assert machine.licences == {"ansys": 4, "none": 0}
 
 
+def test_threads_count_as_cores(write: Write) -> None:
+    machine = read_machine(write("Classes: [{Count: 2, Sockets: 2, Cores: 8, Threads: 2}]\n"))
+    assert [(node.sockets, node.threads) for node in machine.nodes] == [((16, 16), 2)] * 2
+    assert complaints(write("Classes: [{Cores: 8}, {Cores: 8, Threads: 2}]\n")) == [
+        "m.yaml:1: Classes.Threads: all nodes of a machine have as many threads on each core; write Threads: 1, as in the first "
+        "class"]
+
+
 def test_the_form_of_accasim(write: Write) -> None:
     machine = read_machine(write(
         '{"system_name": "Seth", "groups": {"g0": {"core": 2, "mem": 4194304},\n'

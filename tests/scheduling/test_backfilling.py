@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_nodes, pair, play,
-                       regular_nodes, switches, workloads)
+from support.reference import (ORDERINGS, POLICIES, SHAPES, UTILITIES, Task, cancels, different_nodes, of_threads, pair,
+                               play, regular_nodes, switches, workloads)
 from vrm.model import Cluster, Job, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.shadow import Shadow
@@ -44,6 +44,20 @@ def test_different_nodes_resources_and_features(backfilling, data, policy, order
     nodes = data.draw(st.one_of(different_nodes(), regular_nodes(features=True)))
     for _ in play(*pair(nodes, policy, ordering, backfilling, heatmap, licences=2),
                   data.draw(workloads(plain=False)), data.draw(cancels())):
+        pass
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(["compact", "spare", "strip"]), st.sampled_from(BACKFILLINGS), st.sampled_from([2, 4]))
+@pytest.mark.slow
+def test_hardware_threads(data, policy, backfilling, threads):
+    """Jobs that have one, or all, of the hardware threads of each core, next to those that say nothing."""
+    sockets = of_threads(data.draw(SHAPES), threads)
+    nodes = [Node(f"n{number}", sockets, threads=threads) for number in range(data.draw(st.integers(1, 4)))]
+    asked = data.draw(st.lists(st.sampled_from([0, 0, threads // 2, threads]), min_size=14, max_size=14))
+    tasks = [task._replace(job=task.job.but(request=task.job.request._replace(threads=each)))
+             for task, each in zip(data.draw(workloads()), asked)]
+    for _ in play(*pair(nodes, policy, "FCFS", backfilling, True), tasks, data.draw(cancels())):
         pass
 
 

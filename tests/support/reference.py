@@ -50,16 +50,23 @@ def rank_of_pair(app: str, partner: str) -> float:
     return len(rows[0]) / 2
 
 
-def alone(job: Job, policy: str) -> bool:
-    """Whether the job shares no node with another."""
-    return policy in ("compact", "spare") or job.exclusive
+def alone(job: Job, policy: str, threads: int = 1) -> bool:
+    """Whether the job shares no node with another; cores are hardware threads, so many of each real core."""
+    return policy in ("compact", "spare") or job.exclusive or (policy == "strip" and job.request.threads == threads > 1)
+
+
+def impossible(job: Job, policy: str, threads: int) -> bool:
+    """Whether nodes never give it the threads of each core that it asks for."""
+    asked = job.request.threads
+    return asked > 1 if threads == 1 else bool(asked) and (policy == "pack" or asked not in (threads, threads // 2))
 
 
 class PlainNode:
     """One node: the job on each core, the jobs that hold its two halves, and what is left."""
 
     def __init__(self, cores: Sequence[int], resources: dict[str, Any],
-                 features: Sequence[str]) -> None:
+                 features: Sequence[str], threads: int = 1) -> None:
+        self.threads = threads
         self.slots: list[list[int | None]] = [[None] * count for count in cores]
         self.halves: list[Job | None] = [None, None]
         self.left = {name: Fraction(str(amount)) for name, amount in resources.items()}
@@ -67,18 +74,18 @@ class PlainNode:
         self.up = True
 
     def copy(self) -> PlainNode:
-        twin = PlainNode([], {}, self.features)
+        twin = PlainNode([], {}, self.features, self.threads)
         twin.slots = [list(socket) for socket in self.slots]
         twin.halves, twin.left, twin.up = list(self.halves), dict(self.left), self.up
         return twin
 
     def room(self, job: Job, policy: str) -> list[tuple[int, tuple[int, ...]]]:
         """Socket and cores of each rank that the job could have here now."""
-        if not self.up or not set(job.features) <= self.features:
+        if not self.up or not set(job.features) <= self.features or impossible(job, policy, self.threads):
             return []
         if policy == "pack" and job.exclusive and any(holder is not None for socket in self.slots for holder in socket):
             return []
-        if None not in self.halves or (alone(job, policy) and self.halves != [None, None]):
+        if None not in self.halves or (alone(job, policy, self.threads) and self.halves != [None, None]):
             return []
         half = self.halves.index(None)
         found = []
@@ -86,7 +93,8 @@ class PlainNode:
             cores = list(range(len(socket)))
             if policy == "pack":
                 cores = [core for core in cores if socket[core] is None]
-            elif policy != "compact":
+            elif (policy != "compact" if self.threads == 1 or not job.request.threads
+                  else job.request.threads < self.threads):
                 size = len(cores) // 2 or 1
                 cores = cores[half * size:half * size + size]
             while len(cores) >= job.cores:
@@ -131,7 +139,7 @@ class Reference:
                  backfilling: str = "none", heatmap: bool = False, licences: int = 0) -> None:
         self.facts = nodes
         self.all_licences = self.licences = licences
-        self.nodes = [PlainNode(n.sockets, dict(n.resources), n.features) for n in nodes]
+        self.nodes = [PlainNode(n.sockets, dict(n.resources), n.features, n.threads) for n in nodes]
         self.policy, self.ordering = policy, ordering
         self.backfilling, self.heatmap = backfilling, heatmap
         self.running: dict[int, tuple[Job, list[Place], float]] = {}
@@ -223,7 +231,7 @@ class Reference:
         """Give the cores to one program of a job."""
         for index in dict.fromkeys(index for index, _, _ in places):
             node = self.nodes[index]
-            if alone(job, self.policy):
+            if alone(job, self.policy, node.threads):
                 node.halves = [job, job]
             elif self.policy == "strip":
                 node.halves[node.halves.index(None)] = job
@@ -442,13 +450,22 @@ def some_of(optional: Mapping[str, Sequence[Any]]) -> st.SearchStrategy:
                             for values in chosen]).map(dict)
 
 
+THREADS = st.sampled_from([1, 1, 1, 2])
+"""Hardware threads of each core, which count as cores where they are several."""
+
+
+def of_threads(sockets: tuple[int, ...], threads: int) -> tuple[int, ...]:
+    """The sockets with so many threads of each core as cores."""
+    return tuple(cores * threads for cores in sockets)
+
+
 def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
     """Equal nodes, also with odd and different sockets and with sockets of one core; equal in
     all but their features, if so asked.
     """
     each = FEATURES if features else st.just(frozenset())
-    return st.tuples(SHAPES, st.lists(each, min_size=1, max_size=most)).map(
-        lambda facts: [Node(f"n{i}", facts[0], {}, f) for i, f in enumerate(facts[1])])
+    return st.tuples(SHAPES, st.lists(each, min_size=1, max_size=most), THREADS).map(
+        lambda facts: [Node(f"n{i}", of_threads(facts[0], facts[2]), {}, f, threads=facts[2]) for i, f in enumerate(facts[1])])
 
 
 _NODE = st.tuples(SHAPES, some_of({"gpu": range(4), "mem": [4, 16.5], "memory": [2, 8, 64]}), FEATURES)
@@ -456,27 +473,28 @@ _NODE = st.tuples(SHAPES, some_of({"gpu": range(4), "mem": [4, 16.5], "memory": 
 
 def different_nodes(most: int = 6) -> st.SearchStrategy:
     """Nodes of different shapes, resources and features."""
-    return st.lists(_NODE, min_size=1, max_size=most).map(
-        lambda facts: [Node(f"n{i}", *fact) for i, fact in enumerate(facts)])
+    return st.tuples(st.lists(_NODE, min_size=1, max_size=most), THREADS).map(
+        lambda drawn: [Node(f"n{i}", of_threads(sockets, drawn[1]), *facts, threads=drawn[1])
+                       for i, (sockets, *facts) in enumerate(drawn[0])])
 
 
 AMOUNTS = some_of({"gpu": range(3), "mem": [1, 2.5, 4], "memory": [0.5, 1, 3]})
 _WISHES = st.tuples(
     each_of([0, 0, 0, 1, 2], [1, 1, 1, 2, 3], [0, 0, 1, 2], range(4),
-            [frozenset(), frozenset(["fast"]), frozenset(["big"])], [0, 0, 1, 2]),
+            [frozenset(), frozenset(["fast"]), frozenset(["big"])], [0, 0, 1, 2], [0, 0, 0, 1, 2]),
     st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True),
     AMOUNTS, st.just({}) | AMOUNTS)
 
 
 def wished(drawn: Any, procs: int, cores: int, exclusive: bool) -> Request:
     """A request for more than cores; `drawn` of _WISHES."""
-    (cap, least, more, split, features, licences), names, amounts, per_node = drawn
+    (cap, least, more, split, features, licences, threads), names, amounts, per_node = drawn
     least = min(least, procs)
     most = more and least + more - 1
     split = min(split, len(names), procs, most or procs)
     return Request.of(
         procs, cores, exclusive, amounts, features, per_node, {"ansys": licences}, (least, most),
-        0 if most and cap * most < procs else cap, names[:split], names[split:])
+        0 if most and cap * most < procs else cap, names[:split], names[split:], threads)
 
 
 @functools.lru_cache(None)

@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field
 from vrm.config.holdings import Holdings, Licences
 from vrm.config.kinds import STRICT, kind
 from vrm.config.problems import ConfigError
+from vrm.config.values import Threads
 from vrm.config.yaml_reader import Document, Location
 from vrm.model.machine import MOST_SOCKETS, Machine
 from vrm.model.node import Node
@@ -42,6 +43,7 @@ class NodeKind(Holdings):
     count: Count = 1
     sockets: Count = 1
     cores: Count  # of each socket
+    threads: Threads = 1  # of each core; above 1 they count as cores
 
 
 class MachineFile(BaseModel):
@@ -59,7 +61,8 @@ class MachineFile(BaseModel):
         nodes: list[Node] = []
         numbers: dict[str, int] = {}
         for each in self.classes:
-            like = each.node(Node("n", (each.cores,) * each.sockets, each.amounts()))
+            shape = (each.cores * each.threads,) * each.sockets
+            like = each.node(Node("n", shape, each.amounts(), threads=each.threads))
             begin = each.name + "-" * each.name[-1].isdigit()
             first = numbers.get(begin, 0)
             numbers[begin] = first + each.count
@@ -81,6 +84,11 @@ def read_machine(path: str | os.PathLike[str]) -> Machine:
         file = document.placed(MachineFile, *_of_nodes(document))
     else:
         file = document.checked(MachineFile)
+    threads = next((number for number, each in enumerate(file.classes) if each.threads != file.classes[0].threads), 0)
+    if threads:
+        raise ConfigError([document.problem(
+            ("Classes", threads, "Threads"), "all nodes of a machine have as many threads on each core",
+            f"write Threads: {file.classes[0].threads}, as in the first class")])
     sockets = sum(each.count * each.sockets for each in file.classes)
     if sockets > MOST_SOCKETS:
         raise ConfigError([document.problem((), f"its classes have {sockets} sockets in all; a machine "

@@ -14,7 +14,7 @@ from vrm.config.yaml_reader import Document, shown
 
 KEYS = (
     "Version", "Applications", "Scheduling", "Starvation", "Sharing", "Hosts", "Nodes", "Sockets", "Cores",
-    "Emulate", "NodeClasses", "Licences", "Queues", "Allocation", "Walltime", "Memory", "Output",
+    "Threads", "Emulate", "NodeClasses", "Licences", "Queues", "Allocation", "Walltime", "Memory", "Output",
     "Grace", "End", "Interrupted", "Retries", "OnStop", "Log", "State", "Directory", "Launcher",
     "Trust", "Replay", "Extensions")
 """The keys at the top level that the core has."""

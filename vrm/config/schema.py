@@ -22,7 +22,7 @@ from vrm.config.queues import QueueTable, queues_of
 from vrm.config.values import (
     Amount, At, Backfilling, CheckBindings, Directories, Duration, Environment, Events, Extensions, Factor, FilePath,
     Interrupted, Limit, Names, OnStop, Options, Over, Program, Programs, Reach, Seconds, Share, Size, Speed, Steps,
-    Switch, Text, Transport, Trust, Version, Walltime)
+    Switch, Text, Threads, Transport, Trust, Version, Walltime)
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, attribute, section
 from vrm.scheduling import added_keys
@@ -163,6 +163,7 @@ class CoreSettings(BaseModel):
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node
     cores: Size = "auto"  # per socket
+    threads: Threads = 1  # per core; above 1 each hardware thread counts as a core
     emulate: Switch = False  # a geometry larger than the machine, unbound
     node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
     licences: Licences = Field(default_factory=dict)  # of the whole run

@@ -113,6 +113,7 @@ Duration = Annotated[
 ]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), kind("a number above 0", "2.5")]
+Threads = Annotated[int, Field(ge=1, le=8), kind("a number of hardware threads, from 1 to 8", "2")]
 Size = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1000000)],
     BeforeValidator(lower),

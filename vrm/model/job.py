@@ -106,7 +106,8 @@ class Request(NamedTuple):
     `features` must be offered by every node that the job uses. An `exclusive` job shares no node
     with another. `nodes` are the least and the most nodes on which it runs (most 0: any number),
     `tasks_per_node` the most tasks on one of them (0: as many as fit). The nodes of the `nodelist`,
-    by their names, are all among those of the job, and those of `exclude` never are.
+    by their names, are all among those of the job, and those of `exclude` never are. `threads` is how many hardware
+    threads of each real core its tasks have, where cores are hardware threads (0: as the policy says; see `Node`).
 
     A coupled job asks for each of its programs by itself, in `parts`: then `tasks` are those of all of them,
     `cores_per_task` the most cores of one, and nothing else is said here but `licences`.
@@ -124,6 +125,7 @@ class Request(NamedTuple):
     nodelist: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
     parts: tuple[Request, ...] = ()
+    threads: int = 0
 
     @property
     def cores(self) -> int:
@@ -162,12 +164,13 @@ class Request(NamedTuple):
            features: frozenset[str] = frozenset(),
            per_node: Mapping[str, float] | None = None,
            licences: Mapping[str, float] | None = None, nodes: tuple[int, int] = (1, 0),
-           tasks_per_node: int = 0, nodelist: Iterable[str] = (), exclude: Iterable[str] = ()) -> Request:
+           tasks_per_node: int = 0, nodelist: Iterable[str] = (), exclude: Iterable[str] = (),
+           threads: int = 0) -> Request:
         """The request, with amounts as people give them: `resources` of each task, `per_node`,
         `licences`. ValueError for one that asks for nothing, or for what no placement can give."""
         return cls(tasks, cores_per_task, bool(exclusive), amounts(resources or {}), features,
                    amounts(per_node or {}), amounts(licences or {}), nodes, tasks_per_node,
-                   frozenset(nodelist), frozenset(exclude)).checked()
+                   frozenset(nodelist), frozenset(exclude), threads=threads).checked()
 
     def checked(self) -> Request:
         """Itself; ValueError where it contradicts itself."""
@@ -243,7 +246,7 @@ class Request(NamedTuple):
                    values.get("features", frozenset()), both("per_node"),
                    values.get("licences", ()), values.get("nodes", (1, 0)),
                    values.get("tasks_per_node", 0), values.get("nodelist", frozenset()),
-                   values.get("exclude", frozenset())).checked()
+                   values.get("exclude", frozenset()), threads=values.get("threads", 0)).checked()
 
 
 def together(parts: Sequence[Request], licences: Amounts = ()) -> Request:

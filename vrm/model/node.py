@@ -27,7 +27,8 @@ class Device:
 class Node:
     """The facts of one node: the cores of each socket, countable resources (in pieces, memory in
     GiB), features, the `devices` of resources that are given by index (see `devices_of`), and what is
-    known of its power."""
+    known of its power. Where `threads` is above 1, its cores are hardware threads, so many of each real core: in
+    each socket the first threads of all real cores come first, so that the halves of a socket are siblings."""
 
     name: str
     sockets: tuple[int, ...]
@@ -35,6 +36,7 @@ class Node:
     features: frozenset[str] = frozenset()
     devices: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     power: PowerClass | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if not self.sockets or min(self.sockets) < 1:

@@ -427,6 +427,26 @@ def test_heterogeneous_jobs(site: Site) -> None:
     site.finish(manager)
 
 
+def test_hardware_threads_of_slurms_options(site: Site) -> None:
+    """Where they count as cores `--hint` asks for one of each core; else it changes nothing."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Threads=2, Emulate=True, Allocation={"Policy": "spare"}, Launcher={"Kind": "direct"})
+    manager = site.start("--wait")
+    wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
+    assert build.link(site.log / "bin")
+    outside = Outside(site)
+    shown = outside.run("scontrol", "show", "node").stdout
+    assert "CoresPerSocket=2" in shown and "ThreadsPerCore=2" in shown and "CPUTot=4" in shown
+    assert outside.run("sinfo", "-h", "-o", "%X %Y %Z %z").stdout == "1 2 2 1:2:2\n"
+    for number, options in enumerate((["--hint=nomultithread"], ["--threads-per-core=1"], ["--hint=multithread"], [])):
+        done = outside.run("sbatch", "--wait", "-n2", *options, "--wrap", "true")
+        assert done.returncode == 0, done
+        wait_until(lambda: len(site.rows()) == number + 1, "it is recorded")
+    assert [row.threads for row in site.rows().values()] == [1, 1, 0, 0]
+    assert "Invalid value `fast` for --hint" in outside.run("sbatch", "--hint=fast", "--wrap", "true").stderr
+    manager.send_signal(signal.SIGTERM)
+    site.finish(manager)
+
+
 def test_partitions_have_nodes_and_limits_of_their_own(site: Site) -> None:
     site.config(Nodes=3, Sockets=1, Cores=1, Emulate=True, Allocation={"Policy": "pack"}, Launcher={"Kind": "direct"},
                 Queues={"short": {"Nodes": "n[0-1]", "MaxWalltime": "10m", "DefaultWalltime": "5m", "Default": True},

@@ -59,6 +59,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         lambda found: tuple((name, max(1, amount // 1000) * 1000) for name, amount in found)),
     "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
     "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
+    "threads": st.integers(0, 8),
     "script": st.booleans(), "file": st.just("") | TEXT, "copy": st.just("") | NAME,
     "queue": st.just("") | NAME, "requeue": st.sampled_from(["", "yes", "no"]), "reservation": st.just("") | NAME,
     "front": st.just("") | NAME, "environment": st.just("") | NAME, "output": st.just("") | TEXT,

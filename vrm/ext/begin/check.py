@@ -125,7 +125,8 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: dict[str, Size],
         shape = cluster_geometry(allocation.hosts, found, own["nodes"], own["sockets"],
                                  own["cores"], settings.emulate or described, allocation.cores,
                                  failed, {host: share.memory for host, share in
-                                          allocation.shares.items()}, stand_ins(env), described)
+                                          allocation.shares.items()}, stand_ins(env), described,
+                                 threads=settings.threads)
     except (AllocationError, TopologyError) as error:
         report.usable = False
         report.add("wrong", "nodes", str(error))

@@ -117,7 +117,7 @@ def _machine(settings: Settings, findings: list[Finding]) -> list[Finding]:
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
                                   settings.cores, settings.emulate, allocation.cores, failed,
                                   {host: share.memory for host, share in allocation.shares.items()},
-                                  stand_ins(os.environ))
+                                  stand_ins(os.environ), threads=settings.threads)
     except TopologyError as error:
         return [*findings, Finding("wrong", "cluster", str(error))]
     said = {f"{host} is left out: {reason}" for host, reason in failed.items()}

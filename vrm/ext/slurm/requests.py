@@ -63,6 +63,7 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
               "mem_per_task": said["mem-per-cpu"] * cores if memory is None else memory * gpus_per_task[0],
               "features": said["constraint"] | {kind for _, kind in (gpus_per_task, gpus_per_node) if kind},
               "others_per_node": others, "licences": said["licenses"],
+              "threads": said["hint"] or said["threads-per-core"],
               "nodelist": frozenset(nodelist), "exclude": frozenset(said["exclude"])}
     found.update((name, value) for name, value in wanted.items() if value)
     try:
@@ -118,6 +119,13 @@ def nodes(text: str) -> tuple[int, int]:
     if not 0 < least <= most:
         raise ValueError(text)
     return least, most
+
+
+def _hint(text: str) -> int:
+    """How many hardware threads of each core tasks have; 0 for any number."""
+    if text not in ("compute_bound", "memory_bound", "multithread", "nomultithread"):
+        raise ValueError(text)
+    return int(text == "nomultithread")
 
 
 def _gpus(text: str) -> tuple[int, str]:
@@ -184,5 +192,6 @@ READERS: Mapping[str, tuple[Callable[[str], Any], Any]] = {
     "ntasks": (_positive, 0), "nodelist": (nodelists.names, []), "gpus-per-task": (_gpus, _NO_GPUS),
     "gpus-per-node": (_gpus, _NO_GPUS), "cpus-per-gpu": (_positive, 1), "constraint": (_features, frozenset()),
     "gres": (_resources, (None, ())), "gpus": (_gpus, _NO_GPUS), "mem": (_memory, 0), "mem-per-cpu": (_memory, 0),
+    "hint": (_hint, 0), "threads-per-core": (lambda text: int(_positive(text) == 1), 0),
     "licenses": (_licences, ()), "exclude": (nodelists.names, []), "mem-per-gpu": (_memory, None)}
 """How the values of options are read that ask something of the machine, and what counts without them."""

@@ -193,7 +193,7 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Count
         others: Sequence[Mapping[str, str]] = ()) -> SubmittedJob:
     """The job that these options ask for. `output`: its output goes to a file of the user's. `others` are the options
     of the further components of a heterogeneous job."""
-    chosen = {**chosen, **_of_all([chosen, *others], options)}
+    chosen, *others = _of_machine([{**chosen, **_of_all([chosen, *others], options)}, *others], counter)
     values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
     if others:
         values.update(together(values, [demand(each, options) for each in others]))
@@ -221,6 +221,15 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Count
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
+
+
+def _of_machine(components: Sequence[Mapping[str, str]], counter: Counter) -> list[Mapping[str, str]]:
+    """What they ask for, without hardware threads of cores where all threads of a core are its task's anyway."""
+    threads = ("hint", "threads-per-core")
+    if not any(name in given for given in components for name in threads) or any(
+            node.threads > 1 for node in counter.nodes()):
+        return list(components)
+    return [{name: value for name, value in given.items() if name not in threads} for given in components]
 
 
 def _of_all(components: Sequence[Mapping[str, str]], options: Options) -> dict[str, str]:

@@ -301,7 +301,7 @@ def node_text(node: NodeView, counter: Counter) -> str:
     """All that is known of a node."""
     memory = node.memory >> 20
     return _lines(
-        [("NodeName", node.name), ("Arch", os.uname().machine), ("CoresPerSocket", str(max(node.sockets)))],
+        [("NodeName", node.name), ("Arch", os.uname().machine), ("CoresPerSocket", str(node.real_cores))],
         [("CPUAlloc", str(node.allocated)), ("CPUEfctv", str(node.cores)),
          ("CPUTot", str(node.cores)), ("CPULoad", "N/A")],
         [("AvailableFeatures", ",".join(node.features) or "(null)")],
@@ -311,7 +311,7 @@ def node_text(node: NodeView, counter: Counter) -> str:
         [("OS", os.uname().sysname)],
         [("RealMemory", str(memory)), ("AllocMem", str(node.memory_taken >> 20)),
          ("FreeMem", str(node.memory - node.memory_taken >> 20)), ("Sockets", str(len(node.sockets))), ("Boards", "1")],
-        [("State", words.node_state(node)), ("ThreadsPerCore", "1"), ("TmpDisk", "0"), ("Weight", "1"),
+        [("State", words.node_state(node)), ("ThreadsPerCore", str(node.threads)), ("TmpDisk", "0"), ("Weight", "1"),
          ("Owner", "N/A"), ("MCS_label", "N/A")],
         [("Partitions", ",".join(words.partitions_of(node, counter.site)))],
         [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],

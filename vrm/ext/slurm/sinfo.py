@@ -111,6 +111,11 @@ def _cpus(row: SinfoRow) -> str:
     return f"{taken}/{total - taken - down}/{down}/{total}"
 
 
+def _shape(row: SinfoRow) -> str:
+    node = row.nodes[0]
+    return f"{len(node.sockets)}:{node.real_cores}:{node.threads}"
+
+
 def _by_state(row: SinfoRow) -> str:
     states = [words.node_state(node) for node in row.nodes]
     down, idle = states.count("DOWN"), states.count("IDLE")
@@ -175,8 +180,9 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         ("H", "timestamp", "TIMESTAMP", lambda row: "Unknown"), ("u", "user", "USER", lambda row: "Unknown"),
         ("B", "maxcpuspernode", "MAX_CPUS_PER_NODE", lambda row: "UNLIMITED"),
         ("X", "sockets", "SOCKETS", each(lambda node: len(node.sockets))),
-        ("Y", "cores", "CORES", each(lambda node: max(node.sockets))), ("Z", "threads", "THREADS", lambda row: "1"),
-        ("z", "socketcorethread", "S:C:T", lambda row: f"{len(row.nodes[0].sockets)}:{max(row.nodes[0].sockets)}:1"),
+        ("Y", "cores", "CORES", each(lambda node: node.real_cores)),
+        ("Z", "threads", "THREADS", each(lambda node: node.threads)),
+        ("z", "socketcorethread", "S:C:T", _shape),
         ("F", "nodeaiot", "NODES(A/I/O/T)", _by_state), ("A", "nodeai", "NODES(A/I)", _some_by_state),
         ("w", "weight", "WEIGHT", lambda row: "1"), ("v", "version", "VERSION", lambda row: words.VERSION.split()[1]),
         ("V", "cluster", "CLUSTER", lambda row: "vrm"), ("I", "prioritytierjob", "PRIO_JOB_FACTOR", lambda row: "1"),

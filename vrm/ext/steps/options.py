@@ -24,12 +24,13 @@ TABLE = (
      ". priority v, . requeue n requeue=yes, . reservation v"),
     (_ALL, "", "!", "a array v, b begin v, . cpus-per-gpu v, d dependency v, H hold n, F nodefile v, . signal v"),
     (_ALL, "-", "", "m distribution v"),
+    (_ALL, "", "-", ". hint v, . threads-per-core v"),
     (_ALL, "-", "-", ". acctg-freq v, . cluster-constraint v, M clusters v, . contiguous n, S core-spec v, "
      ". cores-per-socket v, . cpu-freq v, . delay-boot v, . extra v, . get-user-env m, . gid v, . gpu-bind v, "
-     ". gpu-freq v, . gres-flags v, . hint v, . mail-type v, . mail-user v, . mcs-label v, . mem-bind v, . mincpus v, "
+     ". gpu-freq v, . gres-flags v, . mail-type v, . mail-user v, . mcs-label v, . mem-bind v, . mincpus v, "
      ". network v, k no-kill m, . ntasks-per-core v, . ntasks-per-socket v, s oversubscribe n, . power v, . prefer v, "
      ". profile v, . propagate m, q qos v, . sockets-per-node v, . spread-job n, . switches v, . thread-spec v, "
-     ". threads-per-core v, . time-min v, . tmp v, . tres-bind v, . uid v, . use-min-nodes n, v verbose n, "
+     ". time-min v, . tmp v, . tres-bind v, . uid v, . use-min-nodes n, v verbose n, "
      ". wait-all-nodes v, . wckey v"),
     (_ALL, "!", "", "O overcommit n, . tres-per-task v"),
     (_ALL, "!", "-", "B extra-node-info v, . export-file v"),

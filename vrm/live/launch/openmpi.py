@@ -7,6 +7,7 @@
 | time stamps | `--timestamp-output` | `--output timestamp` |
 | more ranks than cores | `--oversubscribe` | `--map-by :oversubscribe` |
 | `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
+| ranks on hardware threads (`Threads`) | `--use-hwthread-cpus`, and the rankfile has their logical numbers | `:hwtcpus` |
 | map of a synthetic machine | `--display-map` | `--display map` |
 | a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
 | daemons on other nodes | `orted`, which leaves the session of the ssh that starts it (`leave_session_attached` keeps it there) | `prted`, likewise |
@@ -171,9 +172,9 @@ class OpenMPI(Launcher):
                         if host in self.topologies)
         if self.version < (5,):
             shown = "--display-map" if synthetic else "--report-bindings"
-            return [shown, *self._stamps(), "-rf", str(rankfile)]
+            return [shown, *self._stamps(), *["--use-hwthread-cpus"] * (self.per_core > 1), "-rf", str(rankfile)]
         return ["--display", "map" if synthetic else "bindings", *self._stamps(),
-                "--map-by", f"rankfile:file={rankfile}"]
+                "--map-by", f"rankfile:file={rankfile}" + ":hwtcpus" * (self.per_core > 1)]
 
     def _stamps(self) -> list[str]:
         """What has mpirun put the time before each line of output."""
@@ -206,6 +207,8 @@ class OpenMPI(Launcher):
         """
         cores = _cores(topology, slot)
         plain = fold(core.number for core in cores)
+        if self.per_core > 1:
+            return plain
         if not topology.even and (self.version >= (5,) or "," not in plain):
             return plain
         parts = fold(core.index for core in cores).split(",")
@@ -233,6 +236,11 @@ class OpenMPI(Launcher):
         colon, and refuses a hyphen before 5.0.10 (seen in 5.0.8 and 5.0.9)."""
         return self.version < (5,) or not (
             ":" in str(path) or ("-" in str(path) and self.version < (5, 0, 10)))
+
+    @property
+    def per_core(self) -> int:
+        """The hardware threads of each core, where they count as cores."""
+        return next((topology.per_core for topology in self.topologies.values()), 1)
 
     def _topology(self, node: Node) -> Topology:
         found = self.topologies.get(node.name)
@@ -266,9 +274,9 @@ class OpenMPI(Launcher):
         # On a machine that is only shown to hwloc nothing is bound: the map is what there is.
         synthetic = any(topology.synthetic for topology in self.topologies.values())
         parse = parse_map if synthetic else parse_bindings
-        found = parse(head(errors, len(slots)))
+        found = parse(head(errors, len(slots)), self.per_core)
         if len(found) < len(slots):
-            found = {**parse(head(output, len(slots))), **found}
+            found = {**parse(head(output, len(slots)), self.per_core), **found}
         differences, missing = [], []
         for slot in slots:
             if slot.rank not in found:
@@ -330,7 +338,7 @@ def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
             f"is not bound, wanted {_places(topology, wanted)}")
     there = set()
     for kind, number in binding:
-        logical = kind == "core" or (kind == "5" and topology.threads)
+        logical = kind in ("core", "pu") or (kind == "5" and topology.threads)
         core = number if logical else topology.number_of_cpu.get(number, -1)
         if not 0 <= core < len(topology.all_cores):
             return f"runs on {'core' if logical else 'CPU'} {number}, which is not known there"

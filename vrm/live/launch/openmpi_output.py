@@ -4,6 +4,7 @@ table of versions."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from vrm.live.launch.base import TAIL, PathLike, tail
 from vrm.live.nodes.topology import parse_cpu_list
@@ -12,7 +13,7 @@ Binding = frozenset[tuple[str, int]] | None
 """What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
 
 The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
-table of versions says."""
+table of versions says; `pu`, logical numbers of hardware threads."""
 
 _BINDING = re.compile(r"""
     \[[^\[\]\s]+:\d+\][ ](?:
@@ -21,18 +22,19 @@ _BINDING = re.compile(r"""
         |Rank[ ](?P<new>\d+)[ ](?:is[ ]not[ ]bound
             |bound[ ]to[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)\s*\n))
     """, re.VERBOSE)
-_OLD_PART = re.compile(r"core (\d+)\[hwt [\d,-]+\]")
+_OLD_PART = re.compile(r"core (\d+)\[hwt ([\d,-]+)\]")
 _NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
 
 
-def parse_bindings(text: str) -> dict[int, Binding]:
-    """The bindings reported in the text, by rank, whatever stands before, between or behind.
+def parse_bindings(text: str, threads: int = 1) -> dict[int, Binding]:
+    """The bindings reported in the text, by rank, whatever stands before, between or behind. `threads` above 1: those
+    to hardware threads, of which each core has so many.
 
     A rank's first report counts; a line that was cut off is none.
     """
     found: dict[int, Binding] = {}
     for match in _BINDING.finditer(text):
-        binding = _binding(match)
+        binding = _binding(match, threads)
         if binding is None or binding:
             found.setdefault(int(match["old"] or match["new"]), binding)
     return found
@@ -45,22 +47,33 @@ _MAPPED = re.compile(r"""
     """, re.VERBOSE)
 
 
-def parse_map(text: str) -> dict[int, Binding]:
+def parse_map(text: str, threads: int = 1) -> dict[int, Binding]:
     """The bindings in the map of a job that mpirun displays before it starts, by rank."""
     found: dict[int, Binding] = {}
     for match in _MAPPED.finditer(text):
-        found.setdefault(int(match["old"] or match["new"]), _binding(match))
+        found.setdefault(int(match["old"] or match["new"]), _binding(match, threads))
     return found
 
 
-def _binding(match: re.Match[str]) -> Binding:
+def _binding(match: re.Match[str], threads: int) -> Binding:
+    if threads > 1 and (match["sockets"] or match["packages"]):
+        return frozenset(("pu", number) for number in _of_threads(match, threads))
     if match["sockets"]:
-        return frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
+        return frozenset(("core", int(core)) for core, _ in _OLD_PART.findall(match["sockets"]))
     if match["packages"]:
         return frozenset(("5" if kind == "core" else "cpu", number)
                          for kind, numbers in _NEW_PART.findall(match["packages"])
                          for number in _numbers(numbers))
     return None
+
+
+def _of_threads(match: re.Match[str], threads: int) -> Iterator[int]:
+    """The logical numbers of hardware threads to which a rank is bound."""
+    for core, numbers in _OLD_PART.findall(match["sockets"] or ""):
+        yield from (int(core) * threads + number for number in _numbers(numbers))
+    for kind, numbers in _NEW_PART.findall(match["packages"] or ""):
+        for number in _numbers(numbers):
+            yield from [number] if kind == "hwt" else range(number * threads, (number + 1) * threads)
 
 
 def _numbers(text: str) -> frozenset[int]:

@@ -56,7 +56,7 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      failed: Mapping[str, str] | None = None,
                      memory: Mapping[str, int] | None = None,
                      stand_ins: Callable[[str], Sequence[Gpu]] | None = None,
-                     described: bool = False, gpus: Mapping[str, int] | None = None) -> Geometry:
+                     described: bool = False, gpus: Mapping[str, int] | None = None, threads: int = 1) -> Geometry:
     """The wished cluster on the nodes of an allocation.
 
     `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
@@ -69,7 +69,8 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
 
     `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
     differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
-    n1 ... emulated on this machine if `emulate` allows it, else TopologyError.
+    n1 ... emulated on this machine if `emulate` allows it, else TopologyError. `threads` above 1: the
+    hardware threads of a core count as cores, see `Node`.
     """
     granted, failed, memory = granted or {}, failed or {}, memory or {}
     wanted_nodes = _size("Nodes", nodes) or len(hosts)
@@ -96,6 +97,7 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
             complaint = (f"this machine is 1 node of {_shape(machine)} usable cores"
                          if len(hosts) == 1 else f"{host} has {_shape(machine)} usable cores")
     first = shapes[chosen[0].name]
+    complaint = complaint or _without_threads(facts, threads)
     if wanted_nodes > len(hosts) and not complaint:
         complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
                      else f"the allocation has {len(hosts)} nodes")
@@ -104,24 +106,49 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
         silent = [_node(host, _wanted_shape(_granted(like.topology, granted.get(host))[0],
                                             wanted_sockets, wanted_cores), like, memory.get(host, 0))
                   for host in hosts if host not in facts]
-        return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
+        return _of_threads(threads, Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
                         warnings=tuple(warnings),
                         granted=tuple(_promised(node, gpus or {}) for node in (
                             *chosen, *silent))[:wanted_nodes],
                         gpus={host: facts[host].gpus for host in shapes},
-                        whole=() if wanted_sockets or wanted_cores else _whole(chosen, facts))
+                        whole=() if wanted_sockets or wanted_cores else _whole(chosen, facts)))
     shape = _wanted_shape(first, wanted_sockets, wanted_cores)
     if emulate:
         machine_facts = facts[chosen[0].name]
         share = usable_memory(machine_facts, memory.get(chosen[0].name, 0)) // (
             1 if described else wanted_nodes)
         standing = {f"n{i}": tuple(stand_ins(f"n{i}")) if stand_ins else () for i in range(wanted_nodes)}
-        return Geometry(tuple(_node(host, shape, NodeFacts(machine_facts.topology, share, gpus=own))
-                              for host, own in standing.items()), {}, True, tuple(warnings), gpus=standing)
+        return _of_threads(threads, Geometry(tuple(
+            _node(host, shape, NodeFacts(machine_facts.topology, share, gpus=own)) for host, own in standing.items()),
+            {}, True, tuple(warnings), gpus=standing))
     raise TopologyError(
         f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
         f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
         "oversubscribed and unbound")
+
+
+def _without_threads(facts: Mapping[str, NodeFacts], threads: int) -> str:
+    """Which node's cores have another number of hardware threads; "" where none's have."""
+    try:
+        for each in facts.values():
+            each.topology.by_thread(threads)
+    except TopologyError as error:
+        return str(error)
+    return ""
+
+
+def _of_threads(threads: int, found: Geometry) -> Geometry:
+    """The cluster with the hardware threads of its cores as cores."""
+    if threads == 1:
+        return found
+
+    def wide(nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(replace(node, sockets=tuple(threads * cores for cores in node.sockets), threads=threads)
+                     for node in nodes)
+    sockets = {node.name: node.sockets for node in found.nodes}
+    return replace(found, nodes=wide(found.nodes), granted=wide(found.granted), whole=wide(found.whole), topologies={
+        host: replace(machine, sockets=tuple(cores[:size] for cores, size in zip(machine.sockets, sockets[host]))
+                      ).by_thread(threads) for host, machine in found.topologies.items()})
 
 
 def _whole(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:

@@ -159,7 +159,8 @@ class NodeWatch:
             if self.answers(node):
                 return []
             self._unsure.discard(node)
-            if event.topology != self._topologies.get(event.host):
+            known = self._topologies.get(event.host)
+            if known is None or not known.matches(event.topology):
                 self._down.add(node)
                 return [Down(node, "it has come back with other cores than before")]
             gone = [gpu.name for gpu in self._gpus.get(event.host, ()) if gpu not in event.gpus]

@@ -72,6 +72,7 @@ class Topology:
     `whole` is how many cores each socket of the machine has, whoever may use them (empty: not known).
     `synthetic`: hwloc was told to show this machine (HWLOC_SYNTHETIC) instead of the real one.
     Launchers then map ranks to it, but the kernel binds them to nothing.
+    Where `per_core` is above 1 its cores are hardware threads, so many of each real core (see `by_thread`).
     """
 
     host: str
@@ -80,6 +81,7 @@ class Topology:
     hidden: bool = False
     synthetic: bool = False
     whole: tuple[int, ...] = ()
+    per_core: int = 1
 
     @classmethod
     def regular(cls, host: str, sockets: Sequence[int]) -> Topology:
@@ -93,7 +95,36 @@ class Topology:
     @property
     def node(self) -> Node:
         """The usable cores as a node of the model."""
-        return Node(self.host, tuple(len(cores) for cores in self.sockets))
+        return Node(self.host, tuple(len(cores) for cores in self.sockets), threads=self.per_core)
+
+    def by_thread(self, threads: int) -> Topology:
+        """The same machine with each of the `threads` hardware threads of a core as a core: in a socket the first
+        threads of all cores come first (`Node`), and the logical numbers are those of hardware threads. TopologyError
+        where cores have another number of threads."""
+        if threads == 1:
+            return self
+        other = next((core for core in self.all_cores if len(core.cpus) != threads), None)
+        if other is not None:
+            raise TopologyError(f"Threads: {threads}, but core {other.number} of {self.host} has {len(other.cpus)} hardware "
+                                "thread(s) that this run may use; correct Threads, or leave it out")
+
+        def thread(core: Core, at: int) -> Core:
+            return Core(core.number * threads + at, core.socket, core.index * threads + at, core.cpus[at:at + 1])
+        return replace(self, all_cores=tuple(thread(core, at) for core in self.all_cores for at in range(threads)),
+                       sockets=tuple(tuple(thread(core, at) for at in range(threads) for core in cores)
+                                     for cores in self.sockets),
+                       whole=tuple(threads * cores for cores in self.whole), per_core=threads)
+
+    def matches(self, machine: Topology) -> bool:
+        """Whether it is this machine, or with threads as cores a part of it."""
+        if self.per_core == 1:
+            return self == machine
+        try:
+            there = machine.by_thread(self.per_core)
+        except TopologyError:
+            return False
+        usable = {core for cores in there.sockets for core in cores}
+        return self == replace(there, sockets=self.sockets) and all(usable.issuperset(cores) for cores in self.sockets)
 
     @property
     def cores(self) -> int:

@@ -69,8 +69,10 @@ class Site:
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     """What a run does where, in one line."""
-    shapes = {"+".join(map(str, node.sockets)) for node in nodes}
+    shapes = {"+".join(str(cores // node.threads) for cores in node.sockets) for node in nodes}
     shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
+    if nodes[0].threads > 1:
+        shape += f" with {nodes[0].threads} threads each"
     warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
     rules = settings.rules
     order = f" ({rules.node_order})" if rules.node_order != AUTO else ""
@@ -152,7 +154,7 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
                                   settings.cores, settings.emulate, allocation.cores, failed,
                                   {host: share.memory for host, share in allocation.shares.items()},
                                   stand_ins(env), gpus={host: share.gpus or 0 for host, share
-                                                        in allocation.shares.items()})
+                                                        in allocation.shares.items()}, threads=settings.threads)
         agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
         nodes, told = declared(settings, wished.nodes)
         cluster = Cluster(nodes, settings.licences)

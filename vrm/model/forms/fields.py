@@ -244,7 +244,13 @@ TABLE: list[Field] = [
            Option("NODES", "nodes on which it does not run, as n[1-4,7]")),
 ]
 
-_OF_PROGRAMS = {field.word: field for field in TABLE if field.word in ("procs", "cores", "exclusive", "args")
+_THREADS = _asked(
+    "threads", WHOLE, "a whole number of hardware threads, 1 or more", 0,
+    Option("N", "use N hardware threads of each core, where Threads of the configuration is above 1: 1 leaves the "
+           "others idle, or under strip to another job"))
+
+_OF_PROGRAMS = {field.word: field for field in (*TABLE, _THREADS)
+                if field.word in ("procs", "cores", "exclusive", "args")
                 or (field.kept == REQUEST and field.word != "licences")}
 """The fields that each program of a coupled job may have."""
 
@@ -258,6 +264,7 @@ TABLE += [
     Field("", AMOUNT, "", RESULT, "cpu_time", 0.0, column="cpu_time", form=4),
     Field("", TEXT, "", RESULT, "largest_process", "", column="largest_process", form=4),
     Field("", COUNT, "", RESULT, "threads_beyond", 0, column="threads_beyond", form=4),
+    _THREADS,
 ]
 
 

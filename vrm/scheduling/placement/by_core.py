@@ -17,7 +17,8 @@ from vrm.model.sharing.rooms import Rooms
 from vrm.scheduling.placement.node_orders import ByNumber, FirstFit, Order
 from vrm.scheduling.backfilling.node_times import Wants
 from vrm.scheduling.placement.parts import (
-    Open, Ordered, Share, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of)
+    Open, Ordered, Share, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of,
+    wrong_threads)
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
@@ -66,6 +67,9 @@ class CorePolicy(Ordered):
             return -(-job.procs // self._node_cores)
         need = self._needs.get(job.request)
         if need is None:
+            never = wrong_threads(job.request, self._machine.nodes[0], False, self.name)
+            if never:
+                raise Infeasible(never)
             placement = self.place(job, self._machine)
             if not placement:
                 raise Infeasible(self._why_never(job))

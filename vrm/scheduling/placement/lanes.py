@@ -14,7 +14,8 @@ from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility
 from vrm.scheduling.placement.node_orders import FIXED, Order
 from vrm.scheduling.placement.parts import (
-    Empty, Ordered, Share, Shared, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of)
+    Empty, Ordered, Share, Shared, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of,
+    wrong_threads)
 from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
 
 
@@ -56,6 +57,7 @@ class LanePolicy(Ordered):
         self.heatmap = heatmap
         self.eligibility, self.order, self.share = eligibility, order, share.kind
         self._machine = Pool(nodes, licences)
+        self._threads = nodes[0].threads if nodes else 1
         self._fits: dict[Hashable, Fit] = {}
         self._needs: dict[Request, int] = {}
         self._sizes: dict[Request, int] = {}
@@ -80,13 +82,25 @@ class LanePolicy(Ordered):
     def _why_never(self, job: Job) -> str:
         if job.request.parts:
             return never_together(self, job, self._machine)
-        never = why_never(job.request, self._machine, lambda node: max(
-            lane_of_socket(cores, self.share, 0)[1] for cores in node.sockets), self.name)
+        never = wrong_threads(job.request, self._machine.nodes[0], True, self.name) or why_never(
+            job.request, self._machine, lambda node: max(
+                lane_of_socket(cores, self._share(job), 0)[1] for cores in node.sockets), self.name)
         if never:
             return never
         most = sum(ranks * bits.count(here) for here, ranks in
                    self._rooms(job, self._machine, self._machine.up))
         return too_many(job, self._machine, self.name, most)
+
+    def _share(self, job: Job) -> str:
+        """How much of each node it takes: where cores are hardware threads, half of them are one of each real core."""
+        threads = job.request.threads
+        if not threads or self._threads == 1:
+            return self.share
+        return WHOLE if threads == self._threads else HALF
+
+    def _closed(self, job: Job) -> bool:
+        """Whether it keeps others off its nodes."""
+        return WHOLE in (self.share, self._share(job)) or self.eligibility.alone(job)
 
     def _fit(self, job: Job) -> Fit:
         """How the job fits on the nodes when they are empty."""
@@ -97,9 +111,11 @@ class LanePolicy(Ordered):
         request = job.request
         alike: dict[tuple[int, int], int] = {}
         able, must = named(request, self._machine.nodes)
+        share = self._share(job)
+        if wrong_threads(request, self._machine.nodes[0], True, self.name):
+            able = 0
         for members, node in self._machine.classes:
-            first, second = (most_on(request, node, node.capacity(self.share, lane, job.cores))
-                             for lane in (0, 1))
+            first, second = (most_on(request, node, node.capacity(share, lane, job.cores)) for lane in (0, 1))
             if first and members & able:
                 alike[first, second] = alike.get((first, second), 0) | members & able
         shapes = tuple(Shape(members, *ranks) for ranks, members in alike.items())
@@ -142,8 +158,7 @@ class LanePolicy(Ordered):
             if need > view.count_empty():
                 return Insufficient(self.lacks, job, view)
             chosen = bits.lowest(view.empty, need)
-            closed = self.share == WHOLE or self.eligibility.alone(job)
-            return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
+            return Placement(self._share(job), (chosen, chosen if self._closed(job) else 0), (chosen,), job.procs,
                              job.cores, need)
         if not view.has_licences(job):
             return Insufficient(self.lacks, job, view)
@@ -164,14 +179,11 @@ class LanePolicy(Ordered):
         chosen = 0
         for group in picked:
             chosen |= group
-        if self.share == WHOLE or self.eligibility.alone(job):
-            claims = (chosen, chosen)
-        else:
-            claims = (chosen & view.free0, chosen & ~view.free0)
+        claims = (chosen, chosen) if self._closed(job) else (chosen & view.free0, chosen & ~view.free0)
         if most is None and (job.request.amounts or job.request.tasks_per_node):
             most = {index: ranks for here, ranks in self._rooms(job, view, chosen)
                     for index in bits.members(here)}
-        return Placement(self.share, claims, picked, job.procs, job.cores, most=most)
+        return Placement(self._share(job), claims, picked, job.procs, job.cores, most=most)
 
     def _pick(self, job: Job, view: Pool) -> tuple[int, ...] | None:
         """The first nodes of the order that hold all ranks, as sets; None when there are not so
@@ -211,7 +223,7 @@ class LanePolicy(Ordered):
 
     def _with_room(self, job: Job, view: Pool, eligible: int) -> int:
         """The eligible nodes on which the share of the job is free."""
-        if self.share == WHOLE or self.eligibility.alone(job):
+        if self._closed(job):
             return eligible & view.empty
         return eligible & view.up & ~(view.busy0 & view.busy1)
 
@@ -241,7 +253,7 @@ class LanePolicy(Ordered):
         by_ranks: dict[int, int] = {}
         for index in bits.members(shared):
             ranks = most_tasks(job.request, view.nodes[index].capacity(
-                self.share, 0 if view.free0 >> index & 1 else 1, job.cores), view.left_on(index))
+                self._share(job), 0 if view.free0 >> index & 1 else 1, job.cores), view.left_on(index))
             if ranks > 0:
                 by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << index
         return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
@@ -285,7 +297,7 @@ class LanePolicy(Ordered):
         scarce = scarce_now(job, view) or self._awaited(job, view)
         if scarce:
             return scarce
-        if self.share == WHOLE or self.eligibility.alone(job):
+        if self._closed(job):
             return f"needs {counted(need, 'empty node')}, {bits.count(view.empty)} empty"
         shared = bits.count(view.free0 | view.free1)
         if shared < need:

@@ -14,8 +14,8 @@ from vrm.model.amounts import said
 from vrm.model.cluster import Pool, move_in
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.forms.hosts import fold
-from vrm.model.job import Infeasible, Insufficient, Job
-from vrm.model.node import CORES, HALF, WHOLE
+from vrm.model.job import Infeasible, Insufficient, Job, Request
+from vrm.model.node import CORES, HALF, WHOLE, Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Follower, PlacementPolicy
 from vrm.scheduling.placement.node_orders import Order
@@ -171,6 +171,21 @@ def wish_of(job: Job) -> Hashable:
     """What a rank of the job asks for: jobs of one wish are alike to a node."""
     request = job.request
     return request.cores_per_task if request.plain else request._replace(tasks=0, exclusive=False)
+
+
+def wrong_threads(request: Request, node: Node, lanes: bool, name: str) -> str:
+    """Why a job cannot have as many hardware threads of each core as it asks for; "" where it can."""
+    asked, there = request.threads, node.threads
+    if not asked or (there == 1 and asked == 1):
+        return ""
+    if there == 1:
+        return (f"threads={asked}: cores count as one here; set Threads: {asked} in the configuration, if each has "
+                f"{asked} hardware threads")
+    if not lanes:
+        return f"threads={asked}: {name} gives any hardware threads; use compact, spare or strip, or leave threads out"
+    if asked not in (there, there // 2):
+        return f"threads={asked}: cores have {there} hardware threads here; a job has {there // 2} or {there} of them"
+    return ""
 
 
 def too_many(job: Job, machine: Pool, name: str, most: int) -> str:

@@ -156,7 +156,8 @@ HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN, LIMIT = (
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known)."""
+    """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known). Its cores are
+    hardware threads, `threads` of each real core, where these are more than one."""
 
     name: str
     sockets: tuple[int, ...]
@@ -168,6 +169,12 @@ class NodeView:
     gpus: int = 0
     gpus_taken: int = 0
     features: tuple[str, ...] = ()
+    threads: int = 1
+
+    @property
+    def real_cores(self) -> int:
+        """The most real cores of a socket."""
+        return max(self.sockets) // self.threads
 
     @property
     def cores(self) -> int:

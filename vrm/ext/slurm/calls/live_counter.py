@@ -231,7 +231,7 @@ class LiveCounter:
             found.append(front.NodeView(
                 node.name, node.sockets, taken[number], up, number in whole,
                 *_counted(node, left, MEMORY), *_counted(node, left, GPU),
-                tuple(sorted(each for each in node.features if not each.startswith(MARK)))))
+                tuple(sorted(each for each in node.features if not each.startswith(MARK))), node.threads))
         return found
 
     # What is asked for.

@@ -142,8 +142,8 @@ def nodes_of(partition: str, nodes: Sequence[NodeView], counter: Counter) -> Jso
                   "hostnames": names, "addresses": names, "nodes": names},
         "cpus": {**both(lambda node: node.cores), "allocated": taken, "idle": cores - taken, "other": 0,
                  "total": cores},
-        "sockets": both(lambda node: len(node.sockets)), "cores": both(lambda node: max(node.sockets)),
-        "threads": {"minimum": 1, "maximum": 1}, "disk": {"minimum": 0, "maximum": 0},
+        "sockets": both(lambda node: len(node.sockets)), "cores": both(lambda node: node.real_cores),
+        "threads": both(lambda node: node.threads), "disk": {"minimum": 0, "maximum": 0},
         "memory": {**both(lambda node: node.memory >> 20), "allocated": sum(node.memory_taken for node in nodes) >> 20},
         "weight": {"minimum": 1, "maximum": 1}, "features": {"total": features, "active": features},
         "gres": {"total": f"gpu:{nodes[0].gpus // 1000}" if nodes[0].gpus else "", "used": ""},
@@ -157,8 +157,8 @@ def node(found: NodeView, partitions: Sequence[str]) -> Json:
     return {"name": found.name, "hostname": found.name, "address": found.name, "state": [words.node_state(found)],
             "cpus": found.cores, "effective_cpus": found.cores, "alloc_cpus": found.allocated,
             "alloc_idle_cpus": found.cores - found.allocated, "real_memory": found.memory >> 20,
-            "alloc_memory": found.memory_taken >> 20, "sockets": len(found.sockets), "cores": max(found.sockets),
-            "threads": 1, "features": list(found.features), "active_features": list(found.features),
+            "alloc_memory": found.memory_taken >> 20, "sockets": len(found.sockets), "cores": found.real_cores,
+            "threads": found.threads, "features": list(found.features), "active_features": list(found.features),
             "partitions": list(partitions)}
 
 
