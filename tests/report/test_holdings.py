@@ -126,6 +126,26 @@ def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
     assert [name for _, name in names] == ["core 0", "core 1", "GPU 0", "GPU 1"]
 
 
+def test_timelines_name_the_programs_of_coupled_jobs(tmp_path: Path) -> None:
+    """Each has the cores of its ranks, which are listed one program after the other."""
+    from vrm.ext.study.report.study_files import read_study
+    from vrm.ext.study.report.study_timelines import _parts, _places, timelines
+    pytest.importorskip("matplotlib")
+    (tmp_path / "jobs.csv").write_text(HEADER + "".join(
+        JobRow(number, app, procs, 0, start, 9, 60, "completed", nodes="n0", cores=cores, coupled=coupled).line
+        for number, app, procs, start, cores, coupled in [
+            (0, "climate", 5, 0, "n0:0/0-3;n1:0/0-2", "ocean.x 3 : atmos.x 2 cores=2"), (1, "solo", 1, 2, "n1:0/3", "")]))
+    study = read_study([str(tmp_path)])
+    run = study.runs[0]
+    bars, _, _ = _places(run, list(_parts(run)))
+    assert [(row.id, row.app, line, count) for row, line, count in bars] == [
+        (0, "ocean.x", 0, 3), (0, "atmos.x", 3, 1), (0, "atmos.x", 4, 3), (1, "solo", 7, 1)]
+    assert study.kinds == ["atmos", "ocean", "solo"]
+    picture, = timelines(study)
+    written = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert {"0 ocean", "0 atmos", "1 solo"} <= {*written}
+
+
 def test_timelines_show_who_had_a_lent_core_when(tmp_path: Path) -> None:
     from vrm.ext.study.report.density import density
     from vrm.ext.study.report.study_files import read_study

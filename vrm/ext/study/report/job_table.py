@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain, compress
 from typing import Any
 from collections.abc import Sequence
 
-from vrm.model.job import JobState, application_kind
+from vrm.model.forms.fields import TABLE
+from vrm.model.job import Component, JobState, application_kind
 from vrm.ext.study.report.density import Places
 from vrm.results.energy import Drawn, drawn_of
 from vrm.results.job_columns import COLUMNS, MOST, NAMES, PathLike, read_values
 from vrm.results.jobs import JobRow, cores_in
 from vrm.results.metrics import ran
 from vrm.results.summary import JobArrays
+
+
+@lru_cache(maxsize=1024)
+def programs_of(coupled: str) -> tuple[Component, ...]:
+    """The programs of a coupled job, from its column."""
+    found: tuple[Component, ...] = next(field for field in TABLE if field.word == "coupled").kind.read(coupled)
+    return found
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,10 @@ class JobTable:
 
     @cached_property
     def kinds(self) -> frozenset[Any]:
-        """The applications, without their classes, that ran."""
-        from itertools import compress
-        return frozenset(map(application_kind, set(compress(self.columns["app"],
-                                                            self.chosen.tolist()))))
+        """The applications, without their classes, that ran; of coupled jobs their programs."""
+        names = ([each.app for each in programs_of(coupled)] if coupled else [app]
+                 for app, coupled in zip(self.columns["app"], self.columns["coupled"]))
+        return frozenset(map(application_kind, set(chain.from_iterable(compress(names, self.chosen.tolist())))))
 
     def _times(self, name: str) -> Any:
         """A column of times (s); not a number where there is none."""

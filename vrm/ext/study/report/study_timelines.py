@@ -11,6 +11,7 @@ from vrm.ext.study.report.density import Places, density, draw as draw_density, 
 from vrm.report.holdings import GPU, parse_devices
 from vrm.ext.study.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED, SKY, Picture,
                                  file_word, grid, styled)
+from vrm.ext.study.report.job_table import programs_of
 from vrm.ext.study.report.plotting import PictureError, label_of
 from vrm.ext.study.report.study import RanJob, StudyRun, Study
 from vrm.results.energy import power_over_time
@@ -109,11 +110,11 @@ def _clock(axes: Any, length: float, begin: float = 0.0) -> None:
 
 
 class _Part:
-    """A job from one time to another, with the cores that it had then."""
+    """A job from one time to another, with the cores that it had then; or a program of a coupled job."""
 
-    def __init__(self, row: RanJob, begin: float, end: float, cores: str) -> None:
+    def __init__(self, row: RanJob, begin: float, end: float, cores: str, app: str = "") -> None:
         self._row = row
-        self.start, self.end, self.cores = begin, end, cores
+        self.start, self.end, self.cores, self.app = begin, end, cores, app or row.app
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._row, name)
@@ -149,18 +150,30 @@ def _lends(run: StudyRun) -> list[shares.HeldCores]:
 
 
 def _parts(run: StudyRun) -> Iterator[RanJob]:
-    """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores."""
+    """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores, and of a coupled
+    one each program."""
     parts: dict[int, dict[tuple[float, float], list[str]]] = {}
     for each in _lends(run):
         parts.setdefault(each.job, {}).setdefault((each.begin, each.end), []).append(
             f"{each.node}:{each.cores}")
     for row in run.jobs:
         if row.id not in parts:
-            yield row
+            yield from _programs(row) if row.coupled and row.cores else (row,)
         for (begin, end), places in parts.get(row.id, {}).items():
             part: Any = _Part(row, begin, end, ";".join(places))
             if begin < row.end and end > row.start:  # not of an earlier run of the job
                 yield part
+
+
+def _programs(row: RanJob) -> Iterator[RanJob]:
+    """The programs of a coupled job, whose cores are listed one after the other."""
+    cores = [f"{node}:{socket}/{core}" for node, ranges in parse_cores(row.cores)
+             for socket, first, last in ranges for core in range(first, last + 1)]
+    at = 0
+    for each in programs_of(row.coupled):
+        program: Any = _Part(row, row.start, row.end, ";".join(cores[at:at + each.request.cores]), each.app)
+        at += each.request.cores
+        yield program
 
 
 Bar = tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
@@ -298,12 +311,13 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
 
 def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: dict[str, str],
            shown: tuple[float, float], points: float, tall: float, plain: bool) -> None:
-    """Write on each job, where there is room, its number and program, once. A second is `points`
+    """Write on each job, where there is room, its number and program, once for each program. A second is `points`
     wide and a line `tall` points high; with `plain` all jobs have their full colours."""
-    widest: dict[int, Bar] = {}
+    widest: dict[tuple[int, str], Bar] = {}
     for bar in bars:
-        if bar[0].id not in widest or bar[2] > widest[bar[0].id][2]:
-            widest[bar[0].id] = bar
+        key = bar[0].id, bar[0].app
+        if key not in widest or bar[2] > widest[key][2]:
+            widest[key] = bar
     for row, line, count in widest.values():
         if tall * count < 7.5:
             continue
