@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from world.machine import file_calls, process_calls, socket_calls
 from world.machine.descriptors import Line, NullOpen
 from world.machine.kernel import K
-from world.machine.processes import IGNORE, TERM, Host
+from world.machine.processes import IGNORE, KILL, TERM, Host
 
 NO_ROUTE = 20.0
 """Seconds after which ssh gives up a node that nobody reaches."""
@@ -40,6 +40,71 @@ def job(argv: list[str]) -> int:
     if "s" in flags:
         process_calls.kill(process.pid, signal.SIGSEGV)
     return 0 if ending else code
+
+
+def mpirun(argv: list[str]) -> int:
+    """The ranks of a job, `-np N PROGRAM ARGUMENTS` for each program behind a `:`. It ends when they have, with what the first
+    one that failed ended with: then it ends the others, and so it does at a SIGTERM."""
+    process = K.enter()
+    told: list[int] = []
+    process_calls.signal(TERM, lambda *_: told.append(1))
+    left = dict[int, None]()
+    for ranks, words in programs_of(argv):
+        for _ in range(ranks):
+            pid = K.fork_into(rank, words)
+            K.processes[pid].facts["rank of"] = process.facts.get("run")
+            left[pid] = None
+    code, ends = 0, 0.0
+    while left:
+        if (told or code) and not ends:
+            ends = K.now + 0.3
+            for pid in left:
+                process_calls.kill(pid, TERM)
+        if ends and K.now >= ends:
+            for pid in left:
+                process_calls.kill(pid, KILL)
+            ends = float("inf")
+        pid, status = process_calls.waitpid(-1, 1)
+        if pid:
+            left.pop(pid, None)
+            code = code or (128 + (status & 127) if status & 127 else status >> 8)
+        elif left:
+            K.wait([process.child_waiters], ends if 0 < ends < float("inf") else None)
+    return 143 if told else code
+
+
+def programs_of(argv: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """The programs that mpirun is to start, with their arguments, and how many ranks of each."""
+    found, words = list[tuple[int, list[str]]](), list(argv[1:])
+    while words:
+        part, words = (words[:words.index(":")], words[words.index(":") + 1:]) if ":" in words else (words, [])
+        at = part.index("-np")
+        first = next(number for number in range(at + 2, len(part)) if part[number].endswith(".x"))
+        found.append((int(part[at + 1]), part[first:]))
+    return found
+
+
+def rank(words: list[str]) -> int:
+    """A rank of an MPI program. It ends with its mpirun, as far as that is there to end it."""
+    actions = K.current.actions
+    actions.pop(TERM, None)
+    return job(words)
+
+
+def script(argv: list[str]) -> int:
+    """A job's script, whose arguments are those of `job`: it starts that, and ends as it ends."""
+    process = K.enter()
+    number = file_calls.open_(argv[0], 0)
+    process.facts["text"] = file_calls.read(number, 1 << 16)
+    file_calls.close(number)
+    pid = K.fork_into(step, argv)
+    status = process_calls.waitpid(pid, 0)[1]
+    return 128 + (status & 127) if status & 127 else status >> 8
+
+
+def step(words: list[str]) -> int:
+    """What a script starts."""
+    return job(words)
 
 
 def daemon() -> None:

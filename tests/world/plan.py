@@ -3,6 +3,7 @@ that a failure can be had with less of it (`shrinking`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -44,6 +45,12 @@ are killed that lead there, or are there."""
 BATCH = ("requeue", "warn")
 """What the batch system does: it ends its job, after a SIGTERM, and runs it again; it warns of the end."""
 
+PLACES = ("emulated", "hosts", "batch")
+"""Nodes that are emulated on one machine; nodes that are other machines; emulated ones in allocations of a batch system."""
+
+JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "array": " array=", "after": " after="}
+"""Kinds of jobs, and the field of a queue line that makes a job one."""
+
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 """What counts as a crash."""
 
@@ -51,7 +58,7 @@ CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 @dataclass(frozen=True)
 class Plan:
     """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
-    system last, 0 for none around. `lines` are the queue file, `quantum` the system calls of a turn."""
+    system last, 0 for none around. `mpi`: mpirun starts the programs of jobs. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -68,11 +75,14 @@ class Plan:
     faults: tuple[Fault, ...] = field(default=())
     hosts: tuple[str, ...] = ()
     batch: float = 0.0
+    mpi: bool = False
 
     @property
-    def kind(self) -> str:
-        """Whether it has real nodes, or a batch system around it, or neither."""
-        return "hosts" if self.hosts else "batch" if self.batch else "emulated"
+    def kinds(self) -> tuple[str, ...]:
+        """Where it is (`PLACES`), and what its jobs are besides plain programs (`JOBS`)."""
+        place = "hosts" if self.hosts else "batch" if self.batch else "emulated"
+        text = "\n".join((*self.lines, *(act.value for act in self.acts if isinstance(act.value, str))))
+        return (place, *(kind for kind, mark in JOBS.items() if mark in text))
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""
@@ -80,7 +90,8 @@ class Plan:
 
     def told(self) -> str:
         """For people."""
-        rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores, {self.policy}, {self.backfilling}, Interrupted: {self.interrupted}, "
+        rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores{', mpirun' * self.mpi}, {self.policy}, {self.backfilling}, "
+                f"Interrupted: {self.interrupted}, "
                 f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
         rows += [f"  line {number}: {line}" for number, line in enumerate(self.lines)]
         rows += [f"  at {act.time:.3f} s: {act.kind} {'' if act.value is None else act.value}" for act in self.acts]
@@ -182,8 +193,59 @@ def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     return tuple(found)
 
 
+SALT = 0x13875
+"""Under this the seeds of `regressions.txt` that are older than other kinds of jobs make the worlds that they made then."""
+
+
+def other_jobs(plan: Plan) -> Plan:
+    """Four of ten worlds have other jobs than plain programs, too: coupled and moldable ones, and scripts."""
+    chance = Random(plan.seed ^ SALT)
+    if chance.random() < 0.6:
+        return plan
+    kinds = [kind for kind in ("coupled", "moldable", "script") if chance.random() < 0.5] or ["script"]
+    if plan.hosts and "coupled" in kinds:
+        kinds.remove("coupled")
+
+    def changed(line: str) -> str:
+        return other_line(chance, line, kinds, plan) if kinds and chance.random() < 0.6 else line
+    lines = tuple(map(changed, plan.lines))
+    acts = tuple(act._replace(value=changed(act.value)) if act.kind in ("submit", "append", "insert") else act for act in plan.acts)
+    if "script" in kinds and chance.random() < 0.5:
+        acts = tuple(sorted((*acts, Act(chance.choice((0.3, 3.0)) * chance.random(), "edit", chance.randrange(100))), key=lambda act: act.time))
+    return plan.but(lines=lines, acts=acts, mpi="coupled" in kinds,
+                    backfilling="moldable" if "moldable" in kinds else plan.backfilling)
+
+
+def other_line(chance: Random, line: str, kinds: Sequence[str], plan: Plan) -> str:
+    """A line that makes a job of one of these kinds of a plain one."""
+    kind = chance.choice(kinds)
+    app, ranks, limit, run, arguments, *rest = split(line)
+    if kind == "moldable":
+        widths = chance.choice((f"1..{plan.cores}", f"1,{plan.cores}", f"{min(2, plan.cores)}..{plan.cores + 1}"))
+        return " ".join((app, ranks, limit, run, arguments, f"ranks={widths}", *rest))
+    if kind == "script":
+        return " ".join(("run.sh", ranks, limit, run, arguments, "script=1", *rest))
+    parts = [(f"job.x {chance.randint(1, 2)}" + chance.choice(("", "", f" cores={min(2, plan.cores)}"))
+              + f' {arguments.replace(QUOTE, DOUBLE)}') for _ in range(chance.choice((2, 2, 3)))]
+    procs = sum(int(part.split()[1]) for part in parts)
+    return " ".join(("pair", str(procs), limit, run, f"coupled='{' : '.join(parts)}'", *rest))
+
+
+QUOTE, DOUBLE = "'", '"'
+
+
+def split(line: str) -> list[str]:
+    """The words of a line, with their quotes."""
+    return re.findall(r"(?:[^\s']|'[^']*')+", line)
+
+
 def plan_of(seed: int, strict: bool = False) -> Plan:
     """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
+    return other_jobs(plan_of_places(seed, strict))
+
+
+def plan_of_places(seed: int, strict: bool = False) -> Plan:
+    """The world of a seed, whose jobs are plain programs."""
     plan = plan_of_emulated(seed, strict)
     chance = Random(seed ^ 0xdeed)
     if chance.random() < 0.4:

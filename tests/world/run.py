@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from world import mutations
 from world.machine import loading
 from world.machine.kernel import K
+from world.plan import JOBS, PLACES
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 """Seeds that have failed once, a line each, with what it was."""
@@ -69,12 +70,13 @@ def work(arguments: argparse.Namespace) -> int:
     end, said = time.monotonic() + arguments.minutes * 60, time.monotonic()
     for seed in range(first, arguments.first + arguments.seeds, step):
         plan = focused(plan_of(seed), focus_of(arguments))
-        if arguments.kind not in ("", plan.kind):
+        if arguments.kind and arguments.kind not in plan.kinds:
             continue
         outcome = one(seed, plan)
         total.update(seeds=1, steps=outcome.steps, events=outcome.events, crashes=outcome.crashes, lives=outcome.lives)
         total.update({f"fault {kind}": count for kind, count in outcome.kinds.items()})
         total.update({f"record {event}": count for event, count in outcome.journal.items()})
+        total.update({f"kind {kind}": 1 for kind in plan.kinds})
         now = time.monotonic()
         if outcome.wrong:
             print(json.dumps({"failed": seed, "wrong": outcome.wrong}), flush=True)
@@ -135,6 +137,7 @@ def many(arguments: argparse.Namespace) -> int:
                       for name in ("seeds", "crashes", "lives", "events", "steps"))
     print(f"{seconds:.0f} s on {arguments.jobs} core(s), seeds from {arguments.first}: {rates}")
     print("faults: " + ", ".join(f"{name[6:]} {count:,}" for name, count in sorted(total.items()) if name.startswith("fault ")))
+    print("worlds: " + ", ".join(f"{kind} {total[f'kind {kind}']:,}" for kind in (*PLACES, *JOBS)))
     print("records: " + ", ".join(f"{event} {total[f'record {event}']:,}" for event in NOTHING))
     print(f"{total['failed']} failed")
     for seed in [seed for seed, _ in failed if seed >= 0][:arguments.shrink]:
@@ -211,7 +214,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--kind", default="", choices=("", "emulated", "hosts", "batch"), help="only worlds of this kind")
+    parser.add_argument("--kind", default="", choices=("", *PLACES, *JOBS), help="only worlds of this kind, or with such jobs")
     parser.add_argument("--focus", default="", help="kinds of faults that most of them are, as machine,full")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")

@@ -4,6 +4,7 @@ of jobs; it is compared with what the manager has recorded and told."""
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from world.actors import programs_of
 from world.machine import loading
 from world.machine.kernel import K
 from world.machine.processes import KILL, Host, Process
@@ -50,6 +52,7 @@ _USED = (
     "config.policies.make_scheduler",
     "config.schema.load",
     "live.launch.base.make_launcher",
+    "live.launch.openmpi.OpenMPI",
     "live.launch.script.Scripts",
     "live.relay.relay",
     "live.runner.agent",
@@ -60,6 +63,7 @@ _USED = (
     "live.site.setup.make_room",
     "live.spawn.supervisor",
     "model.Cluster",
+    "model.job.Infeasible",
     "model.Node",
     "results.jobs.read_jobs",
     "run.control",
@@ -78,7 +82,7 @@ _SETTINGS: dict[Any, Any] = {}
 
 def settings_of(plan: Plan, path: str) -> Any:
     """The settings of a plan; they are read once, and that does not count as something that happened."""
-    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch
+    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi
     if key not in _SETTINGS:
         steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
         _SETTINGS[key] = vrm().load(path)
@@ -96,8 +100,9 @@ def manager_of(world: World) -> Any:
     nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
     cluster = house.Cluster(nodes, settings.licences)
     scheduler = house.make_scheduler(settings, cluster)
-    launcher = house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT)
-    scripts = house.Scripts({}, {}, {})
+    launcher = (house.OpenMPI("/usr/bin/mpirun", (4, 1, 6), loading.ENVIRONMENT, emulated=True) if world.plan.mpi else
+                house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT))
+    scripts = house.Scripts.detect(settings.launcher, True, {}, loading.ENVIRONMENT)
     scripts.launcher = launcher
     site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts,
                       allocation=f"slurm 7 again {world.allocation}" if world.plan.batch else "")
@@ -137,6 +142,7 @@ class Run:
         self.crashed = self.shot = self.orphaned = self.unseen = self.signalled = self.sent = False
         self.unlinked = self.cut = self.late = False
         self.cores: frozenset[tuple[str, int, int]] = frozenset()
+        self.ranks = 0
 
     @property
     def alive(self) -> bool:
@@ -243,17 +249,33 @@ class History:
         """No core has two jobs."""
         house = vrm()
         record = house.files._decode(f'{{{line.decode()}')[0]
+        run.ranks = record["placement"].get("procs", 0)
+        self._shape(run, record["placement"])
         data = self.known(disk=True)
         at = data.rfind(b'{"event":"run"', 0, data.find(line))
         nodes = nodes_of(data[at:data.find(b"\n", at)])
         placement = house.codec.placement_of(record["placement"], house.Cluster(nodes))
         run.cores = frozenset((nodes[slot.node].name, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
-        if world.plan.hosts and {name for name, _, _ in run.cores} != {run.process.host.name}:
+        names = {name for name, _, _ in run.cores}
+        if world.plan.hosts and (run.process.host.name not in names or (len(names) > 1 and run.process.role != "script")):
             self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
         for others in self.runs.values():
             for each in others:
                 if each.alive and each.cores & run.cores and each is not run:
                     self.say(f"{run} has cores of {each}: {sorted(each.cores & run.cores)}")
+
+    def _shape(self, run: Run, placement: Any) -> None:
+        """What is started is what was decided: so many ranks of each program, threads for so many cores."""
+        process = run.process
+        if process.role == "mpirun":
+            wanted = [part["procs"] for part in placement.get("parts", [placement])]
+            found = [ranks for ranks, _ in programs_of(process.argv)]
+            if found != wanted:
+                self.say(f"{run} has {found} ranks of its programs, and was to have {wanted}")
+        elif "parts" in placement:
+            self.say(f"{run} is of several programs, and was started without mpirun")
+        elif process.role == "job" and int(process.env["OMP_NUM_THREADS"]) != placement["procs"] * placement["width"]:
+            self.say(f"{run} has {process.env['OMP_NUM_THREADS']} threads, and {placement['procs']} ranks of {placement['width']} cores")
 
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
@@ -517,6 +539,8 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} is {state} and said to have ended with {known}, and it is: {runs}")
     if last is not None and last.unseen and (state == "completed" or known is not None):
         history.say(f"job {job} is {state} with {known}, and nobody has seen its end: {runs}")
+    for run in runs:
+        _judge_words(history, entry.job, run)
     if last is not None and last.clean:
         if state == "failed" and last.code == 0:
             history.say(f"job {job} is failed ({row.reason}), and it ended well: {runs}")
@@ -533,7 +557,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
-            state == "refused" and ("depend" in row.reason or history.torn or entry.job.procs > world.plan.cores)) or (
+            state == "refused" and ("depend" in row.reason or history.torn or too_large(world, entry.job))) or (
             state == "failed" and unknown) or (
                 state == "timeout" and job in history.unguarded) or (
                 state in ("failed", "timeout") and job in history.loose) or (
@@ -542,6 +566,38 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":
         history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
+
+
+def _judge_words(history: History, job: Any, run: Run) -> None:
+    """A run was of what its job is: its programs with their arguments, its script as it was submitted."""
+    payload, process = job.payload, run.process
+    if process.role == "mpirun":
+        found = [tuple(words[1:]) for _, words in programs_of(process.argv)]
+        wanted = [tuple(each.arguments) for each in payload.programs] or [tuple(payload.arguments)]
+        if found != wanted:
+            history.say(f"{run} was of {found}, and its job is {wanted}")
+    elif process.role == "script" and "text" in process.facts:
+        name = f"s{hashlib.sha256(process.facts['text']).hexdigest()[:40]}"
+        if payload.copy != name or not payload.script:
+            history.say(f"{run} was of the script {name}, and its job has {payload.copy}")
+    widths = job.more.get("ranks")
+    if widths and run.ranks and run.ranks not in widths:
+        history.say(f"{run} has {run.ranks} ranks, and may have {widths}")
+
+
+def too_large(world: World, job: Any) -> bool:
+    """Whether a job needs more than there is."""
+    plan = world.plan
+    if not plan.mpi and not job.payload.script and job.request.cores > plan.cores:
+        return True
+    house = vrm()
+    nodes = [house.Node(f"e{number}", (plan.cores,)) for number in range(plan.nodes)]
+    scheduler = house.make_scheduler(world.settings, house.Cluster(nodes))
+    try:
+        scheduler.policy.nodes(job)
+    except house.Infeasible:
+        return True
+    return False
 
 
 def commands() -> list[str]:

@@ -28,6 +28,12 @@ MOST_STEPS = 120_000
 
 HOME = "/home/user/w"
 
+SCRIPT = "#!world script\n# {}\n" + "# a line\n" * 90
+"""The script of users, who change it."""
+
+RUNS = ("job", "mpirun", "script")
+"""Roles of what vrm starts for a job."""
+
 ERRNO = {"full": 28, "quota": 122, "readonly": 30}
 
 
@@ -84,7 +90,7 @@ class World:
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
-        K.programs.update(spawner=truths.vrm().spawner, job=actors.job, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
+        K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self.history.signalled
         self._prepare()
         self._next_fault()
@@ -117,6 +123,8 @@ class World:
             file_calls.makedirs(folder)
         self.write("/usr/bin/python3", "#!world python\n", 0o755)
         self.write(f"{HOME}/bin/job.x", "#!world job\n", 0o755)
+        self.write("/usr/bin/mpirun", "#!world mpirun\n", 0o755)
+        self.write(f"{HOME}/bin/run.sh", SCRIPT.format(0), 0o755)
         where = f"Nodes: {plan.nodes}\nSockets: 1\nCores: {plan.cores}\nEmulate: true"
         if plan.hosts:
             where = "Hosts: {File: hosts, Reach: [/usr/bin/ssh], Timeout: 5}"
@@ -125,7 +133,7 @@ class World:
 Scheduling: {{Backfilling: {plan.backfilling}}}
 Allocation: {{Policy: {plan.policy}}}
 {where}
-Launcher: {{Kind: direct}}
+Launcher: {{Kind: {"openmpi" if plan.mpi else "direct"}}}
 Log: log
 Grace: 1
 Walltime: {plan.walltime}
@@ -259,7 +267,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
     def _started(self, process: Process) -> None:
         """A program was started: it may be that of a job."""
-        if process.role == "job":
+        if process.role in RUNS:
             process.facts["run"] = self.history.begin(self, process)
 
     # Users.
@@ -268,10 +276,10 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         """Do what users do; it may take a while."""
         if self.finished:
             return
-        if K.disk.trouble and act.kind in ("append", "insert"):
+        if K.disk.trouble and act.kind in ("append", "insert", "edit"):
             K.at(K.now + 1.0, lambda: self._act(at, act))
             return
-        body = {"append": self._append, "insert": self._insert, "term": self._term}.get(act.kind)
+        body = {"append": self._append, "insert": self._insert, "term": self._term, "edit": self._edit_script}.get(act.kind)
         if body is not None:
             actors.user("editor", lambda: self._edit(body, act))
         else:
@@ -309,6 +317,10 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             file_calls.rename(f"{HOME}/queue.new", f"{HOME}/queue")
         except OSError:
             file_calls.unlink(f"{HOME}/queue.new")
+
+    def _edit_script(self, act: Act) -> None:
+        self.write(f"{HOME}/bin/new", SCRIPT.format(act.value), 0o755)
+        file_calls.rename(f"{HOME}/bin/new", f"{HOME}/bin/run.sh")
 
     def _term(self, act: Act) -> None:
         if self.manager is not None:
@@ -367,7 +379,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         for victim in victims:
             K.note(f"fault: kill -9 {victim!r}")
             self.crashes += 1
-            run = victim.facts.get("run")
+            run = victim.facts.get("run") or victim.facts.get("rank of")
             if run is not None:
                 run.shot = True
             for child in victim.children.values():
@@ -393,7 +405,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             found = [process for process in living if process.role == "supervisor"
                      and bool(process.children) == (kind == "supervisor")]
         else:
-            found = [process for process in living if process.role == {"program": "job"}.get(kind, kind)]
+            found = [process for process in living if process.role in {"program": (*RUNS, "rank", "step")}.get(kind, (kind,))]
         return [found[int(K.chance.random() * len(found))]] if found else []
 
     def _do_machine(self, fault: Fault) -> None:

@@ -240,14 +240,14 @@ class Agents:
                 self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
 
     def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0,
-              lost: bool = False, spare: Sequence[int] | None = None) -> None:
+              lost: bool = False, spare: Sequence[int] | None = None, doubted: Sequence[int] = ()) -> None:
         """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
         by themselves within `patience` seconds.
 
         Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
         A job must not start again under its number before (see `sweeping`): a sweep ends all
         that has the marks. `lost`: nobody knows whether the job has ended there, so no other job must start there before. `spare` are jobs of the
-        run that run on.
+        run that run on; others start elsewhere meanwhile, but for those that are `doubted`.
         """
         if not self.run:
             raise ValueError("the run has no mark yet: set Agents.run")
@@ -255,13 +255,14 @@ class Agents:
             node = self._nodes.get(host)
             if node is not None:
                 self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,
-                                 **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare}),
+                                 **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare, "doubted": doubted}),
                                  **({"files": [order.file for order in self._known.values()]} if self._known else {})})
 
     def sweeping(self, job_id: int, hosts: Collection[str] = ()) -> bool:
         """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one."""
         return any(request["ask"] == "sweep" and (
-            (request["job"] in (None, job_id) and "spare" not in request) or ("lost" in request and node.host in hosts))
+            (request["job"] in (None, job_id) and job_id in request.get("doubted", (job_id,)))
+            or ("lost" in request and node.host in hosts))
             for node in self._nodes.values() if node.up is not False and node.asked
             for request in node.asked.values())
 

@@ -280,13 +280,14 @@ class NodeWatch:
             self.deadline = 0.0
             self._agents.sweep(job_id, hosts, patience, lost)
 
-    def sweep_others(self, jobs: Iterable[int]) -> None:
-        """Nothing of the run may stay on other nodes but what belongs to these jobs; no job starts on a node before."""
+    def sweep_others(self, jobs: Iterable[int], doubted: Iterable[int]) -> None:
+        """Nothing of the run may stay on other nodes but what belongs to these jobs; no job starts on a node before. The
+        `doubted` ones, which may run there, start nowhere before."""
         hosts = set(self._hosts) - {self.here}
         if self._agents is not None and hosts:
             self._awake = True
             self.deadline = 0.0
-            self._agents.sweep(None, hosts, lost=True, spare=sorted(jobs))
+            self._agents.sweep(None, hosts, lost=True, spare=sorted(jobs), doubted=sorted(doubted))
 
     def sweeping(self, job_id: int, placement: Placement | None = None) -> bool:
         """Whether some node is still being swept of a job, or one of the placement of another job that was lost there."""

@@ -76,7 +76,7 @@ class Continuing(Part):
         for job, start, found in sorted(looked, key=self._comes_after):
             self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
         if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
-            live.watch.sweep_others(live.running)
+            live.watch.sweep_others(live.running, {job.id for job, _ in past.running} - live.running.keys())
         self._bequeath(past.rooms)
         self._go_on_lending()
         for part in live.parts:
