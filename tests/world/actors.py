@@ -98,6 +98,7 @@ def script(argv: list[str]) -> int:
     process.facts["text"] = file_calls.read(number, 1 << 16)
     file_calls.close(number)
     pid = K.fork_into(step, argv)
+    K.processes[pid].facts["rank of"] = process.facts.get("run")
     status = process_calls.waitpid(pid, 0)[1]
     return 128 + (status & 127) if status & 127 else status >> 8
 

@@ -42,7 +42,7 @@ def test_those_that_have_failed_pass() -> None:
 
 def test_a_seed_makes_the_same_world_again() -> None:
     """Whatever came before it, and in whatever order sets are."""
-    one, other = (world("--digests", "40,41,42,43,44", PYTHONHASHSEED="1"), world("--digests", "44,42,40,43,41", PYTHONHASHSEED="2"))
+    one, other = (world("--digests", "40,41,42,8681,8716", PYTHONHASHSEED="1"), world("--digests", "8716,42,40,8681,41", PYTHONHASHSEED="2"))
     assert one.returncode == other.returncode == 0, one.stderr + other.stderr
     found = json.loads(one.stdout)
     assert found == json.loads(other.stdout) and len(found) == len(set(found.values())) == 5

@@ -305,8 +305,8 @@ class History:
         return bool(found) and found[-1] == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
-        run = process.facts.get("run")
-        if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 18):
+        run = process.facts.get("run") or process.facts.get("rank of")
+        if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 17, 18):
             run.signalled = True
             run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # which may lose why
 
@@ -529,7 +529,8 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     if len(failures) > entry.details.retries + 1 and "requeue" not in asked:
         history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
     unknown = "could not start" in row.reason or (job in history.unguarded and "its supervisor was killed" in row.reason) or (
-        job in history.struck and "was restarted" in row.reason)  # the last start may have come to no run
+        job in history.struck and "was restarted" in row.reason) or (
+        bool(runs) and history.loose.get(job, 0) > runs[-1].start)  # the last start may have come to no run
     last = None if unknown or not runs else runs[-1]
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
@@ -561,7 +562,8 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             state == "failed" and unknown) or (
                 state == "timeout" and job in history.unguarded) or (
                 state in ("failed", "timeout") and job in history.loose) or (
-                state == "timeout" and bool(world.plan.hosts) and history.trouble_beyond > 0.0)  # whether it ran nobody knows
+                (state == "timeout" or " is down" in row.reason) and bool(world.plan.hosts)
+                and history.trouble_beyond > 0.0)  # whether it ran nobody knows
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
     elif state == "refused":

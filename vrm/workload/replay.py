@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from vrm.workload.following import Line, QueueFollower, Raw
+from vrm.workload.following import Line, Position, QueueFollower, Raw
 from vrm.workload.grammar import LineError
 
 
@@ -67,6 +67,11 @@ class QueueReplay:
         if lines:
             self.position = lines[-1].position
         return lines
+
+    def put_back(self, lines: Sequence[Line], before: Position, now: float) -> None:
+        """Give these lines again at the next call, the last ones that were given, behind the position `before`."""
+        self._waiting.extendleft((now, line) for line in reversed(lines))
+        self._next, self.position = -math.inf, before
 
     def go_to(self, raw: Raw | None) -> None:
         """Read on behind this line of the file (None: from its start); see `QueueFollower.go_to`."""

@@ -251,7 +251,7 @@ class Agents:
         """
         if not self.run:
             raise ValueError("the run has no mark yet: set Agents.run")
-        for host in self._nodes if hosts is None else hosts:
+        for host in self._nodes if hosts is None else sorted(hosts):
             node = self._nodes.get(host)
             if node is not None:
                 self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,

@@ -86,7 +86,7 @@ class Relay:
         self.readers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
         self.writers: dict[int, Any] = {}
         self.nodes: dict[bytes, NodeConnection] = {}  # behind which things start from now on
-        self.links: set[NodeLink] = set()
+        self.links: dict[NodeLink, None] = {}  # in their order, which a set of objects would not have
         self.clients: set[RelayClient] = set()
         self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
         self.program = b""
@@ -258,7 +258,7 @@ class Relay:
         except OSError as error:
             raise OSError(0, f"{way[0]} cannot be started: {error.strerror}") from None
         link = NodeLink(process, hosts)
-        self.links.add(link)
+        self.links[link] = None
         due = time.monotonic() + self.timeout + EACH * (len(hosts) - 1)
         link.nodes = {each: NodeConnection(each, link, due) for each in hosts}
         self.nodes.update(link.nodes)
@@ -383,7 +383,7 @@ class Relay:
     def look_at_nodes(self) -> None:
         """Ask those of which nothing was heard, and give up those that do not answer."""
         now = time.monotonic()
-        links = set()
+        links = dict[NodeLink, None]()
         for node in self.connections():
             if now < node.due or node.link.nodes.get(node.host) is not node:
                 continue
@@ -392,8 +392,8 @@ class Relay:
                 self.lose(node, f"{SILENT if node.ready else 'no answer within'} {self.timeout:g} s{said}")
             else:
                 node.asked, node.due = True, now + self.timeout
-                links.add(node.link)
-        for link in links & self.links:
+                links[node.link] = None
+        for link in [link for link in links if link in self.links]:
             link.unsent += wire.frame(wire.EVERY, 0)
             self.flush(link)
         self.ended = [process for process in self.ended if process.poll() is None]
@@ -454,7 +454,7 @@ class Relay:
 
     def disconnect(self, link: NodeLink) -> None:
         """Close a link and kill its ssh or srun, which leads a group of its own."""
-        self.links.discard(link)
+        self.links.pop(link, None)
         for pipe in (link.stdin, link.stdout, link.stderr):
             if not pipe.closed:
                 self.forget(pipe.fileno())

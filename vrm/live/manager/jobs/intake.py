@@ -23,7 +23,7 @@ from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run.entry import LINE, Entry, LifeError
 from vrm.run.journal.codec import Own
-from vrm.run.control import Command
+from vrm.run.control import DISK, Command
 from vrm.run.journal.past import Past
 from vrm.run.reasons import clock
 from vrm.system.errors import RunError
@@ -145,18 +145,29 @@ class Intake(Part):
         self._say_waiting(queue)
 
     def _take(self, now: float, rest: bool = False) -> None:
-        for line in self._input.due(now, rest):
-            self.take_line(line)
+        self._take_due(now, rest)
         if self.follower.edited:
             try:
                 self._edits.look()
             except OSError as error:
                 self.live.disk_trouble(f"{self.follower.path}: {error.strerror}")
             if not self.follower.in_doubt and not self.unclear:
-                for line in self._input.due(now, rest):
-                    self.take_line(line)
+                self._take_due(now, rest)
         for notice in self.follower.take_notices():
             self.live.tell("warning", notice)
+
+    def _take_due(self, now: float, rest: bool) -> None:
+        """Enter the lines that are due. Those whose script the disk does not take now, and those behind, are tried again."""
+        before = self._input.position
+        lines = self._input.due(now, rest)
+        for number, line in enumerate(lines):
+            try:
+                self.take_line(line)
+            except OSError as error:
+                self._input.put_back(lines[number:], before, now)
+                self.live.disk_trouble(f"{error.filename}: {error.strerror}")
+                return
+            before = line.position
 
     def over(self, now: float) -> bool:
         """Whether nothing more comes from the file: it has its `end` line, or nobody writes it, and the look of this
@@ -268,7 +279,7 @@ class Intake(Part):
             first = first.but(malleable=False)
             live.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
                               "with all that it asks for")
-        first, reason = self._judged(first, details, fault)
+        first, reason = self._judged(first, details, fault, again="line" in origin)
         if "line" in origin:  # of the queue file, which others may write
             reason = reason or leads_astray(first.payload.variables, live.settings.trust)
         if reason and not keep:
@@ -299,11 +310,12 @@ class Intake(Part):
         except ValueError as unknown:
             return {**values, "after": ()}, fault or str(unknown)
 
-    def _judged(self, job: Job, details: Details, fault: str = "") -> tuple[Job, str]:
-        """The job, with a copy of its script, and why it is refused ("": it is not)."""
+    def _judged(self, job: Job, details: Details, fault: str = "", again: bool = False) -> tuple[Job, str]:
+        """The job, with a copy of its script, and why it is refused ("": it is not). `again`: OSError where the disk does not
+        take the copy now, since it is tried again."""
         reason = fault or self._fault(job, details)
         if job.payload.script and not job.payload.copy and not reason:
-            return self._kept(job)
+            return self._kept(job, again)
         return job, reason
 
     def _entered(self, jobs: Sequence[Job], reason: str) -> None:
@@ -393,7 +405,7 @@ class Intake(Part):
             reason += one_node_remedy(settings, job, self.live.room.never) if reason else ""
         return reason
 
-    def _kept(self, job: Job) -> tuple[Job, str]:
+    def _kept(self, job: Job, again: bool) -> tuple[Job, str]:
         """The job with a copy of its script as it is now, or why there is none."""
         path = self.live.settings.applications.program(job.app, job.payload.file)
         text, fault = read_script(path)
@@ -402,6 +414,8 @@ class Intake(Part):
         try:
             copy = self.live.run_directory.keep_script(text)
         except OSError as error:
+            if again and error.errno in DISK:
+                raise
             return job, f"{path} cannot be kept: {error.filename}: {error.strerror}"
         return job.but(payload=replace(job.payload, copy=copy)), ""
 
