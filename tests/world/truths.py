@@ -149,6 +149,11 @@ class Run:
         return self.ended is None
 
     @property
+    def brief(self) -> bool:
+        """Whether it was killed at once: it may have been on its way since an earlier start."""
+        return self.signalled and self.ended is not None and self.ended < self.started + 0.01
+
+    @property
     def clean(self) -> bool:
         """Whether it ended by itself, and everybody concerned could know how."""
         return self.ended is not None and not (
@@ -236,10 +241,11 @@ class History:
             self.unguarded.add(job)
         if any(each.alive and not (each.cut and each.process.host is not process.host) for each in runs):
             self.say(f"job {job} runs twice at the same time: {runs}, {run}")
-        if last in (b"end", b"again") and process.host is not K.home and all(each.start < starts for each in runs):
+        if last in (b"end", b"again") and process.host is not K.home and all(each.start < starts or each.brief for each in runs):
             run.unlinked = run.late = True
         elif last != b"start" or starts <= len(runs):
-            self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}")
+            self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}: "
+                     f"{runs}")
         else:
             self._cores(world, run, record)
         runs.append(run)
@@ -549,6 +555,8 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
         if state == "cancelled" and not asked & {"cancel", "requeue"}:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
+    if "could not start" in row.reason and not world.plan.hosts:
+        history.say(f"job {job} is {state} ({row.reason}): {runs}")
     if state == "cancelled" and row.reason == "the manager was stopped":
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and job not in history.unguarded:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.run.journal.archive import Archive
 from vrm.system.errors import RunError
-from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
+from vrm.system.files import fault, naming, open_own, read_own, sync_names, trusted_owners, write_atomically, write_new
 from vrm.system.trust import distrust
 
 PRIVATE = 0o700
@@ -92,6 +92,8 @@ class RunDirectory:
         path = self.scripts / name
         try:
             if read_own(path) == text:
+                sync_names(self.scripts)  # who wrote it may have been killed before
+                self._kept.add(name)
                 return name
         except FileNotFoundError:
             pass
@@ -104,6 +106,7 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_names(self.scripts)
         self._kept.add(name)
         return name
 

@@ -143,13 +143,14 @@ _LACKING = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, 
 
 def failed(request: LaunchRequest, message: str, problem: str | None) -> LaunchFailed:
     """The event, with its kind: supervisors, which record it in a file, give its text alone."""
+    return LaunchFailed(request.id, message, problem, kind_of(message, request.host))
+
+
+def kind_of(message: str, host: str) -> Failure:
+    """Why a job could not be started on a node, by what was said of it ("": on this machine)."""
     if message.endswith(_LACKING) or message.startswith("marker file"):
-        kind = Failure.LACK
-    elif request.host and message.startswith(request.host + UNREACHED):
-        kind = Failure.UNREACHED
-    else:
-        kind = Failure.JOB
-    return LaunchFailed(request.id, message, problem, kind)
+        return Failure.LACK
+    return Failure.UNREACHED if host and message.startswith(host + UNREACHED) else Failure.JOB
 
 
 @dataclass(frozen=True)

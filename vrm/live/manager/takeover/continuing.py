@@ -17,6 +17,7 @@ from vrm.live.manager.part import Part
 from vrm.live.manager.records.records import EndedJob
 from vrm.live.manager.jobs.running import Running
 from vrm.live.manager.jobs.verdict import verdict
+from vrm.live.spawn.messages import Failure, kind_of
 from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
@@ -295,6 +296,11 @@ class Continuing(Part):
         ends, found = self.ends, self._look(running.job.id, running.booking.start)
         if found.what == recovery.ENDED:
             assert found.status is not None
+            if not running.intent and self._may_start(running, found.status.error):
+                del self.live.running[running.job.id]
+                ends.take_back(running.job)
+                self.live.changes()
+                return
             if not running.intent:
                 running.intent = self._interruption(running, found)
             ends.ended(running, found.status, *ends.judged(running, found.status))
@@ -305,6 +311,11 @@ class Continuing(Part):
             running.gone_since = min(running.gone_since, self.live.now)
             if not running.away or self.live.now > running.gone_since + SHARED_DELAY:
                 ends.lost(running)
+
+    def _may_start(self, running: Running, error: str | None) -> bool:
+        """Whether a job could not be started for want of something, which the manager before did not come to hear."""
+        nodes, first = (running.former or self.live.cluster).nodes, running.booking.placement.nodes[0]
+        return bool(error) and kind_of(error or "", nodes[first].name) is not Failure.JOB
 
     def _interruption(self, running: Running, found: recovery.Recovered) -> str:
         """The intent of a job that has ended, if nobody but its nodes or its allocation's end may have ended it;
