@@ -48,7 +48,8 @@ BATCH = ("requeue", "warn")
 PLACES = ("emulated", "hosts", "batch")
 """Nodes that are emulated on one machine; nodes that are other machines; emulated ones in allocations of a batch system."""
 
-JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "array": " array=", "after": " after="}
+JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "array": " array=", "after": " after=",
+        "lends": " malleable="}
 """Kinds of jobs, and the field of a queue line that makes a job one."""
 
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
@@ -58,7 +59,8 @@ CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 @dataclass(frozen=True)
 class Plan:
     """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
-    system last, 0 for none around. `mpi`: mpirun starts the programs of jobs. `lines` are the queue file, `quantum` the system calls of a turn."""
+    system last, 0 for none around. `mpi`: mpirun starts the programs of jobs; `lends`: jobs lend
+    cores. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -76,6 +78,7 @@ class Plan:
     hosts: tuple[str, ...] = ()
     batch: float = 0.0
     mpi: bool = False
+    lends: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -202,6 +205,8 @@ def other_jobs(plan: Plan) -> Plan:
     chance = Random(plan.seed ^ SALT)
     if chance.random() < 0.6:
         return plan
+    if chance.random() < 0.25:
+        return lending(plan, chance)
     kinds = [kind for kind in ("coupled", "moldable", "script") if chance.random() < 0.5] or ["script"]
     if plan.hosts and "coupled" in kinds:
         kinds.remove("coupled")
@@ -214,6 +219,26 @@ def other_jobs(plan: Plan) -> Plan:
         acts = tuple(sorted((*acts, Act(chance.choice((0.3, 3.0)) * chance.random(), "edit", chance.randrange(100))), key=lambda act: act.time))
     return plan.but(lines=lines, acts=acts, mpi="coupled" in kinds,
                     backfilling="moldable" if "moldable" in kinds else plan.backfilling)
+
+
+def lending(plan: Plan, chance: Random) -> Plan:
+    """A world whose jobs lend cores: the dispatcher wants it, or users do."""
+    cores = max(2, plan.cores)
+
+    def malleable(line: str) -> str:
+        app, ranks, limit, run, arguments, *rest = split(line)
+        wide = chance.randint(1, cores)
+        arguments = re.sub("'[0-9.]+", f"'{chance.choice((0.4, 1.5, 1.5, 1.5 if plan.batch else 5))}", arguments)
+        return " ".join((app, str(max(1, int(ranks) // wide)), limit, run, arguments, f"cores={wide} malleable=1", *rest))
+    lines = tuple(malleable(line) if chance.random() < 0.8 else line for line in plan.lines)
+    acts = list(plan.acts)
+    for _ in range(chance.choice((0, 2, 4, 6))):
+        lender, borrower = chance.randrange(3), chance.randrange(len(lines))
+        kind = chance.choice(("lend", "lend", "lend", "back"))
+        acts.append(Act(chance.choice((0.1, 1.0, 3.0)) * chance.random(), kind, (
+            lender, chance.randint(0, 2), borrower if chance.random() < 0.7 else None)))
+    return plan.but(lines=lines, acts=tuple(sorted(acts, key=lambda act: act.time)), cores=cores, lends=True,
+                    backfilling=chance.choice((plan.backfilling, "sd", "sd max_slowdown=1.5", "sd when=always")))
 
 
 def other_line(chance: Random, line: str, kinds: Sequence[str], plan: Plan) -> str:

@@ -29,7 +29,8 @@ REGRESSIONS = Path(__file__).with_name("regressions.txt")
 EVERY = 2.0
 """Seconds between two words of a worker."""
 
-NOTHING = ("job", "start", "end", "again", "back", "intent", "revise", "lines", "input", "hold", "release", "run", "finished")
+NOTHING = ("job", "start", "end", "again", "back", "intent", "revise", "lines", "input", "hold", "release", "lend", "lent", "regain", "regained",
+           "grown", "run", "finished")
 """The records of a journal that worlds can have."""
 
 

@@ -36,7 +36,14 @@ def vrm() -> SimpleNamespace:
             found[member] = import_module(f"{module}.{member}")
         except ImportError:
             found[member] = getattr(import_module(module), member)
+    found["lending_job"] = import_module("vrm.ext.lending.job")
     from world.actors import StandardInput
+    found["agent"].BROUGHT[found["masks"].__file__] = found["masks"]  # its folder is not on the path of this Python
+    found["masks"].MaskSetter.last = loading.PerProcess(dict)
+
+    def nothing() -> None:
+        raise found["ShimError"]("there is no compiler")
+    found["lending_job"].shim = nothing
     found["relay"].sys = SimpleNamespace(stdin=SimpleNamespace(buffer=StandardInput()))
     return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
 
@@ -51,6 +58,8 @@ def programs_of_nodes() -> dict[str, str]:
 _USED = (
     "config.policies.make_scheduler",
     "config.schema.load",
+    "ext.lending.build.ShimError",
+    "ext.lending.nodes.masks",
     "live.launch.base.make_launcher",
     "live.launch.openmpi.OpenMPI",
     "live.launch.script.Scripts",
@@ -82,7 +91,7 @@ _SETTINGS: dict[Any, Any] = {}
 
 def settings_of(plan: Plan, path: str) -> Any:
     """The settings of a plan; they are read once, and that does not count as something that happened."""
-    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi
+    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi, plan.lends
     if key not in _SETTINGS:
         steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
         _SETTINGS[key] = vrm().load(path)
@@ -265,10 +274,25 @@ class History:
         names = {name for name, _, _ in run.cores}
         if world.plan.hosts and (run.process.host.name not in names or (len(names) > 1 and run.process.role != "script")):
             self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
+        lent = self._lent(nodes) if world.plan.lends else {}
         for others in self.runs.values():
             for each in others:
-                if each.alive and each.cores & run.cores and each is not run:
-                    self.say(f"{run} has cores of {each}: {sorted(each.cores & run.cores)}")
+                if each.alive and each is not run and not run.unlinked:
+                    both = (run.cores - lent.get(run.job, frozenset())) & (each.cores - lent.get(each.job, frozenset()))
+                    if both:
+                        self.say(f"{run} has cores of {each}: {sorted(both)}")
+                    on, there = run.process, each.process
+                    if world.plan.hosts and on.host is there.host and on.affinity & there.affinity and not each.unlinked:
+                        self.say(f"{run} is bound to {sorted(on.affinity)}, and {each} to {sorted(there.affinity)}")
+
+    def _lent(self, nodes: list[Any]) -> dict[int, frozenset[tuple[str, int, int]]]:
+        """The cores that jobs have left, by the journal on disk."""
+        house = vrm()
+        lends = house.replay(house.files.parsed(self.known(disk=True), "journal")).state.lends
+        layout = house.Cluster(nodes).layout
+        return {job: frozenset((nodes[node].name, socket, core) for each in lends.of_lender(job) if each.phase == "lent"
+                               for node, socket, first, end in layout.spans(each.loan.cores) for core in range(first, end))
+                for job in {each.lender for each in lends.all.values()}}
 
     def _shape(self, run: Run, placement: Any) -> None:
         """What is started is what was decided: so many ranks of each program, threads for so many cores."""
@@ -280,7 +304,7 @@ class History:
                 self.say(f"{run} has {found} ranks of its programs, and was to have {wanted}")
         elif "parts" in placement:
             self.say(f"{run} is of several programs, and was started without mpirun")
-        elif process.role == "job" and int(process.env["OMP_NUM_THREADS"]) != placement["procs"] * placement["width"]:
+        elif process.role == "job" and "lent" not in placement and int(process.env["OMP_NUM_THREADS"]) != placement["procs"] * placement["width"]:
             self.say(f"{run} has {process.env['OMP_NUM_THREADS']} threads, and {placement['procs']} ranks of {placement['width']} cores")
 
     def stop(self) -> None:
@@ -294,7 +318,7 @@ class History:
         """A program has ended by itself: had it exceeded its limit, a manager that was there would have ended it."""
         live = vars(world.object).get("live")
         entry = live.state.book.entries.get(run.job) if live is not None else None
-        if entry is None or live.phase != "running" or run.unlinked or run.orphaned or run.process.host is not K.home:
+        if entry is None or entry.job.malleable or live.phase != "running" or run.unlinked or run.orphaned or run.process.host is not K.home:
             return
         due = max(run.started + entry.job.walltime, world.watching, self.trouble_until)
         if K.now > due + 2.0 and not run.shot:
@@ -450,6 +474,10 @@ def send(world: World, act: Act) -> dict[str, Any]:
         return {"do": "submit", "line": act.value}
     if act.kind == "stop":
         return {"do": "stop", "now": act.value}
+    if act.kind == "lend":
+        return {"do": "lend", "id": act.value[0], "cores": act.value[1], **({} if act.value[2] is None else {"to": act.value[2]})}
+    if act.kind == "back":
+        return {"do": "lend", "id": act.value[0], "back": True}
     return {"do": act.kind, "ids": [act.value]}
 
 

@@ -92,6 +92,7 @@ class World:
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
         K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self.history.signalled
+        loading.PARTS[:] = ["lending"] * plan.lends
         self._prepare()
         self._next_fault()
         self.began = K.now
@@ -119,7 +120,7 @@ class World:
     def _prepare(self) -> None:
         """The files of the user and of the system."""
         disk, plan = K.disk, self.plan
-        for folder in ("/usr/bin", "/tmp", f"{HOME}/bin"):
+        for folder in ("/usr/bin", "/tmp", "/dev/shm", f"{HOME}/bin"):
             file_calls.makedirs(folder)
         self.write("/usr/bin/python3", "#!world python\n", 0o755)
         self.write(f"{HOME}/bin/job.x", "#!world job\n", 0o755)

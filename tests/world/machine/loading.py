@@ -39,8 +39,11 @@ PYTHON = "/usr/bin/python3"
 HOUSE = "/opt/vrm"
 """Where vrm is installed on the machine."""
 
-EXTENSIONS: dict[str, tuple[str, ...]] = {"vrm.fields": ("ranks", "speedup"), "vrm.dispatchers": ("moldable",)}
-"""What of vrm/ext is there."""
+EXTENSIONS: dict[str, tuple[str, ...]] = {"vrm.fields": ("ranks", "speedup"), "vrm.dispatchers": ("moldable", "sd")}
+"""What of vrm/ext is there in each world."""
+
+PARTS: list[str] = []
+"""The parts of managers that are there in this one."""
 
 _PURE = ("fspath", "fsdecode", "fsencode", "strerror", "WIFSIGNALED", "WTERMSIG", "WEXITSTATUS", "WIFEXITED", "WIFSTOPPED",
          "waitstatus_to_exitcode", "PathLike", "error", "get_terminal_size", "stat_result")
@@ -63,6 +66,18 @@ class PerProcess:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._own(), name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._own()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._own()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._own()[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._own())
 
 
 def _module(name: str, /, **members: Any) -> ModuleType:
@@ -265,7 +280,8 @@ def load() -> None:
     from vrm.system import plugins
     every = plugins._declared(Path(__file__).parents[3] / "vrm" / "ext" / "entry_points.ini")
     kept = {group: tuple(plugin for plugin in found if plugin.name in EXTENSIONS.get(group, ())) for group, found in every.items()}
-    plugins._declared = lambda file: kept  # type: ignore[assignment]
+    plugins._declared = lambda file: {**kept, "vrm.parts": tuple(  # type: ignore[assignment]
+        plugin for plugin in every["vrm.parts"] if plugin.name in PARTS)}
     plugins._untrusted = lambda package: ""
 
 

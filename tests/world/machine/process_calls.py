@@ -140,11 +140,20 @@ def waitpid(pid: int, options: int = 0) -> tuple[int, int]:
 
 
 def sched_getaffinity(pid: int) -> set[int]:
-    return set(K.enter().affinity)
+    return set(_of(pid).affinity)
 
 
 def sched_setaffinity(pid: int, cpus: Any) -> None:
-    K.enter().affinity = frozenset(cpus) & frozenset(range(64))
+    _of(pid).affinity = frozenset(cpus) & frozenset(range(64))
+
+
+def _of(pid: int) -> Process:
+    """The process of this number, 0 for the one that asks."""
+    asks = K.enter()
+    found = K.processes.get(pid) if pid else asks
+    if found is None or found.dead or found.host is not asks.host:
+        raise fail(errno.ESRCH)
+    return found
 
 
 class System:

@@ -43,4 +43,6 @@ def listed(path: str, process: Process) -> list[str] | None:
         return [*map(str, sorted(pid for pid, each in K.processes.items() if each.host is process.host)), "sys"]
     if len(parts) == 2 and parts[1].isdigit() and int(parts[1]) in K.processes:
         return ["stat", "environ", "cmdline", "status"]
+    if len(parts) == 3 and parts[1].isdigit() and int(parts[1]) in K.processes and parts[2] == "task":
+        return [parts[1]]
     return None
