@@ -440,7 +440,8 @@ class History:
     def _compare(self, manager: Any, data: bytes, when: str) -> None:
         house, live = vrm(), manager.live
         try:
-            past = house.replay(house.files.parsed(data, "journal"), "journal", live.new_state())
+            state = type(live.state)(live.scheduler.new_queue(), house.Cluster(live.cluster.nodes), live.room.lacks, frozen=True)
+            past = house.replay(house.files.parsed(data, "journal"), "journal", state)
         except ValueError as error:
             self.say(f"the journal {when}: {error}")
             return
@@ -583,7 +584,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
         if state == "cancelled" and not asked & {"cancel", "requeue"}:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
-    if "could not start" in row.reason and not world.plan.hosts:
+    if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
         history.say(f"job {job} is {state} ({row.reason}): {runs}")
     if state == "cancelled" and row.reason == "the manager was stopped":
         history.say(f"job {job} was to run again after a stop: {runs}")

@@ -270,7 +270,7 @@ class Launches(Part):
                 ends.lost(running)
 
     def _not_launched(self, running: Running, event: LaunchFailed) -> None:
-        if event.kind is Failure.LACK:
+        if event.kind is Failure.LACK and running.intent in ("", "timeout"):
             del self.live.running[running.job.id]
             self._no_room(running.job, event.message)
         elif event.kind is Failure.UNREACHED:

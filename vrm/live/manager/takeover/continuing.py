@@ -296,7 +296,7 @@ class Continuing(Part):
         ends, found = self.ends, self._look(running.job.id, running.booking.start)
         if found.what == recovery.ENDED:
             assert found.status is not None
-            if not running.intent and self._may_start(running, found.status.error):
+            if running.intent in ("", "timeout") and self._may_start(running, found.status.error):
                 del self.live.running[running.job.id]
                 ends.take_back(running.job)
                 self.live.changes()
