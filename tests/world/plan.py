@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 class Fault(NamedTuple):
     """After so many more system calls of whomever, something goes wrong; `edge`: and just after the next change of a
-    file."""
+    file (CHANGE), or when a manager next opens the file of a job or of a command (LOOK)."""
 
     gap: int
     kind: str
     value: float = 0.0
-    edge: bool = False
+    edge: int = 0
+
+
+CHANGE, LOOK = 1, 2
 
 
 class Act(NamedTuple):
@@ -37,6 +40,9 @@ DISK = ("full", "quota", "readonly", "eio", "slow")
 
 OTHERS = ("machine", "clock", "pause", "fork")
 """The machine dies; the clock is set; the manager is stopped for a while; no process can be forked."""
+
+STALL = "stall"
+"""Another process of vrm is stopped for a while."""
 
 BEYOND = ("node", "cut", "delay", "relay", "ssh", "runner", "agent", "stand_in")
 """Faults of other nodes: one dies, and comes back; it is out of reach for a while; its connection is slow; processes of vrm
@@ -60,7 +66,7 @@ CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 class Plan:
     """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
     system last, 0 for none around. `mpi`: mpirun starts the programs of jobs; `lends`: jobs lend
-    cores. `lines` are the queue file, `quantum` the system calls of a turn."""
+    cores. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -79,6 +85,7 @@ class Plan:
     batch: float = 0.0
     mpi: bool = False
     lends: bool = False
+    reuse: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -102,7 +109,7 @@ class Plan:
         at = 0
         for fault in self.faults:
             at += fault.gap
-            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}{' after a change of a file' * fault.edge}")
+            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}{('', ' after a change of a file', ' when a manager looks at a job')[fault.edge]}")
         return "\n".join(rows)
 
 
@@ -163,7 +170,7 @@ def faults_of(chance: Random) -> list[Fault]:
             value = float(chance.randint(1, 4))
         elif kind == "pause":
             value = chance.choice((0.1, 2.5, 8.0))
-        found.append(Fault(gap, kind, value, chance.random() < 0.3))
+        found.append(Fault(gap, kind, value, int(chance.random() < 0.3)))
     return found
 
 
@@ -221,6 +228,34 @@ def other_jobs(plan: Plan) -> Plan:
                     backfilling="moldable" if "moldable" in kinds else plan.backfilling)
 
 
+AGAIN = 0x4eee80
+"""As SALT, for what came still later."""
+
+
+def hard_times(plan: Plan) -> Plan:
+    """In four of ten worlds faults come just when a manager looks, other processes than it stop, numbers of processes are
+    given again, users ask a lot at once, lines are too large, or the machine dies early."""
+    chance = Random(plan.seed ^ AGAIN)
+    if chance.random() < 0.6:
+        return plan
+    faults, acts, lines = list(plan.faults), list(plan.acts), plan.lines
+    for at, fault in enumerate(faults):
+        if fault.kind in (*KILLS, "pause") and chance.random() < 0.4:
+            faults[at] = fault._replace(edge=LOOK)
+        elif chance.random() < 0.15:
+            faults[at] = fault._replace(kind=STALL, value=chance.choice((0.02, 0.5, 2.5)))
+    if chance.random() < 0.3:
+        faults.insert(0, Fault(chance.randint(40, 450), "machine"))
+    if chance.random() < 0.4:
+        time = chance.choice((0.01, 0.5, 2.0))
+        for _ in range(chance.choice((4, 10))):
+            kind = chance.choice(("submit", "submit", "cancel", "requeue"))
+            acts.append(Act(time + 0.3 * chance.random(), kind, line_of(chance, 0, plan.cores) if kind == "submit" else chance.randrange(6)))
+    if chance.random() < 0.3:
+        lines = tuple(line.replace("job.x ", "job.x 9", 1) if line.startswith("job.x ") and chance.random() < 0.4 else line for line in lines)
+    return plan.but(faults=tuple(faults), acts=tuple(sorted(acts, key=lambda act: act.time)), lines=lines, reuse=chance.random() < 0.4)
+
+
 def lending(plan: Plan, chance: Random) -> Plan:
     """A world whose jobs lend cores: the dispatcher wants it, or users do."""
     cores = max(2, plan.cores)
@@ -266,7 +301,7 @@ def split(line: str) -> list[str]:
 
 def plan_of(seed: int, strict: bool = False) -> Plan:
     """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
-    return other_jobs(plan_of_places(seed, strict))
+    return hard_times(other_jobs(plan_of_places(seed, strict)))
 
 
 def plan_of_places(seed: int, strict: bool = False) -> Plan:

@@ -203,6 +203,7 @@ class History:
         self.trouble_until = 0.0
         self.trouble_beyond = 0.0  # until when nodes may not be in reach
         self.forks_refused = False
+        self.stalled = False    # processes of vrm were stopped for a while
         self.machines = self.failures = 0
         self.torn = False       # a user has written half a line into the queue file
         self.unguarded: set[int] = set()  # jobs whose supervisor was killed, or may have been
@@ -323,6 +324,15 @@ class History:
         due = max(run.started + entry.job.walltime, world.watching, self.trouble_until)
         if K.now > due + 2.0 and not run.shot:
             self.say(f"{run} has a limit of {entry.job.walltime:g} s, and nobody has ended it")
+
+    def carried_out(self, world: World, run: Run) -> None:
+        """A program has ended by itself: had it been about to be ended, a manager that was there would have done that."""
+        found = re.findall(rb'"event":"(start|intent|end|again|back)","id":%d\b[^\n]*?(?:"tick":([0-9.]+)|\n)' % run.job, self.known())
+        if world.plan.hosts or not found or found[-1][0] != b"intent" or not found[-1][1] or run.shot:
+            return
+        due = max(float(found[-1][1]) + K.home.booted, run.started, world.watching, self.trouble_until)
+        if run.status is not None and not run.status & 127 and K.now > due + 3.0 and not self.stalled:
+            self.say(f"{run} was to be ended since {due - 1000:.3f}, and nobody has ended it")
 
     def intents(self) -> None:
         """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
@@ -597,7 +607,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         allowed = state == "cancelled" or (
             state == "refused" and ("depend" in row.reason or history.torn or too_large(world, entry.job))) or (
             state == "failed" and unknown) or (
-                state == "timeout" and job in history.unguarded) or (
+                state == "timeout" and (job in history.unguarded or history.stalled)) or (
                 state in ("failed", "timeout") and job in history.loose) or (
                 (state == "timeout" or " is down" in row.reason) and bool(world.plan.hosts)
                 and history.trouble_beyond > 0.0)  # whether it ran nobody knows

@@ -14,7 +14,7 @@ from world import actors, truths
 from world.machine import file_calls, loading, process_calls
 from world.machine.kernel import K, NEVER
 from world.machine.processes import KILL, TERM, Host, Process
-from world.plan import BEYOND, Act, Fault, Plan
+from world.plan import BEYOND, LOOK, Act, Fault, Plan
 from world.truths import History, Told
 
 MOST_SECONDS = 900.0
@@ -85,7 +85,7 @@ class World:
         """Let it happen, and judge it."""
         plan = self.plan
         K.reset(plan.seed, plan.strict)
-        K.quantum, K.most = plan.quantum, MOST_STEPS
+        K.quantum, K.most, K.reuse = plan.quantum, MOST_STEPS, plan.reuse
         K.main = getcurrent()
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
@@ -228,6 +228,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if run is not None:
             run.ended, run.status = K.now, process.status
             run.signalled |= self.history.intended(run.job)
+            if self.manager is not None:
+                self.history.carried_out(self, run)
             if self.plan.walltime == "kill" and not run.signalled and self.object is not None:
                 self.history.overdue(self, run)
         if process.role in ("ssh", "relay"):
@@ -350,8 +352,12 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         """The next fault comes."""
         fault = self.faults.pop(0)
         if fault.edge:
-            self.faults.insert(0, fault._replace(edge=False))
-            K.fault_at, K.disk.armed = NEVER, self._edge
+            self.faults.insert(0, fault._replace(edge=0))
+            K.fault_at = NEVER
+            if fault.edge == LOOK:
+                K.looking = self._edge
+            else:
+                K.disk.armed = self._edge
             return
         self._next_fault()
         happened = getattr(self, f"_do_{fault.kind}", self._kill)(fault)
@@ -362,7 +368,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
 
     def _edge(self) -> None:
-        """A file has changed: now."""
+        """A file has changed, or is looked at: now."""
+        K.looking = None
         K.disk.armed, K.fault_at = None, K.steps + 1 + int(K.chance.random() ** 2 * 4)
 
     def _put_off(self, fault: Fault) -> None:
@@ -536,6 +543,20 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         K.signal(manager, 19)
         self.watching = K.now + fault.value
         K.at(K.now + fault.value, lambda: K.signal(manager, 18))
+        return True
+
+    def _do_stall(self, fault: Fault) -> bool:
+        roles = ("spawner", "supervisor", "stand_in", "relay", "ssh", "runner", "be_agent", "agent", "client")
+        found = [process for process in K.processes.values() if process.role in roles and not process.dead and not process.stopped]
+        if not found:
+            return False
+        process = found[int(K.chance.random() * len(found))]
+        K.note(f"fault: {process!r} is stopped for {fault.value:g} s")
+        self.history.stalled = True
+        if process.host is not K.home or process.role in ("relay", "ssh"):
+            self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0)
+        K.signal(process, 19)
+        K.at(K.now + fault.value, lambda: K.signal(process, 18))
         return True
 
     def _do_fork(self, fault: Fault) -> None:

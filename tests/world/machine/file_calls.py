@@ -60,11 +60,17 @@ def _wanted(inode: Inode | None, path: Any, flags: int) -> None:
         raise fail(errno.EROFS, path)
 
 
+LOOKED_AT = tuple(f"/home/user/w/log/{name}/" for name in ("pids", "ended", "commands"))
+"""Where a manager finds what others say of jobs."""
+
+
 def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
     process = K.enter()
     name = text_of(path)
     if name.startswith(("/proc/", "/dev/")):
         return _open_special(process, name, path)
+    if K.looking is not None and process.role == "manager" and name.startswith(LOOKED_AT):
+        K.looking()
     follow = not flags & real.O_NOFOLLOW and not (flags & real.O_CREAT and flags & real.O_EXCL)
     there, last, inode = K.disk.walk(name, process.cwd, follow)
     if inode is not None and inode.is_link and not flags & real.O_CREAT and follow:

@@ -76,6 +76,9 @@ class Kernel:
         self.on_start: Callable[[Process], None] = lambda process: None
         self.names: dict[str, Any] = {}                # abstract names of sockets
         self.over, self.most = False, NEVER
+        self.looking: Callable[[], None] | None = None  # called when a manager next opens the file of a job or command
+        self.reuse = False
+        self.freed: list[tuple[int, float]] = []        # numbers of processes that were, and since when they were
         LOCK_WAITERS.clear()
         self._start(0.0)
 
@@ -228,12 +231,18 @@ class Kernel:
     # Processes.
 
     def _pid(self) -> int:
-        while self.next_pid in self.processes or any(
-                self.next_pid in (each.group, each.session) for each in self.processes.values()):
+        if self.reuse and self.freed and self.chance.random() < 0.3:
+            old, since = self.freed.pop(int(self.chance.random() * len(self.freed)))
+            if self.now > since + 0.05 and not self._used(old):  # no kernel comes round faster
+                return old
+        while self._used(self.next_pid):
             self.next_pid = FIRST if self.next_pid >= self.last_pid else self.next_pid + 1
         found = self.next_pid
         self.next_pid = FIRST if found >= self.last_pid else found + 1
         return found
+
+    def _used(self, number: int) -> bool:
+        return number in self.processes or any(number in (each.group, each.session) for each in self.processes.values())
 
     def born(self, parent: Process, role: str, argv: Sequence[str], env: Mapping[str, str],
              body: Callable[[], object]) -> Process:
@@ -332,6 +341,8 @@ class Kernel:
         """A process that has ended is forgotten."""
         process.reaped = True
         self.processes.pop(process.pid, None)
+        if self.reuse:
+            self.freed = [*self.freed[-30:], (process.pid, process.host.booted + process.started / 100)]
         if process.parent is not None:
             process.parent.children.pop(process.pid, None)
 

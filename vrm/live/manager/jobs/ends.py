@@ -199,7 +199,8 @@ class Ends(Part):
             self.lingers = live.now + LINGER
             outcome.session = None
         elif not running.former:
-            self.live.watch.sweep(job.id, running.booking.placement, lost=status is None or bool(running.intent))
+            lost = status is None or bool(running.intent) or (state is JobState.FAILED and bool(self.lost_nodes(running)))
+            self.live.watch.sweep(job.id, running.booking.placement, lost=lost)
         live.changed = True
         if state is JobState.FAILED and not running.intent and (
                 live.place.allocation or self.beyond(running)):
