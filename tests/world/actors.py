@@ -150,6 +150,7 @@ def ssh(argv: list[str]) -> int:
     from world.machine.loading import ENVIRONMENT
     line = Line(host)
     remote = K.born(host.init, "runner", ["python3", "-I", "-S"], ENVIRONMENT, lambda: runner(host.name))
+    remote.facts["ssh"] = process
     mine = [file_calls.give(process, each) for each in line.near]
     for number, each in enumerate((*line.far, NullOpen())):
         remote.files[number] = each

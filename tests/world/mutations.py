@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-MOST = 4000
+MOST = 20_000
 """Worlds in which a defect must be found."""
 
 

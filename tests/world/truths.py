@@ -249,9 +249,14 @@ class History:
         elif parent is not None and parent.dead:
             run.orphaned = run.unseen = True
             self.unguarded.add(job)
-        if any(each.alive and not (each.cut and each.process.host is not process.host) for each in runs):
+        if parent is not None and "ssh" in parent.facts and parent.facts["ssh"].dead:  # an order that was on its way
+            run.unlinked = run.late = True
+            runs.append(run)
+            return run
+        if any(each.alive and not each.late and not (each.cut and each.process.host is not process.host) for each in runs):
             self.say(f"job {job} runs twice at the same time: {runs}, {run}")
-        if last in (b"end", b"again") and process.host is not K.home and all(each.start < starts or each.brief for each in runs):
+        if last in (b"end", b"again") and process.host is not K.home and (
+                starts > len(runs) or all(each.start < starts or each.brief for each in runs)):
             run.unlinked = run.late = True
         elif last != b"start" or starts <= len(runs):
             self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}: "
@@ -278,7 +283,7 @@ class History:
         lent = self._lent(nodes) if world.plan.lends else {}
         for others in self.runs.values():
             for each in others:
-                if each.alive and each is not run and not run.unlinked:
+                if each.alive and not each.late and each is not run and not run.unlinked:
                     both = (run.cores - lent.get(run.job, frozenset())) & (each.cores - lent.get(each.job, frozenset()))
                     if both:
                         self.say(f"{run} has cores of {each}: {sorted(both)}")

@@ -546,7 +546,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _do_stall(self, fault: Fault) -> bool:
-        roles = ("spawner", "supervisor", "stand_in", "relay", "ssh", "runner", "be_agent", "agent", "client")
+        roles = ("spawner", "supervisor", "stand_in", "relay", "ssh", "be_agent", "agent", "client")  # see reliability.md for runners
         found = [process for process in K.processes.values() if process.role in roles and not process.dead and not process.stopped]
         if not found:
             return False
