@@ -58,6 +58,9 @@ JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "a
         "lends": " malleable="}
 """Kinds of jobs, and the field of a queue line that makes a job one."""
 
+SLURM = "slurm"
+"""What users do by the commands of Slurm."""
+
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 """What counts as a crash."""
 
@@ -92,7 +95,7 @@ class Plan:
         """Where it is (`PLACES`), and what its jobs are besides plain programs (`JOBS`)."""
         place = "hosts" if self.hosts else "batch" if self.batch else "emulated"
         text = "\n".join((*self.lines, *(act.value for act in self.acts if isinstance(act.value, str))))
-        return (place, *(kind for kind, mark in JOBS.items() if mark in text))
+        return (place, *(kind for kind, mark in JOBS.items() if mark in text), *[SLURM] * any(act.kind == SLURM for act in self.acts))
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""
@@ -253,7 +256,21 @@ def hard_times(plan: Plan) -> Plan:
             acts.append(Act(time + 0.3 * chance.random(), kind, line_of(chance, 0, plan.cores) if kind == "submit" else chance.randrange(6)))
     if chance.random() < 0.3:
         lines = tuple(line.replace("job.x ", "job.x 9", 1) if line.startswith("job.x ") and chance.random() < 0.4 else line for line in lines)
+    if chance.random() < 0.3:
+        acts += [slurm_command(chance, plan) for _ in range(chance.choice((2, 5)))]
+        acts.append(Act(6.5, "release", "all"))
     return plan.but(faults=tuple(faults), acts=tuple(sorted(acts, key=lambda act: act.time)), lines=lines, reuse=chance.random() < 0.4)
+
+
+def slurm_command(chance: Random, plan: Plan) -> Act:
+    """A user types a command of Slurm."""
+    kind, job = chance.choice(("sbatch", "sbatch", "scancel", "hold", "release", "requeue", "update")), str(chance.randrange(6))
+    words = {"sbatch": ("sbatch", f"-n{chance.randint(1, plan.cores)}", f"-t{chance.choice((1, 60))}", *["-H"] * (chance.random() < 0.2),
+                        *["--array=0-1"] * (chance.random() < 0.2), "run.sh", str(chance.choice((0, 0.1, 1.5))), str(chance.choice((0, 0, 3))), "-"),
+             "scancel": ("scancel", *chance.choice(((job,), (job,), ("-tPENDING", job)))),
+             "update": ("scontrol", "update", f"JobId={job}", chance.choice(("TimeLimit=2", "Priority=5", "JobName=other", "Requeue=0"))),
+             }.get(kind, ("scontrol", kind, job))
+    return Act(chance.choice((0.1, 1.0, 3.0)) * chance.random(), SLURM, words)
 
 
 def lending(plan: Plan, chance: Random) -> Plan:

@@ -37,13 +37,14 @@ def vrm() -> SimpleNamespace:
         except ImportError:
             found[member] = getattr(import_module(module), member)
     found["lending_job"] = import_module("vrm.ext.lending.job")
-    from world.actors import StandardInput
+    from world.actors import Screen, StandardInput
     found["agent"].BROUGHT[found["masks"].__file__] = found["masks"]  # its folder is not on the path of this Python
     found["masks"].MaskSetter.last = loading.PerProcess(dict)
 
     def nothing() -> None:
         raise found["ShimError"]("there is no compiler")
     found["lending_job"].shim = nothing
+    found["client"].sys = SimpleNamespace(stdout=Screen(), stderr=Screen())
     found["relay"].sys = SimpleNamespace(stdin=SimpleNamespace(buffer=StandardInput()))
     return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
 
@@ -59,6 +60,8 @@ _USED = (
     "config.policies.make_scheduler",
     "config.schema.load",
     "ext.lending.build.ShimError",
+    "ext.slurm.calls.client",
+    "ext.slurm.calls.wire.Call",
     "ext.lending.nodes.masks",
     "live.launch.base.make_launcher",
     "live.launch.openmpi.OpenMPI",
@@ -189,6 +192,12 @@ class Told:
         self.ids: list[int] = []
         self.at = self.asked = 0.0
         self.sent: Any = None
+
+    @property
+    def job(self) -> int:
+        """The job that it is about, by the last word."""
+        value = self.act.value
+        return int(value[-1]) if isinstance(value, tuple) else value
 
     def begin(self, sent: Any, now: float) -> None:
         self.sent, self.at, self.asked = sent, now, now
@@ -525,6 +534,35 @@ def answer(world: World, told: Told) -> None:
     K.note(f"client is told {told.reply}")
 
 
+def slurm(world: World, told: Told) -> int:
+    """A command of Slurm, as a client on another node than the manager's gives it: by command files."""
+    house, process = vrm(), K.current
+    words = told.act.value
+    told.name = house.control.new_name()
+    kind = {"sbatch": "submit", "scancel": "cancel"}.get(words[0], words[1])
+    held = "-H" in words
+    told.begin({"do": kind, "held": held}, K.now)
+    process.cwd = "/home/user/w/bin"
+    process.facts["said"] = b""
+    call = house.Call(words[0], list(words[1:]), process.cwd, {**loading.ENVIRONMENT, "VRM_STDIN": f"{process.pid}@elsewhere"}, token=told.name)
+    run = house.RunDirectory.of(world.settings)
+    try:
+        for _ in range(30):
+            if run.manager_runs():
+                break
+            loading.MODULES["time"].sleep(0.1)
+        code = house.client.by_files(call, run.directory)
+    except (house.RunError, OSError) as error:
+        K.note(f"{words} gets {error}")
+        told.reply = {"ok": False, "text": "error"}
+        return 1
+    said = process.facts["said"].decode()
+    K.note(f"{words} gets {code}: {said}")
+    told.reply, told.over, told.at = {"ok": not code, "text": said}, True, K.now
+    told.ids = [int(word) for word in re.findall(r"Submitted batch job (\d+)", said)]
+    return int(code)
+
+
 # At the end of a world.
 
 
@@ -569,7 +607,9 @@ def judge(world: World) -> None:
 
 def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     history, job, state = world.history, entry.job.id, entry.state.value
-    asked = {act.kind for act in world.plan.acts if act.value in (job, "all")}
+    asked = {act.kind for act in world.plan.acts if act.value in (job, "all")} | {
+        {"scancel": "cancel"}.get(act.value[0], act.value[1]) for act in world.plan.acts
+        if act.kind == "slurm" and act.value[-1] == str(job)}
     for run in runs[:-1]:
         if run.clean and run.code == 0 and "requeue" not in asked:
             history.say(f"job {job} ended well, and ran again: {runs}")
@@ -674,20 +714,22 @@ def _judge_told(world: World, past: Any) -> None:
             if [job for job in told.ids if job not in entries]:
                 history.say(f"a user was told of jobs {told.ids}, which there are not")
             made = past.by_command.get(told.name, [])
-            if ok and sorted(told.ids) != sorted(made):
+            if ok and (sorted(told.ids) != sorted(made) if told.act.kind == "submit" else not set(told.ids) <= set(made)):
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
-        elif kind == "cancel" and ok and not any(act.kind == "requeue" for act in world.plan.acts):
-            job = told.act.value
+        elif kind == "cancel" and ok and not any(act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ())
+                                                 for act in world.plan.acts):
+            job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
                     and not (run.process.host is not K.home and run.signalled)]  # it was on its way
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:
-            job = told.act.value
+            job = told.job
             free = min((each.at for each in world.told if each.sent and each.sent["do"] == "release" and each.asked >= told.asked),
                        default=float("inf"))
             late = [run for run in history.runs.get(job, []) if told.at < run.started < free - 11.0]
-            if late and not any(act.kind == "release" and act.value == job for act in world.plan.acts):
+            if late and not any((act.kind == "release" and act.value == job) or (act.kind == "slurm" and "release" in act.value)
+                                for act in world.plan.acts):
                 history.say(f"a user was told that job {job} is held, and it ran: {late}")

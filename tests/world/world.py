@@ -14,7 +14,7 @@ from world import actors, truths
 from world.machine import file_calls, loading, process_calls
 from world.machine.kernel import K, NEVER
 from world.machine.processes import KILL, TERM, Host, Process
-from world.plan import BEYOND, LOOK, Act, Fault, Plan
+from world.plan import BEYOND, LOOK, SLURM, Act, Fault, Plan
 from world.truths import History, Told
 
 MOST_SECONDS = 900.0
@@ -92,7 +92,7 @@ class World:
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
         K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self.history.signalled
-        loading.PARTS[:] = ["lending"] * plan.lends
+        loading.PARTS[:] = [*["lending"] * plan.lends, *["calls"] * (SLURM in plan.kinds)]
         self._prepare()
         self._next_fault()
         self.began = K.now
@@ -339,6 +339,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             return 0
         if act.kind == "stop":
             self.history.stop()
+        if act.kind == SLURM:
+            return truths.slurm(self, told)
         told.begin(truths.send(self, act), K.now)
         truths.answer(self, told)
         return 0
