@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, settings_of
+from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, seconds, settings_of
 
 if TYPE_CHECKING:
     from vrm.model.forms.fields import Field, Option
@@ -30,7 +30,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "vrm submit cg.A.x 4 90m\n"
         "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100\n"
         "vrm submit cg.A.x 4 90m --wait\n"
-        "vrm submit cg.A.x 4 90m --test-only",
+        "vrm submit cg.A.x 4 90m --test-only\n"
+        "vrm submit solver 16 10m --mem-per-task 2G --urgent --by 5m",
         "Prints the id of the job. What follows `--` goes to the program as it is typed.",
         usage="%(prog)s APP RANKS [TIME] [options] [-- ARGUMENTS]", rest="arguments")
     add = parser.add_argument
@@ -44,9 +45,14 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--test-only", action="store_true",
         help="submit nothing; say when the job would start, with or without a running manager")
     add("--json", action="store_true", help="with --test-only: as JSON")
+    add("--urgent", action="store_true",
+        help="start it now: other jobs lend cores, are paused or wait again. What that costs them is printed first")
+    add("--by", metavar="TIME", type=seconds,
+        help="with --urgent: start it within this time (30m); where it does so by itself, no job makes room")
+    add("--yes", action="store_true", help="with --urgent: make room without asking")
     add("--wait", action="store_true", help="wait until it has ended; the exit status is the job's")
-    parser.usual = ("--exclusive", "--test-only", "--wait", "--cores", "--name", "--after", "--array", "--each",
-                    "--dir", "--retries", "--gpus-per-task", "--mem-per-task")
+    parser.usual = ("--exclusive", "--test-only", "--wait", "--urgent", "--cores", "--name", "--after", "--array",
+                    "--each", "--dir", "--retries", "--gpus-per-task", "--mem-per-task")
     parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
@@ -99,8 +105,13 @@ def submit(arguments: argparse.Namespace) -> int:
         return int(of_extension("test-only")(arguments, line))
     if arguments.json:
         raise CannotRun("--json needs --test-only")
+    if not arguments.urgent and (arguments.yes or arguments.by is not None):
+        raise CannotRun(f"--{'yes' if arguments.yes else 'by'} needs --urgent")
     wait = of_extension("wait") if arguments.wait else None
+    granted = of_extension("urgent")(arguments, line) if arguments.urgent else None
     status, name = asked(arguments, {"do": "submit", "line": line})
+    if granted is not None and not status:
+        status = granted(name)
     return status if status or wait is None else int(wait(run_of(arguments), name))
 
 

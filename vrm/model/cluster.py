@@ -194,9 +194,9 @@ class Pool:
 
     def clashes(self, placement: Placement) -> bool:
         """Whether something that a placement holds is taken or on a node that is down. Lenders hold what they lend."""
-        if placement.lease is not None:
-            return bool(placement.node_set & ~self.up)
         lane0, lane1, cores = placement.room
+        if placement.lease is not None and (placement.node_set & ~self.up or not (lane0 or lane1 or cores)):
+            return bool(placement.node_set & ~self.up)
         if cores:
             return bool(cores & ~self.free_cores)
         return bool(lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up
@@ -367,7 +367,7 @@ class Cluster(Pool):
         end, extra = now + job.expected * slower, job.walltime * (slower - 1)
         if placement.lease is not None:
             for lender, cores in placement.lease.lent:
-                self.loans.lend(self, Loan(lender, job_id, cores, now, end))
+                self.loans.lend(self, Loan(lender, job_id, cores, now, end), stops=True)
             self.loans.guests.add(job_id)
         booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end, (), extra, 0.0))
         self._insert(booking)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from vrm.ext.lending.build import ShimError, shim
 from vrm.ext.lending.nodes.lending import folder
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import ProgramPrepared
 
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "I_MPI_WAIT_MODE": "1"}
 """Ranks that wait leave their core to others: Open MPI, MPICH 3 and MVAPICH, Intel MPI. MPICH 4 and 5 have no
@@ -74,3 +76,26 @@ def rigid(program: str | Path) -> str:
 def note(app: str, reason: str) -> str:
     """The line about a job whose threads cannot follow."""
     return f"{app} is malleable, and its number of threads stays as it is: {reason}"
+
+
+class FollowingCores:
+    """Gives malleable jobs the variables by which their processes follow their cores."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self.live = live
+        self._rigid: set[str] = set()  # malleable programs whose threads cannot follow
+
+    def give(self, event: ProgramPrepared) -> None:
+        """Give them to a job that starts. Say once of each program why its threads cannot follow."""
+        booking, env, launcher = event.booking, event.env, self.live.launcher
+        job = booking.job
+        variables, rigid = following(event.program, launcher.run_id, job.id, env)
+        event.variables.update(variables)
+        if rigid and job.app not in self._rigid:
+            self._rigid.add(job.app)
+            self.live.tell("note", note(job.app, rigid))
+        said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
+        if booking.placement.width < job.cores and not rigid and not said:
+            ranks = job.procs if launcher.kind == "direct" else 1  # of a process
+            event.variables["OMP_NUM_THREADS"] = str(ranks * job.cores)
+            event.variables["VRM_LENDING_CORES"] = f"{ranks * booking.placement.width}/{ranks * job.cores}"

@@ -86,15 +86,15 @@ def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, wi
                 continue
 
 
-def borrowed(job: Job, cluster: Cluster, lent: Sequence[tuple[int, int]], shrinks: bool = False
+def borrowed(job: Job, cluster: Cluster, lent: Sequence[tuple[int, int]], shrinks: bool = False, free: int = 0
              ) -> Placement | None:
-    """Where a job would be on cores that running jobs lend (their ids, with the cores): its ranks fill
-    the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
+    """Where a job would be on cores that running jobs lend (their ids, with the cores), and on these that are `free`:
+    its ranks fill the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
     fit else. None where it does not fit."""
     request = job.request
     if job.exclusive or not cluster.has_licences(job):
         return None
-    cores = nodes = 0
+    cores, nodes = free, cluster.layout.nodes_of(free)
     for lender, some in lent:
         cores |= some
         nodes |= cluster.bookings[lender].placement.node_set

@@ -1,18 +1,25 @@
-"""Orders to the nodes of a job that lends cores: which CPUs its ranks may use from now on."""
+"""Orders to the nodes of a job that lends cores: which CPUs its ranks may use from now on, or that they stand still."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from vrm.ext.lending.nodes import masks
+from vrm.ext.lending.nodes import masks, pausing
+from vrm.live.runner import proc
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.outcomes import AgentOrder
-from vrm.model import RankSlot
+from vrm.model import Booking, Cluster, RankSlot
+from vrm.model.sharing.core_share import LentCores
 
 PATIENCE = 10.0
 """Seconds in which the ranks of a running job should be where `set_masks` wants them."""
+
+HERE = 1.0
+"""Seconds in which the processes of a job on emulated nodes have to stand still."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,57 @@ def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> M
 
 
 MASKS = AgentOrder("masks", masks.__file__, _read)
+
+
+def _read_pause(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Masks:
+    return Masks(host, request["job"], int(answer["epoch"]), bool(answer["clear"]), {}, frozenset(),
+                 str(answer["error"]))
+
+
+STOP = AgentOrder("pause", pausing.__file__, _read_pause)
+
+
+def stops(cluster: Cluster, booking: Booking, shares: Sequence[LentCores]) -> bool | None:
+    """Whether the last change of what a running job lends pauses it, or (False) ends its pause; None: neither."""
+    now, before = (shares[-at].lent if len(shares) >= at else 0 for at in (1, 2))
+    if cluster.loans.stopped(cluster, booking, now):
+        return True
+    return False if cluster.loans.stopped(cluster, booking, before) else None
+
+
+def pause(watch: NodeWatch, run: str, booking: Booking, epoch: int, stop: bool, cluster: Cluster,
+          patience: float = PATIENCE) -> set[str]:
+    """Let the processes of a job stand still, or go on. Each of the hosts in the result gives a `Masks`. Where cores
+    are emulated all processes are here, and it is done at once."""
+    values = {"epoch": epoch, "stop": stop, "patience": patience,
+              "variables": [] if booking.job.payload.script else list(watch.variables)}
+    if watch.watches:
+        hosts = [cluster.nodes[node].name for node in booking.placement.nodes]
+        return watch.order(STOP, booking.job.id, dict.fromkeys(hosts, values))
+    request = {**values, "number": 0, "run": run, "job": booking.job.id, "patience": HERE}
+    order = pausing.Pauser(request, time.monotonic())
+    done = False
+    while not done:
+        for process, environment in proc.marked():
+            if all(mark in environment for mark in order.marks):
+                order.see(process, environment)
+        done = order.looked(time.monotonic())
+    return set()
+
+
+@dataclass
+class CoreOrder:
+    """The last order about a lender's cores: the `hosts` that have not answered yet, and `until` when they
+    may. `sent`: it is on its way; else it goes `after` a time. `early`: the lender has just started, and the order
+    counts only when all of its `ranks` are there, by host."""
+
+    epoch: int
+    hosts: set[str] = field(default_factory=set)
+    until: float = math.inf
+    sent: bool = False
+    after: float = 0.0
+    early: bool = False
+    ranks: dict[str, set[int]] = field(default_factory=dict)
 
 
 class Asks(Protocol):

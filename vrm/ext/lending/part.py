@@ -10,19 +10,18 @@ does not answer, the lend is undone and the borrower waits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from vrm.ext.lending.job import following, note
+from vrm.ext.lending.job import FollowingCores
 from vrm.ext.lending.nodes import lending
-from vrm.ext.lending.orders import MASKS, Masks, confine
+from vrm.ext.lending.orders import MASKS, STOP, CoreOrder, Masks, confine, pause, stops
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.jobs.launches import Launches
 from vrm.live.manager.part import Closed, JobAsked, JobLeft, Obey, Part, ProgramPrepared, Stopped
 from vrm.live.manager.jobs.running import Running
-from vrm.model import JobState
+from vrm.model import Job, JobState, Placement
 from vrm.model.sharing import core_share
 from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.forms.hosts import fold as fold_nodes
@@ -46,21 +45,6 @@ AGAIN = 5.0
 """Seconds after which a lender that could not be given its cores back is given them again."""
 
 
-@dataclass
-class _Order:
-    """The last order about a lender's cores: the `hosts` that have not answered yet, and `until` when they
-    may. `sent`: it is on its way; else it goes `after` a time. `early`: the lender has just started, and the order
-    counts only when all of its `ranks` are there, by host."""
-
-    epoch: int
-    hosts: set[str] = field(default_factory=set)
-    until: float = math.inf
-    sent: bool = False
-    after: float = 0.0
-    early: bool = False
-    ranks: dict[str, set[int]] = field(default_factory=dict)
-
-
 class LendingPart(Part):
     """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
 
@@ -70,11 +54,11 @@ class LendingPart(Part):
         self.live = live
         self.ends = live.part(Ends)
         self.launches = live.part(Launches)
-        live.watch.know(MASKS)
+        for order in (MASKS, STOP):
+            live.watch.know(order)
         self.coming: dict[int, Start] = {}
-        self._orders: dict[int, _Order] = {}
-        self._rigid: set[str] = set()  # malleable programs whose threads cannot follow
-        self._late = ""
+        self._orders: dict[int, CoreOrder] = {}
+        self._following = FollowingCores(live)
 
     def deadline(self, now: float) -> float:
         """When an order is to be given, or must have been answered."""
@@ -96,7 +80,7 @@ class LendingPart(Part):
         elif isinstance(event, JobLeft) and event.job.malleable:
             lending.remove(lending.folder(self.live.launcher.run_id, event.job.id))
         elif isinstance(event, ProgramPrepared) and event.booking.job.malleable:
-            self._follows(event)
+            self._following.give(event)
         elif isinstance(event, Stopped):
             for job_id in list(self.coming):
                 self._settle(job_id)
@@ -143,7 +127,7 @@ class LendingPart(Part):
             live.state.lending.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
             return f"{what} to no job: its ranks leave them free until `vrm lend {lender} --back`"
-        job = self._waiting(to).job
+        job = self.waiting(to).job
         if job.request.parts:
             raise LifeError(f"job {to} has several programs, and starts on cores of its own")
         placement = borrowed(job, cluster, [(lender, found.cores)], shrinks=job.malleable)
@@ -153,18 +137,27 @@ class LendingPart(Part):
                 f"does not fit on {number} core(s) of {where}: lend more with --cores, or submit it with "
                 "--malleable, so that its ranks may have fewer cores")
         self._keep_clear(reserved(cluster, [(lender, found.cores)], now, job, placement))
-        first = next(iter(live.state.queue.in_order(now)), None)
-        booking = cluster.book(job, placement, now)
-        live.state.queue.remove_started([job])
-        for loan in cluster.loans.of_borrower(to):
-            live.state.lending.lend(loan, **origin)
-        self.add(Start(booking, first is not job), now, asked=True)
-        if to not in self.coming:
-            raise LifeError(f"job {lender} lends nothing: {self._late}")
+        self.borrow(job, placement, **origin)
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
                  f"{job.cores}" if placement.width < job.cores else "")
         return (f"{what} to job {to}, which starts{fewer} when job {lender} has left "
                 f"{'them' if number > 1 else 'it'}")
+
+    def borrow(self, job: Job, placement: Placement, ends: Collection[int] = (), **origin: Any) -> None:
+        """A waiting job starts on cores that running jobs lend, as soon as they are clear. `ends`: those of the lenders
+        that are ended instead, and wait again. LifeError where the job or a lender would run too long."""
+        live, now = self.live, self.live.now
+        first = next(iter(live.state.queue.in_order(now)), None)
+        booking = live.cluster.book(job, placement, now)
+        live.state.queue.remove_started([job])
+        for loan in live.cluster.loans.of_borrower(job.id):
+            live.state.lending.lend(loan, **origin)
+        late = self._too_late(job.id, ends)
+        for lender in ends if not late else ():
+            self.ends.end_job(live.running[lender], "requeue", **origin)
+        self._come(Start(booking, first is not job), late)
+        if late:
+            raise LifeError(f"nothing is lent to job {job.id}: {late}")
 
     @staticmethod
     def _keep_clear(why: str) -> None:
@@ -185,7 +178,7 @@ class LendingPart(Part):
                             "malleable=1) if its program may run on fewer cores; see `vrm malleable`")
         return running
 
-    def _waiting(self, job_id: int) -> Entry:
+    def waiting(self, job_id: int) -> Entry:
         entry = self.live.state.entry(job_id)
         if job_id not in self.live.state.queue or job_id in self.live.state.queue.outside:
             why = ("it is held, or waits for other jobs" if entry.state is JobState.QUEUED
@@ -227,33 +220,36 @@ class LendingPart(Part):
         """Whether a job starts on lent cores."""
         if start.booking.placement.lease is None:
             return False
-        self.add(start, now)
+        self.add(start)
         return True
 
-    def add(self, start: Start, now: float, asked: bool = False) -> None:
-        """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue. `asked`:
-        somebody wants it; else the dispatcher has decided it."""
-        self.coming[start.job.id] = start
+    def add(self, start: Start) -> None:
+        """The dispatcher has decided that a job starts on lent cores. The intent is in the journal's queue."""
         late = self._too_late(start.job.id)
+        if late:  # or it would be decided again at once
+            self.live.cluster.loans.unwilling.update(
+                each.lender for each in self.live.state.lends.of_borrower(start.job.id))
+        self._come(start, late)
+
+    def _come(self, start: Start, late: str) -> None:
+        """A job starts on lent cores as soon as they are clear, unless it is too late for that."""
+        self.coming[start.job.id] = start
         if late:
-            self._late = late
-            if not asked:  # or it would be decided again at once
-                self.live.cluster.loans.unwilling.update(
-                    each.lender for each in self.live.state.lends.of_borrower(start.job.id))
             self._undo(start.job.id, late)
             return
         for lender in {each.lender for each in self.live.state.lends.of_borrower(start.job.id)}:
-            self._order(lender)
+            if not self.live.running[lender].intent:  # else it leaves all of its cores
+                self._order(lender)
         self.live.dirty = True
 
-    def _too_late(self, job_id: int) -> str:
-        """Why lenders and borrower would not end before the allocation does, by their walltimes as they are
-        stretched; "" where they would, or need not (End.Fit)."""
+    def _too_late(self, job_id: int, ends: Collection[int] = ()) -> str:
+        """Why borrower and lenders, without those that are ended, would not end before the allocation does, by their
+        walltimes as they are stretched; "" where they would, or need not (End.Fit)."""
         live = self.live
         if not live.settings.end.fit:
             return ""
         for other in (job_id, *(each.lender for each in live.state.lends.of_borrower(job_id))):
-            if live.cluster.bookings[other].limit > live.end.closing:
+            if other not in ends and live.cluster.bookings[other].limit > live.end.closing:
                 return f"job {other} would run into the allocation's end, with fewer cores than it asked for"
         return ""
 
@@ -281,31 +277,13 @@ class LendingPart(Part):
             live.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
         live.changes()
 
-    # What jobs are started with.
-
-    def _follows(self, event: ProgramPrepared) -> None:
-        """Give a malleable job the variables by which its processes follow their cores. Say once of each program why
-        its threads cannot."""
-        booking, env, launcher = event.booking, event.env, self.live.launcher
-        job = booking.job
-        variables, rigid = following(event.program, launcher.run_id, job.id, env)
-        event.variables.update(variables)
-        if rigid and job.app not in self._rigid:
-            self._rigid.add(job.app)
-            self.live.tell("note", note(job.app, rigid))
-        said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
-        if booking.placement.width < job.cores and not rigid and not said:
-            ranks = job.procs if launcher.kind == "direct" else 1  # of a process
-            event.variables["OMP_NUM_THREADS"] = str(ranks * job.cores)
-            event.variables["VRM_LENDING_CORES"] = f"{ranks * booking.placement.width}/{ranks * job.cores}"
-
     # Orders to the nodes.
 
     def _order(self, lender: int) -> None:
         """The ranks of a lender are to be where its lends leave them."""
         lends = self.live.state.lends
         if lender in self.live.running:
-            self._orders[lender] = _Order(lends.epochs.get(lender, 0))
+            self._orders[lender] = CoreOrder(lends.epochs.get(lender, 0))
             self.live.watch.forget_question(lender)
         self.live.renew(lender)
 
@@ -397,6 +375,12 @@ class LendingPart(Part):
                                       live.cluster.layout))
         order.until = now + PATIENCE if order.until == math.inf else order.until
         order.sent = True
+        stop = stops(live.cluster, booking, live.state.lends.shares.get(lender, ()))
+        if stop is not None:
+            order.hosts = pause(live.watch, live.launcher.run_id, booking, order.epoch, stop, live.cluster)
+            if not order.hosts:
+                self._clear(lender)
+            return
         found = confine(self.live.watch, lender, order.epoch, slots, booking.placement.slots(live.cluster.nodes))
         order.hosts = set(found)
         if order.early and now < booking.start + YOUNG:
@@ -443,6 +427,10 @@ class LendingPart(Part):
     def _tell(self, lend: Lend, what: str, way: str) -> None:
         live = self.live
         layout, loan = live.cluster.layout, lend.loan
+        if live.cluster.loans.stopped(live.cluster, live.cluster.bookings[lend.lender], loan.cores):
+            live.tell("note", f"#{lend.lender} " + (f"is paused for #{lend.borrower}" if lend.phase == LENDING
+                                                    else f"goes on: #{lend.borrower} has left its cores"))
+            return
         nodes = dict.fromkeys(live.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
         whom = "" if loan.borrower == NOBODY else f" {way} #{loan.borrower}"
         number = loan.cores.bit_count()
@@ -477,11 +465,11 @@ class LendingPart(Part):
                 self._undo(each.borrower, why)
         if lender not in self._orders and (any(each.phase == REGAINING for each in lends)
                                            or lender in live.state.lends.grown):
-            self._orders[lender] = _Order(order.epoch, until=live.now + AGAIN, sent=True)
+            self._orders[lender] = CoreOrder(order.epoch, until=live.now + AGAIN, sent=True)
             if order.hosts or not order.sent:
                 live.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
             else:  # the pause is over
-                self._orders[lender] = _Order(order.epoch)
+                self._orders[lender] = CoreOrder(order.epoch)
 
     # After a restart.
 

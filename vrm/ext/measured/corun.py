@@ -12,6 +12,7 @@ borrower are neighbours.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import reduce
 from itertools import chain
@@ -39,7 +40,7 @@ class _Run:
         self.booking = booking
         self.left = left
         self.since = since
-        self.speed = 0.0
+        self.speed = -1.0  # not known yet
         self.looked = since
         self.lacks: set[str] = set()
         self.beside: list[list[int]] = []
@@ -132,7 +133,7 @@ class CoRunning:
                 run.left = max(0.0, run.left - (now - run.since) * run.speed)
                 run.since = now
                 run.speed = speed
-                ends.append((job_id, now + run.left / speed))
+                ends.append((job_id, now + run.left / speed if speed else math.inf))
         return ends
 
     def _speed(self, run: _Run) -> float:

@@ -54,6 +54,8 @@ def to_record(placement: Placement) -> dict[str, Any]:
         record = {"taken": hex(placement.taken), **ranks}
         if placement.lease is not None:
             record["lent"] = [[lender, hex(cores)] for lender, cores in placement.lent]
+            if any(placement.room):
+                record["room"] = list(map(hex, placement.room))
         elif held != placement.taken:
             record["held"] = hex(held)
     else:
@@ -77,7 +79,7 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> Placement:
     most = record.get("most")
     if "taken" in record:
         share, order = CORES, [record["taken"]]
-        claims = ["0x0", "0x0", "0x0" if lease else record.get("held", record["taken"])]
+        claims = record.get("room", ["0x0"] * 3) if lease else ["0x0", "0x0", record.get("held", record["taken"])]
     else:
         share, order, claims = record["share"], record["order"], [*record["claims"], "0x0"]
     lane0, lane1, held = (int(claim, 16) for claim in claims)
@@ -156,6 +158,9 @@ def _cores_fault(record: Mapping[str, Any], cores: int) -> str:
     if not (type(lent) is list and all(type(each) is list and len(each) == 2 and shapes.count(each[0])
                                        and _set(each[1], cores) for each in lent)):
         return "what it borrows is wrong"
+    room = record.get("room", ["0x0"] * 3)
+    if not (type(room) is list and len(room) == 3 and all(_set(each, cores) is not None for each in room)):
+        return "its room is wrong"
     if taken is None or bits.count(taken) != record["procs"] * record["width"]:
         return "its cores are wrong"
     return "its cores are wrong" if "held" in record and taken & ~(held or 0) else ""

@@ -9,6 +9,7 @@ they had both. Sets of cores are in the numbering of the cluster's layout.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 from collections.abc import Iterable, Iterator, Sequence
@@ -228,11 +229,13 @@ def choose(here: Iterable[Alike], lent: int, nodes: Sequence[Node], layout: Core
 
 
 def slots(placement: Placement, lent: int, nodes: Sequence[Node], layout: CoreLayout) -> Iterator[RankSlot]:
-    """The place of every rank, in rank order, while some cores are lent."""
+    """The place of every rank, in rank order, while some cores are lent; none of a job that has lent all."""
     if not (lent and lent & cores_of(placement, nodes, layout)):
         return placement.slots(nodes)
     lent_on = layout.split(lent)
-    left = (each._replace(cores=each.cores & ~lent_on(each.node)) for each in placement.on_nodes(nodes))
+    left = [each._replace(cores=each.cores & ~lent_on(each.node)) for each in placement.on_nodes(nodes)]
+    if not any(each.cores for each in left):
+        return iter(())
     return slots_of(((each, widest(each.cores, nodes[each.node].sockets, each.ranks, placement.width))
                      for each in left), nodes)
 
@@ -276,7 +279,9 @@ def finish(plan: Plan, now: float, left: float) -> float:
         until: float | None = plan[at + 1][0] if at + 1 < len(plan) else None
         if until is not None and until <= begin:
             continue
-        if until is None or begin + left / speed <= until:
+        if speed and (until is None or begin + left / speed <= until):
             return begin + left / speed
+        if until is None:
+            return math.inf  # it is stopped, and nobody knows for how long
         left -= (until - begin) * speed
     raise AssertionError("a plan has no end")

@@ -3,9 +3,9 @@
 The lender keeps the room that it holds: a borrower is on its cores, and takes none of its own. So
 policies count as before. What is expected moves: the lender is slower while it lends (see
 `vrm.model.sharing.core_share.rate`, the worst case), so that its end and the end of its walltime come later by
-what it loses, and a borrower with fewer cores than it asked for takes longer. When a lender ends first,
-its borrowers hold what it held of their nodes. Where a borrower is expected to end after its lender,
-`Booking.until` says how long the lender's room is taken.
+what it loses, and a borrower with fewer cores than it asked for takes longer. A job that lends all of its cores
+is paused. When a lender ends first, its borrowers hold what it held of their nodes. Where a borrower is expected
+to end after its lender, `Booking.until` says how long the lender's room is taken.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class Loans:
     def lent(self, job_id: int) -> int:
         """The cores that a job has lent."""
         return core_share.together_lent(self.of_lender(job_id))
+
+    def stopped(self, cluster: LoanCluster, booking: Booking, lent: int) -> bool:
+        """Whether a running job that has lent these cores has none left: it is paused."""
+        return bool(lent) and booking.placement.lease is None and lent == core_share.held(
+            self.ranks(cluster, booking), cluster.layout)
 
     def cores(self, cluster: LoanCluster) -> int:
         """The number of cores that are lent."""
@@ -133,8 +138,9 @@ class Loans:
 
     # What the cluster does.
 
-    def lend(self, cluster: LoanCluster, loan: Loan) -> None:
-        """A running job lends cores. ValueError, with the reason, where it cannot."""
+    def lend(self, cluster: LoanCluster, loan: Loan, stops: bool = False) -> None:
+        """A running job lends cores. `stops`: it may lend all of them, and stands still meanwhile. ValueError, with the
+        reason, where it cannot."""
         booking = cluster.bookings[loan.lender]
         if booking.placement.lease is not None:
             raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
@@ -142,7 +148,7 @@ class Loans:
         lent = self.lent(loan.lender)
         if not loan.cores or loan.cores & ~held or loan.cores & lent:
             raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")
-        if not self.rate_without(cluster, booking, lent | loan.cores):
+        if not (stops and loan.cores == held) and not self.rate_without(cluster, booking, lent | loan.cores):
             raise ValueError(f"job {loan.lender} would keep a rank without a core")
         self._change(cluster, booking, loan.since, [*self.of_lender(loan.lender), loan])
         self.all.append(loan)

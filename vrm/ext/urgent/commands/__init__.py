@@ -1,0 +1,1 @@
+"""What `vrm submit --urgent` does."""
