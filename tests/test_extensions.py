@@ -29,7 +29,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 USES = {"advice": "estimates forecast learning measured study", "allocations": "advice begin forecast study", "begin": "generate measured", "building": "", "counting": "building", "energy": "", "estimates": "", "formulas": "", "follow": "", "forecast": "formulas learning measured study", "formats": "", "generate": "formats measured", "help": "advice",
         "learning": "", "lending": "building", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
-        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "building steps", "steps": "", "study": "generate lending measured", "top": ""}
+        "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "building steps", "steps": "", "study": "generate lending measured", "top": "",
+        "urgent": "forecast lending"}
 """The extensions, and which others each uses."""
 
 

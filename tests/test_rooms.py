@@ -20,7 +20,8 @@ POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 
 BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/part.py",
           "ext/lending/job.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
-          "ext/lending/nodes/masks.py", "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
+          "ext/lending/nodes/masks.py", "ext/lending/nodes/pausing.py",
+          "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
           "ext/energy/nodes/power.py", "ext/energy/database.py",
           "ext/energy/keys.py"}
 """Files of these that decide nothing: the process of plans, and the part of a manager that starts it; the part that

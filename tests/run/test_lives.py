@@ -17,7 +17,7 @@ from support.reference import HEATMAP, jobs
 from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, Node
 from vrm.model.amounts import unit
 from vrm.model.sharing.core_share import NOBODY, Loan
-from vrm.model.job import ANY, FAIL, OK, START, Details
+from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.forms.placement_forms import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
@@ -28,6 +28,8 @@ from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
 from vrm.ext.lending.offers import NoOffer, offer
+from vrm.ext.urgent.plan import grant
+from vrm.ext.urgent.room import PAUSE, cores_of, givers, room
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]
@@ -81,6 +83,8 @@ class Lives(RuleBasedStateMachine):
         self.promised: dict[int, float] = {}
         self.started: Counter[int] = Counter()
         self.down: set[int] = set()
+        self.paused: dict[int, float] = {}
+        self.stood: dict[int, list[tuple[float, float]]] = {}
 
     def log(self, event: str, **values: Any) -> None:
         self.records.append(json.loads(json.dumps({"event": event, **values})))
@@ -242,6 +246,54 @@ class Lives(RuleBasedStateMachine):
         self.state.lending.lend(Loan(job_id, NOBODY, found.cores, self.now, math.inf))
         self.state.lending.lent(max(self.state.lends.all), self.now)
         self.promised.clear()
+
+    @rule(procs=st.integers(1, 6), cores=st.sampled_from([1, 1, 2]), data=st.data())
+    def urgent(self, procs: int, cores: int, data: Any) -> None:
+        """A job starts now in room that others make: they lend, stand still, or wait again."""
+        state = self.state
+        job = Job(state.next_id, "urgent", procs, 4.0, cores=cores, submit=self.now, resources={"memory": 0.25})
+        able, _ = givers(state.cluster, lambda job_id: state.entry(job_id).details, lambda job_id: 1 << 28, True)
+        chosen = [each for each in able if data.draw(st.booleans())]
+        chosen = [each for at, each in enumerate(chosen) if each.id not in [other.id for other in chosen[:at]]]
+        found = room(job, state.cluster, chosen, lambda job_id: 1 << 28, self.now)
+        if found is None or self.run.scheduler.lacks(job):
+            return
+        grant(self.run, job, PLAIN, found, self.now)
+        for job_id in found.ids(PAUSE):
+            self.paused[job_id] = self.now
+        self.promised.clear()
+        self.step(0.0)
+
+    @invariant()
+    def whoever_stands_still_does_so_for_one_that_runs(self) -> None:
+        """Its cores are lent to one running job, or to those that this one left them to; its limit moves by the time in
+        which it stands still, which does not count."""
+        if not hasattr(self, "run"):
+            return
+        cluster = self.state.cluster
+        for job_id, since in list(self.paused.items()):
+            booking = cluster.bookings.get(job_id)
+            lent = cluster.loans.of_lender(job_id)
+            if booking is None or booking.start > since:
+                del self.paused[job_id]  # it has ended, or waits again
+            elif lent:
+                loan, = lent
+                assert loan.borrower in self.state.running and cluster.loans.rate(cluster, booking) == 0
+                assert not list(cluster.slots(booking)) and not cluster.loans.of_borrower(job_id)
+                assert booking.limit - self.limit(job_id, since) == pytest.approx(max(loan.until, since) - since)
+            else:
+                stood = self.paused.pop(job_id), self.now
+                self.stood.setdefault(job_id, []).append(stood)
+                assert booking.limit == pytest.approx(self.limit(job_id, self.now)), stood
+                assert cluster.loans.rate(cluster, booking) == 1
+
+    def limit(self, job_id: int, before: float) -> float:
+        """The end of a job's walltime by its pauses before a time, where it has lent nothing else."""
+        booking = self.state.cluster.bookings[job_id]
+        if any(each.lent and each.lent != cores_of(self.state.cluster, booking) for each in booking.shares):
+            return booking.limit if job_id not in self.paused else math.nan
+        return booking.start + booking.job.walltime + sum(
+            end - begin for begin, end in self.stood.get(job_id, ()) if booking.start <= begin and end <= before)
 
     @precondition(lambda self: any(each.borrower == NOBODY for each in self.state.lends.all.values()))
     @rule(data=st.data())

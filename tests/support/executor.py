@@ -51,13 +51,14 @@ class Jobs(Spawner):
 
 
 class Agents(NodeWatch):
-    """Nodes that say what is in `says`. `orders` about lenders: the job, the epoch, and the cores of each rank; `down`
-    are the nodes that do not answer, `swept` the jobs of which something may be there."""
+    """Nodes that say what is in `says`. `orders` about lenders: the job, the epoch, and the cores of each rank; `pauses`:
+    the job, the epoch, and whether it is to stop; `down` are the nodes that do not answer, `swept` the jobs of which something may be there."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(None, cluster, {}, "")
         self.says: list[NodeEvent] = []
         self.orders: list[tuple[int, int, dict[int, int]]] = []
+        self.pauses: list[tuple[int, int, bool]] = []
         self.down: set[int] = set()
         self.swept: set[int] = set()
         self.names = [node.name for node in cluster.nodes]
@@ -81,6 +82,9 @@ class Agents(NodeWatch):
         if order.name == "masks":
             self.orders.append((job_id, next(iter(hosts.values()))["epoch"], {
                 rank: len(cpus) for values in hosts.values() for rank, cpus in values["tasks"].items()}))
+        elif order.name == "pause":
+            first = next(iter(hosts.values()))
+            self.pauses.append((job_id, first["epoch"], first["stop"]))
         return set(hosts)
 
 

@@ -126,7 +126,7 @@ def test_the_time_in_which_a_job_stands_still_does_not_count(site: Site) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("event", "number"), [("part", 1), ("lend", 1), ("lent", 1), ("start", 2), ("end", 1),
+@pytest.mark.parametrize("event, number", [("part", 1), ("lend", 1), ("lent", 1), ("start", 2), ("end", 1),
                                                ("regain", 1), ("regained", 1)])
 def test_a_manager_is_killed_behind_a_record_of_a_pause(site: Site, event: str, number: int) -> None:
     """The next one makes room for what was promised, and nothing stays stopped."""

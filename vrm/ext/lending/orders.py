@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.ext.lending.nodes import masks, pausing
-from vrm.live.runner import proc
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.outcomes import AgentOrder
 from vrm.model import Booking, Cluster, RankSlot
@@ -72,14 +70,7 @@ def pause(watch: NodeWatch, run: str, booking: Booking, epoch: int, stop: bool, 
     if watch.watches:
         hosts = [cluster.nodes[node].name for node in booking.placement.nodes]
         return watch.order(STOP, booking.job.id, dict.fromkeys(hosts, values))
-    request = {**values, "number": 0, "run": run, "job": booking.job.id, "patience": HERE}
-    order = pausing.Pauser(request, time.monotonic())
-    done = False
-    while not done:
-        for process, environment in proc.marked():
-            if all(mark in environment for mark in order.marks):
-                order.see(process, environment)
-        done = order.looked(time.monotonic())
+    pausing.pause_here({**values, "number": 0, "run": run, "job": booking.job.id, "patience": HERE})
     return set()
 
 

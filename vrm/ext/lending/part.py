@@ -300,7 +300,8 @@ class LendingPart(Part):
         self._take_back(now)
         self._pass_on(now)
         for each in live.state.lends.all.values():
-            if each.phase == LENDING and each.lender in live.running and each.lender not in self._orders:
+            running = live.running.get(each.lender)
+            if each.phase == LENDING and running and not running.intent and each.lender not in self._orders:
                 self._order(each.lender)  # it has started in the same moment
                 self._orders[each.lender].early = True
         self._orders = {lender: order for lender, order in self._orders.items() if lender in live.running}
@@ -429,7 +430,7 @@ class LendingPart(Part):
         layout, loan = live.cluster.layout, lend.loan
         if live.cluster.loans.stopped(live.cluster, live.cluster.bookings[lend.lender], loan.cores):
             live.tell("note", f"#{lend.lender} " + (f"is paused for #{lend.borrower}" if lend.phase == LENDING
-                                                    else f"goes on: #{lend.borrower} has left its cores"))
+                                                    else f"continues: #{lend.borrower} has left its cores"))
             return
         nodes = dict.fromkeys(live.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
         whom = "" if loan.borrower == NOBODY else f" {way} #{loan.borrower}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from vrm.ext.urgent.room import NO_PAUSE
 from vrm.model.forms.fields import NO_COLUMN, Field, Option
 from vrm.model.forms.kinds import FLAG
+
+NO_PAUSE = "no_pause"
+"""Its name."""
 
 
 def no_pause() -> Field:

@@ -93,7 +93,8 @@ class UrgentPart(Part):
         self.promises[job_id] = promise
         self.live.record(self, "promised", id=job_id, by=promise.by, **ids)
         if by is not None and not any(ids.values()):
-            return {"ok": True, "text": f"job {job_id} is to start by itself in time; else room is made for it then"}
+            return {"ok": True, "text": f"job {job_id} is to start by itself in time; if not, room is made then"}
+        promise.next = self.live.now + AGAIN
         try:
             self.lending.borrow(job, found.placement, found.ids(REQUEUE), command=name)
         except LifeError as error:

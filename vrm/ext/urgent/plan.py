@@ -44,7 +44,7 @@ class Loss(NamedTuple):
     p90: float
 
 
-class Plan(NamedTuple):
+class UrgentPlan(NamedTuple):
     """What is to be done for an urgent job. `start`: P10 and P90 of its start without room. `room`: what is made; None:
     it starts `alone` in time, or for what reason it cannot (`why`). `losses` are those of all others that lose or gain,
     the largest first, and `total` their sum."""
@@ -155,21 +155,21 @@ def best(costs: Costs, choices: Iterable[UrgentRoom]) -> UrgentRoom | None:
 
 
 def plan(frozen: Frozen, job: Job, details: Details, memory: MemoryOf, requeues: bool, by: float | None = None,
-         members: int = MEMBERS) -> Plan:
+         members: int = MEMBERS) -> UrgentPlan:
     """What is to be done so that a job, which is not in the run yet, starts now or `by` a time. Infeasible when it can
     never run; LifeError when it depends on a job that there is not."""
     costs = Costs(frozen, job, details, members)
     starts = costs.starts()
     start = quantile(starts, 0.1), quantile(starts, 0.9)
     if start[1] <= (frozen.now + AT_ONCE if by is None else by):
-        return Plan(start, alone=True)
+        return UrgentPlan(start, alone=True)
     cluster = frozen.state.cluster
     able, not_paused = givers(cluster, lambda job_id: frozen.state.entry(job_id).details, memory, requeues)
     found = best(costs, rooms(job, cluster, able, memory, frozen.now))
     if found is None:
-        return Plan(start, why=reason(job, able, not_paused))
+        return UrgentPlan(start, why=reason(job, able, not_paused))
     losses = costs.losses(found)
-    return Plan(start, room=found, losses=losses, total=math.fsum(each.mean for each in losses))
+    return UrgentPlan(start, room=found, losses=losses, total=math.fsum(each.mean for each in losses))
 
 
 def reason(job: Job, able: Sequence[Giver], not_paused: Mapping[int, str]) -> str:
@@ -177,7 +177,7 @@ def reason(job: Job, able: Sequence[Giver], not_paused: Mapping[int, str]) -> st
     if job.request.parts:
         return "a job of several programs is not started on cores of others"
     if job.exclusive:
-        return "an exclusive job shares its nodes with no other, also with none that stands still"
+        return "an exclusive job shares its nodes with no other, and not with a paused one"
     if not says_memory(job):
         return ("it does not say how much memory it needs (--mem-per-task), so no job can be paused for it, and those "
                 "that may run again do not hold enough cores")

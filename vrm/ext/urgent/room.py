@@ -11,9 +11,10 @@ from functools import reduce
 from itertools import combinations
 from operator import or_
 from typing import NamedTuple
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from vrm.ext.lending.offers import NoOffer, borrowed, offer, reserved
+from vrm.ext.urgent.fields import NO_PAUSE
 from vrm.model import Booking, Cluster, Job, bits
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Details
@@ -21,9 +22,6 @@ from vrm.model.placement import Lease, Placement
 from vrm.model.sharing import core_share
 
 LEND, PAUSE, REQUEUE = "lend", "pause", "requeue"
-
-NO_PAUSE = "no_pause"
-"""The field of a job that must not stand still."""
 
 
 class Giver(NamedTuple):
@@ -84,7 +82,7 @@ def givers(cluster: Cluster, details: Callable[[int], Details], memory: MemoryOf
             except NoOffer:
                 pass  # it has one core for each rank
         cores = cores_of(cluster, booking)
-        why[job_id] = _no_pause(cluster, booking, more, memory)
+        why[job_id] = _no_pause(cluster, booking, memory)
         if not why[job_id]:
             del why[job_id]
             found.append(Giver(job_id, PAUSE, cores))
@@ -93,10 +91,10 @@ def givers(cluster: Cluster, details: Callable[[int], Details], memory: MemoryOf
     return found, why
 
 
-def _no_pause(cluster: Cluster, booking: Booking, more: Mapping[str, object], memory: MemoryOf) -> str:
+def _no_pause(cluster: Cluster, booking: Booking, memory: MemoryOf) -> str:
     """Why a running job must not stand still, "" where it may."""
     job = booking.job
-    if more.get(NO_PAUSE):
+    if job.more.get(NO_PAUSE):
         return "it was submitted with --no-pause"
     if job.exclusive:
         return "it is exclusive: it shares its nodes with no other job"
@@ -124,10 +122,10 @@ def room(job: Job, cluster: Cluster, chosen: Iterable[Giver], memory: MemoryOf, 
         return None
     used = tuple(each for each in chosen if cluster.bookings[each.id].placement.node_set & found.node_set
                  and (each.cores & found.taken or each.how != LEND))
-    own = found.taken & cluster.free_cores
-    empty = 0 if cluster.busy_cores else cluster.layout.nodes_of(own) & ~_nodes(cluster)
-    placement = found.but(lease=Lease(tuple((each.id, each.cores) for each in used)),
-                          room=(empty, empty, own if cluster.busy_cores else 0))
+    own = found.taken & ~reduce(or_, (each.cores for each in used), 0)
+    beyond = 0 if cluster.busy_cores else cluster.layout.nodes_of(own)
+    placement = found.but(lease=Lease(tuple((each.id, each.cores) for each in used)), room=(
+        beyond & cluster.free0, beyond & cluster.free1, own & cluster.free_cores if cluster.busy_cores else 0))
     if reserved(cluster, placement.lent, now, job, placement):
         return None
     return UrgentRoom(placement, used)
@@ -195,23 +193,27 @@ def prices(cluster: Cluster, job: Job, now: float) -> Callable[[Giver], float]:
     return price
 
 
-ALONE, FEW = 8, 6
+ALONE, FEW = 8, 8
 """Jobs that are tried as the only one that gives cores; ways to give cores of which all sets are tried."""
 
 
 def rooms(job: Job, cluster: Cluster, able: Sequence[Giver], memory: MemoryOf, now: float) -> Iterator[UrgentRoom]:
-    """Choices of jobs that give cores, each once: the greedy ones among all ways to give and among each alone, and
-    those with one job alone; where there are few ways, all sets of them."""
+    """Choices of jobs that give cores, each once; none has a job without which there is room. Where there are few ways
+    to give, all of them; else the greedy ones: among all ways, among each alone, and without each of those that were
+    chosen first; and those with one job."""
     price = prices(cluster, job, now)
     known: set[frozenset[Giver]] = set()
-    ways = [able, *([each for each in able if each.how == how] for how in (LEND, PAUSE, REQUEUE))]
-    tries = [cheapest(job, cluster, way, memory, now, price) for way in ways]
     if len(able) <= FEW:
-        tries += [room(job, cluster, some, memory, now) for number in range(1, len(able) + 1)
-                  for some in combinations(able, number) if len({each.id for each in some}) == number]
+        tries = [room(job, cluster, some, memory, now) for number in range(len(able) + 1)
+                 for some in combinations(able, number) if len({each.id for each in some}) == number]
     else:
+        ways = [able, *([each for each in able if each.how == how] for how in (LEND, PAUSE, REQUEUE))]
+        tries = [cheapest(job, cluster, way, memory, now, price) for way in ways]
+        for first in tries[0].givers[:ALONE] if tries[0] is not None else ():
+            others = [each for each in able if each.id != first.id]
+            tries.append(cheapest(job, cluster, others, memory, now, price))
         tries += [room(job, cluster, [each], memory, now) for each in sorted(able, key=price)[:ALONE]]
     for found in tries:
-        if found is not None and frozenset(found.givers) not in known:
+        if found is not None and not any(less <= frozenset(found.givers) for less in known):
             known.add(frozenset(found.givers))
             yield found

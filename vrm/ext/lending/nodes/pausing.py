@@ -8,6 +8,7 @@ more seldom, for what the kernel was making at that moment, or a launcher starts
 """
 
 import os
+import time
 
 # The C module itself: `signal` imports enum, a tenth of the agent's start.
 import _signal as signal
@@ -106,7 +107,7 @@ class Pauser:
 
     def answer(self) -> "Dict[str, Any]":
         """How it is at the last look."""
-        wrong = "" if self.clear else "some of its processes do not " + ("stop" if self.stop else "go on")
+        wrong = "" if self.clear else "some of its processes do not " + ("stop" if self.stop else "continue")
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear, "error": wrong}
 
 
@@ -136,6 +137,17 @@ class PauseGuard:
 
     def answer(self) -> None:
         """Nobody has asked."""
+
+
+def pause_here(request: "Dict[str, Any]") -> None:
+    """Carry out an order in this process, for a job whose processes are all on this machine."""
+    order = Pauser(request, time.monotonic())
+    done = False
+    while not done:
+        for process, environment in proc.marked():
+            if all(mark in environment for mark in order.marks):
+                order.see(process, environment)
+        done = order.looked(time.monotonic())
 
 
 def take(request: "Dict[str, Any]", now: float) -> Pauser:

@@ -14,7 +14,7 @@ from vrm.commands.shared import CannotRun, run_of, settings_of
 from vrm.results.names import time_text
 
 if TYPE_CHECKING:
-    from vrm.ext.urgent.plan import Plan
+    from vrm.ext.urgent.plan import UrgentPlan
 
 MEASURING = 5.0
 """Seconds in which nodes have to say how much memory jobs use."""
@@ -73,7 +73,7 @@ def _memory(arguments: argparse.Namespace) -> Mapping[str, int]:
         time.sleep(_PAUSE)
 
 
-def _lines(found: Plan, now: float, when: str) -> list[str]:
+def _lines(found: UrgentPlan, now: float, when: str) -> list[str]:
     """What people read before room is made."""
     soon, late = (time_text(max(0.0, each - now)) if each < math.inf else "never" for each in found.start)
     waits = f"as any other job it would start in {soon} to {late} (P10 to P90)"
@@ -110,7 +110,7 @@ def _confirm() -> None:
         raise CannotRun("nothing is submitted")
 
 
-def _make(arguments: argparse.Namespace, name: str, found: Plan, by: float | None) -> int:
+def _make(arguments: argparse.Namespace, name: str, found: UrgentPlan, by: float | None) -> int:
     """Have room made for the job that the command of this name has brought; the exit status."""
     from vrm.run.journal.files import made_by
 
