@@ -1,0 +1,128 @@
+"""Real MPI jobs stand still for urgent ones, and compute right results afterwards; also when the
+manager is killed meanwhile, again and again (VRM_TEST_KILLS)."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Site, mpiruns, wait_until
+from support.lending_site import done, prepared, records
+
+from vrm.ext.lending.nodes.pausing import state_of
+from vrm.run.rundir import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[3]
+
+URGENT = ("submit", "wait.x", "2", "60", "--mem-per-task", "100M", "--urgent", "--yes")
+
+TIMES = int(os.environ.get("VRM_TEST_KILLS", "3"))
+"""Kills of the manager."""
+
+
+def built(mpirun: str, target: Path) -> Path:
+    """The program of rounds.c, compiled for an mpirun."""
+    compiler = "mpicc" if mpirun == "auto" else os.fspath(Path(mpirun).with_name("mpicc"))
+    subprocess.run([compiler, "-O", os.fspath(ROOT / "tests" / "support" / "rounds.c"), "-o", os.fspath(target)],
+                   check=True)
+    return target
+
+
+def said_of(root: Path, job: int, rank: int) -> tuple[int, int]:
+    """The process of a rank, and its last round; zeros while it has not begun."""
+    try:
+        pid, number = (root / f"round.{job}.{rank}").read_text().split()
+        return int(pid), int(number)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def computes(root: Path, job: int, ranks: int) -> bool:
+    """Whether all ranks go on to further rounds."""
+    before = [said_of(root, job, rank)[1] for rank in range(ranks)]
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        if all(said_of(root, job, rank)[1] > one > 0 for rank, one in enumerate(before)):
+            return True
+    return False
+
+
+def still(root: Path, job: int, ranks: int) -> bool:
+    """Whether all ranks of a job on this machine are stopped."""
+    return all(state_of(said_of(root, job, rank)[0]) == b"T" for rank in range(ranks))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_ranks_stand_still_and_compute_right_results(site: Site, mpirun: str) -> None:
+    prepared(site, "rounds.x 2 600 0 mem_per_task=200M",
+             Launcher={"Kind": "openmpi", "Mpirun": mpirun, "AllowRoot": True, "CheckBindings": "fail"})
+    built(mpirun, site.bin / "rounds.x")
+    manager = site.start()
+    wait_until(lambda: computes(site.root, 0, 2), "job 0 computes")
+    asked = site.run(*URGENT)
+    assert asked.returncode == 0, asked
+    wait_until(lambda: (site.root / "pid.1.1").exists(), "the urgent job runs")
+    assert still(site.root, 0, 2) and not computes(site.root, 0, 2)
+    done(site, 1)
+    wait_until(lambda: computes(site.root, 0, 2), "job 0 computes again")
+    done(site, 0)
+    site.append("end\n")
+    site.finish(manager)
+    assert site.statuses() == {0: "completed", 1: "completed"}, site.said(manager)
+    assert "right after" in said(site, 0)
+    assert [row.binding for row in site.rows().values()] == ["ok", "ok"]
+
+
+@pytest.mark.mpi
+def test_a_manager_that_is_killed_again_and_again_leaves_nothing_stopped(site: Site) -> None:
+    """At random moments of pauses and of their ends; each next manager goes on, and in the end all jobs are right."""
+    numbers = random.Random(34)
+    prepared(site, "rounds.x 2 3600 0 mem_per_task=200M")
+    built("auto", site.bin / "rounds.x")
+    manager = site.start()
+    wait_until(lambda: computes(site.root, 0, 2), "job 0 computes")
+    for number in range(TIMES):
+        asked = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *URGENT], cwd=site.root,
+                                 env=site.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        site.started.append(asked)  # type: ignore[arg-type]
+        later = numbers.random()
+        if number % 2:  # before it stands still, or while it does
+            passed(later)
+        else:  # while it is to continue
+            wait_until(lambda: still(site.root, 0, 2), f"{number}: job 0 stands still")
+            done(site, *urgent_jobs(site))
+            passed(later / 5)
+        manager.kill()
+        manager.wait()
+        manager = site.start()
+        asked.wait(60)
+        done(site, *urgent_jobs(site))
+        wait_until(lambda: computes(site.root, 0, 2), f"{number}: job 0 computes again: {site.said(manager)}")
+    done(site, 0, *urgent_jobs(site))
+    site.append("end\n")
+    site.finish(manager)
+    assert {row.status for row in site.rows().values()} == {"completed"}, site.said(manager)
+    assert "right after" in said(site, 0) and len(site.rows()) >= TIMES // 2
+
+
+def passed(seconds: float) -> None:
+    """Wait for a random moment."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "a moment")
+
+
+def urgent_jobs(site: Site) -> list[int]:
+    """Those that have come so far."""
+    return [record["id"] for record in records(site) if record["event"] == "job" and record["id"]]
+
+
+def said(site: Site, job: int) -> str:
+    """What a job has printed."""
+    run = RunDirectory(site.log, site.log, site.log / "state")
+    return run.output("rounds.x", job).read_text()
