@@ -69,6 +69,7 @@ def test_a_job_is_paused_for_an_urgent_one_and_goes_on(site: Site, keys: dict[st
     assert said.returncode == 0 and said.stdout.endswith("job 1 starts when job 0 has stopped\n"), said
     wait_until(lambda: runs(site.root, 1), "the urgent job runs")
     assert stopped(site.root, 0)
+    wait_until(lambda: "is paused for 1" in site.run("queue").stdout, "the queue shows it")
     second = urgent(site, "--yes")
     assert second.returncode and "it has given its cores to another job" in second.stderr, second
     done(site, 1)

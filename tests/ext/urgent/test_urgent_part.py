@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from support.executor import Managed, asked, root, states  # noqa: F401
 
+from vrm.config.schema import load
+from vrm.ext.forecast.files import RunFiles
+from vrm.ext.forecast.replay import limits, replay
 from vrm.ext.lending.orders import Masks
 from vrm.ext.lending.part import LendingPart
 from vrm.ext.urgent.part import UrgentPart
 from vrm.live.manager.part import Closed
 from vrm.live.spawn.messages import Started
 from vrm.model import JobState
+from vrm.results.forecast import ManagerReport
 
 RIGID = "ok.x 4 100 0 mem_per_task=1G"
 URGENT = "ok.x 4 50 0 mem_per_task=1G"
@@ -54,6 +58,28 @@ def test_a_job_is_paused_once_its_node_says_that_it_stands_still(root: Path) -> 
     clear(run, 0, 31.0)
     assert not run.state.lends.all and run.live.running[0].due == 129.0, "it stood still for 28 s"
     assert not parts(run)[1].promises
+    run.close()
+
+
+def test_a_forecast_knows_how_long_a_job_has_stood_still(root: Path) -> None:
+    run = managed(root, RIGID, RIGID, URGENT)
+    asked(run, 2.0, do="urgent", id=2, pause=[0])
+    clear(run, 0, 3.0)
+
+    def limit(now: float) -> float:
+        run.live.journal.sync()
+        files = RunFiles(load(root / "vrm.yaml"))
+        files.read_new()
+        frozen = files.frozen(ManagerReport("running", math.inf, frozenset(), now), now)
+        found = frozen.state.cluster.bookings[0]
+        assert found.expected_end == found.limit == replay(frozen, limits)[0].end
+        return found.limit
+
+    assert limit(20.0) == run.live.running[0].due == 151.0
+    run.end(2, 30.0)
+    run.turn(30.0)
+    clear(run, 0, 31.0)
+    assert limit(40.0) == run.live.running[0].due == 129.0
     run.close()
 
 

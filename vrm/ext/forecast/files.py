@@ -231,6 +231,8 @@ class RunFiles:
         state.book.begin(now)
         for start in self._running(cluster):
             state.running[start.job.id] = start
+        for job_id, shares in state.lends.shares.items():  # what they have lost by that
+            cluster.loans.recall(cluster, job_id, shares, now)
         for number, node in enumerate(cluster.nodes):
             if node.name in down:
                 state.cluster.set_up(number, False)

@@ -58,7 +58,7 @@ def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = ()
     state, now = run.state, frozen.now
     runs, loans = {}, state.cluster.loans
     for booking in state.cluster.running():
-        lost = loans.lost(state.cluster, booking, now) if loans else 0.0
+        lost = loans.lost(state.cluster, booking, now) if loans or booking.shares else 0.0
         ran = now - booking.start - lost
         runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran) + lost
     for job in frozen.waiting():

@@ -78,7 +78,7 @@ def _lines(found: UrgentPlan, now: float, when: str) -> list[str]:
     soon, late = (time_text(max(0.0, each - now)) if each < math.inf else "never" for each in found.start)
     waits = f"as any other job it would start in {soon} to {late} (P10 to P90)"
     if found.alone:
-        return [f"it starts {when} without room by others: {waits}"]
+        return [f"it starts {when} by itself: {waits}"]
     if found.room is None:
         return [waits]
     rows = [("JOB", "PROGRAM", "WHAT IT DOES", "ENDS LATER BY", "P10 TO P90")]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from vrm.live.manager.liverun import LiveRun
-from vrm.model import Cluster, Job, JobState
+from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.amounts import people
 from vrm.model.forms.fields import ADDED, OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
@@ -80,12 +80,14 @@ def _lends(state: State) -> list[dict[str, Any]]:
             for _, each in sorted(state.lends.all.items()) if each.lender in cluster.bookings]
 
 
-def _shares(job_id: int, lends: list[dict[str, Any]]) -> str:
-    """What a running job lends or borrows, in a few words."""
-    words = []
+def _shares(booking: Booking, lends: list[dict[str, Any]]) -> str:
+    """What a running job lends or borrows, in a few words; who lends all cores is paused."""
+    words, job_id = [], booking.job.id
     for each in lends:
         cores = f"{each['cores']} core{'s' * (each['cores'] > 1)}"
-        if each["id"] == job_id:
+        if each["id"] == job_id and each["cores"] == booking.placement.cores and each["to"] is not None:
+            words.append(f"{'continues after' if each['phase'] == REGAINING else 'is paused for'} {each['to']}")
+        elif each["id"] == job_id:
             verb = "takes back" if each["phase"] == REGAINING else "lends"
             whom = "" if each["to"] is None else f" {'from' if verb != 'lends' else 'to'} {each['to']}"
             words.append(f"{verb} {cores}{whom}")
@@ -103,7 +105,7 @@ def _running(live: LiveRun, lends: list[dict[str, Any]]) -> list[dict[str, Any]]
              "start": booking.start, "expected_end": booking.expected_end,
              "nodes": [on.nodes[number].name for number in booking.placement.nodes],
              **({"extra": booking.extra} if booking.extra else {}),
-             **({"why": _shares(booking.job.id, lends)} if lends else {}),
+             **({"why": _shares(booking, lends)} if lends else {}),
              **({"devices": PlacementText(on.nodes).devices(booking.placement)}
                 if booking.placement.devices else {}),
              "binding": binding}
