@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
   char mine[4096], next[4096], done[4096];
   struct stat found;
 
-  alarm(300); /* whatever goes wrong */
+  alarm(3600); /* whatever goes wrong */
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -416,7 +416,9 @@ class Cluster(Pool):
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
-        if self.loans and self.loans.ended(self, booking):
+        if not self.loans:
+            self.loans.forget(job_id)
+        elif self.loans.ended(self, booking):
             self._empties = self._free = -1
         return booking
 

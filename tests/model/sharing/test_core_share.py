@@ -399,3 +399,15 @@ def test_a_guest_takes_its_own_amounts_and_its_own_nodes() -> None:
     both = Job(4, "cg.A", 2, 10, request=Request.of(2, nodes=(2, 2)))
     where = borrowed(both, cluster, [(1, found.cores)])
     assert where is not None and where.nodes == [0, 1]
+
+
+def test_what_a_job_could_lend_is_where_it_runs_now() -> None:
+    """It was asked before, nobody lent anything, and it starts again elsewhere."""
+    cluster = Cluster.regular(2, 1, 4)
+    job = hybrid(1, 1, 4)
+    first, second = (Placement.of_cores(cluster.layout, 0xf << 4 * node, 1, 4) for node in (0, 1))
+    cluster.book(job, first, 0.0)
+    assert offer(cluster, 1).cores == 0xc
+    cluster.release(1)
+    cluster.book(job, second, 1.0)
+    assert offer(cluster, 1).cores == 0xc0

@@ -107,7 +107,8 @@ class Loans:
                 self.ranks(cluster, booking), lent, cluster.layout, booking.placement.width, ideal)
         return known[1]
 
-    def _forget(self, job_id: int) -> None:
+    def forget(self, job_id: int) -> None:
+        """A job has left its cores, or has others: where its ranks were does not matter any more."""
         self._ranks.pop(job_id, None)
         self._rates.pop((job_id, False), None)
         self._rates.pop((job_id, True), None)
@@ -162,7 +163,7 @@ class Loans:
         before = [*self.of_lender(loan.lender), loan]
         self._change(cluster, booking, now, self.of_lender(loan.lender), before)
         if not self.of_lender(loan.lender):
-            self._forget(loan.lender)
+            self.forget(loan.lender)
 
     def outlives(self, cluster: LoanCluster, borrower: int, now: float, until: float) -> None:
         """A borrower is expected to end at another time."""
@@ -178,7 +179,7 @@ class Loans:
         several on one node it is the one that is expected to run longest, and it lends to the
         others. Whether there are any."""
         job_id = booking.job.id
-        self._forget(job_id)
+        self.forget(job_id)
         self.unwilling.discard(job_id)
         if job_id in self.guests:
             self.guests.remove(job_id)
@@ -238,7 +239,7 @@ class Loans:
         """A job has more cores from now on: what is left of it takes less time."""
         booking = cluster.bookings[job_id]
         self.changes += 1
-        self._forget(job_id)
+        self.forget(job_id)
         slower = booking.placement.width / wide.width
         end, limit = (now + (each - now) * slower if each > now else each
                       for each in (booking.expected_end, booking.limit))
