@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -154,3 +155,70 @@ def test_a_manager_is_killed_behind_a_record_of_a_pause(site: Site, event: str, 
     over(site, again)
     rows = site.rows()
     assert {row.status for row in rows.values()} == {"completed"} and sorted(rows) == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{}, {"Emulate": True, "NodeClasses": [{"Hosts": "n0", "Memory": "4G"}]}],
+                         ids=["agents", "emulated"])
+def test_memory_that_nobody_has_said_is_looked_up(site: Site, keys: dict[str, Any]) -> None:
+    manager = begun(site, "wait.x 1 600 0 cores=2", Interrupted="mark", **keys)
+    small = urgent(site, "--mem-per-task", "1000G", "--yes")
+    assert small.returncode == 2 and events(site).count("job") == 1, small
+    assert urgent(site, "--yes").returncode == 0
+    wait_until(lambda: runs(site.root, 1) and stopped(site.root, 0), "job 0 stands still")
+    over(site, manager)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["y", "n"])
+def test_on_a_terminal_people_are_asked(site: Site, said: str) -> None:
+    manager = begun(site)
+    ours, theirs = pty.openpty()
+    asking = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *URGENT], cwd=site.root,
+                              env=site.env, stdin=theirs, stdout=theirs, stderr=theirs)
+    site.started.append(asking)  # type: ignore[arg-type]
+    os.close(theirs)
+    text = b""
+    while b"[y/N]" not in text:
+        text += os.read(ours, 4096)
+    os.write(ours, f"{said}\n".encode())
+    assert asking.wait(60) == (0 if said == "y" else 2), text
+    os.close(ours)
+    if said == "y":
+        wait_until(lambda: runs(site.root, 1) and stopped(site.root, 0), "job 0 stands still")
+    else:
+        assert events(site).count("job") == 1 and runs(site.root, 0)
+    over(site, manager)
+
+
+@pytest.mark.slow
+def test_a_promise_by_a_time_is_kept(site: Site) -> None:
+    """The forecast says that job 0 ends in time by its limit, and it does not."""
+    manager = begun(site, "wait.x 1 5 0 cores=2 mem_per_task=100M", Walltime="ignore")
+    said = urgent(site, "--by", "8")
+    assert said.returncode == 0 and "by itself" in said.stdout, said
+    promised = records(site)[-1]["time"]
+    wait_until(lambda: runs(site.root, 1), "the urgent job runs")
+    start = next(each["time"] for each in reversed(records(site)) if each["event"] == "start")
+    assert stopped(site.root, 0) and start <= promised + 8
+    over(site, manager)
+
+
+@pytest.mark.slow
+def test_a_run_that_starts_again_leaves_nothing_stopped(site: Site) -> None:
+    """`vrm run --fresh` after a manager that was killed while a job stood still."""
+    manager = begun(site)
+    assert urgent(site, "--yes").returncode == 0
+    wait_until(lambda: runs(site.root, 1) and stopped(site.root, 0), "job 0 stands still")
+    before = [int((site.root / f"pid.{job}.0").read_text()) for job in (0, 1)]
+    manager.kill()
+    manager.wait()
+    again = site.start("run", "--fresh", "--wait")
+    wait_until(lambda: again.poll() is not None or len(events(site)) < 5, "it begins anew, or says why not")
+    done(site, 0, 1)
+    if again.poll() is not None:
+        assert "run" in site.said(again)
+        again = site.start()
+    wait_until(lambda: not any(state_of(pid) == b"T" for pid in before), f"nothing is stopped: {site.said(again)}")
+    site.append("end\n")
+    site.finish(again)

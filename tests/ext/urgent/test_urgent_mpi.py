@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import Site, mpiruns, wait_until
-from support.lending_site import done, prepared, records
+from support.lending_site import PROGRAM, done, prepared, records
+from support.testbed import LOGIN, Testbed
 
 from vrm.ext.lending.nodes.pausing import state_of
+from vrm.live.nodes.topology import read_topology
 from vrm.run.rundir import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,3 +129,46 @@ def said(site: Site, job: int) -> str:
     """What a job has printed."""
     run = RunDirectory(site.log, site.log, site.log / "state")
     return run.output("rounds.x", job).read_text()
+
+
+@pytest.mark.mpi
+@pytest.mark.testbed
+def test_ranks_on_two_nodes_stand_still(real: Testbed, tmp_path: Path) -> None:
+    """Real daemons of mpirun on nodes that see this machine's cores."""
+    root = tmp_path / "site"
+    (root / "bin").mkdir(parents=True)
+    built("auto", root / "bin" / "rounds.x")
+    program = root / "bin" / "wait.x"
+    program.write_text("#!/bin/sh\n" + PROGRAM)
+    program.chmod(0o755)
+    whole = len(read_topology().sockets[0])
+    (root / "vrm.yaml").write_text(yaml.safe_dump({
+        "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Grace": 2, "Allocation": {"Policy": "compact"},
+        "Launcher": {"Kind": "openmpi", "AllowRoot": True, "Transport": "tcp", "Environment": {"HERE": str(root)}}}))
+    (root / "queue").write_text(f"rounds.x 2 600 0 cores={whole} nodes=2 tasks_per_node=1 mem_per_task=100M\n")
+
+    def vrm(*words: str) -> subprocess.CompletedProcess[str]:
+        return real.exec(LOGIN, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml", *words],
+                         env={"PYTHONPATH": os.fspath(ROOT)}, cwd=root)
+
+    def printed() -> str:
+        return (root / "said").read_text()
+
+    with real.allocation(2, "--exclusive") as batch:
+        manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml", "--wait"],
+                             env={**batch.env, "PYTHONPATH": os.fspath(ROOT), "PYTHONUNBUFFERED": "1"}, cwd=root,
+                             text=True, stdout=open(root / "said", "w"), stderr=subprocess.STDOUT)
+        wait_until(lambda: computes(root, 0, 2), "job 0 computes")
+        asked = vrm("submit", "wait.x", "2", "60", "--nodes", "2", "--mem-per-task", "100M", "--urgent", "--yes")
+        assert asked.returncode == 0, asked.stderr + asked.stdout
+        wait_until(lambda: (root / "pid.1.1").exists(), f"the urgent job runs: {printed()}")
+        before = [said_of(root, 0, rank) for rank in (0, 1)]
+        passed(1.0)
+        assert [said_of(root, 0, rank) for rank in (0, 1)] == before and "#0 is paused for #1" in printed()
+        (root / "done.1").touch()
+        wait_until(lambda: computes(root, 0, 2), f"job 0 computes again: {printed()}")
+        (root / "done.0").touch()
+        with open(root / "queue", "a") as file:
+            file.write("end\n")
+        assert manager.wait(60) == 0, printed()
+    assert "right after" in next((root / "log").glob("rounds.x.0*.o*")).read_text() and "MISMATCH" not in printed().upper()

@@ -131,6 +131,14 @@ def test_memory_decides_who_is_paused(root: Path) -> None:
     run.close()
 
 
+def test_an_urgent_job_stays_on_the_nodes_of_its_queue(root: Path) -> None:
+    run = managed(root, f"{RIGID} queue=b", f"{RIGID} queue=b", f"{URGENT} queue=a",
+                  Queues={"a": {"Nodes": "n1"}, "b": {}})
+    assert not asked(run, 2.0, do="urgent", id=2, pause=[0])["ok"]
+    assert asked(run, 3.0, do="urgent", id=2, pause=[1])["ok"] and run.agents.pauses == [(1, 1, True)]
+    run.close()
+
+
 def test_a_job_that_must_not_stand_still_does_not(root: Path) -> None:
     run = managed(root, f"{RIGID} no_pause=1", RIGID, URGENT)
     said = asked(run, 2.0, do="urgent", id=2, pause=[0])

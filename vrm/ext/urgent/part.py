@@ -144,7 +144,7 @@ class UrgentPart(Part):
         live = self.live
         able, why = self._able()
         chosen = [each for each in able if each.id in promise.ids[each.how]]
-        found = rooms.room(job, live.cluster, chosen, self.memory, live.now)
+        found = rooms.room(rooms.asking(job, live.scheduler), live.cluster, chosen, self.memory, live.now)
         if found is None:
             paused = "".join(f"; job {each}: {why[each]}" for each in promise.ids[PAUSE] if each in why)
             raise LifeError(f"the jobs that were to make room for job {job.id} do not have enough cores now{paused}")
@@ -191,7 +191,8 @@ class UrgentPart(Part):
                 found: UrgentRoom | None = self._room(job, promise)
             except LifeError:
                 price = rooms.prices(live.cluster, job, live.now)
-                found = rooms.cheapest(job, live.cluster, self._able()[0], self.memory, live.now, price)
+                found = rooms.cheapest(rooms.asking(job, live.scheduler), live.cluster, self._able()[0], self.memory,
+                                       live.now, price)
             if found is None:
                 raise LifeError("no running jobs that could make room have enough cores")
             live.tell("note", f"#{job_id} {job.app} is urgent and starts when {self._said(found)}")

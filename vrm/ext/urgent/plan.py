@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from vrm.ext.forecast.draws import Draws, draws_of
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Planned, replay
-from vrm.ext.urgent.room import REQUEUE, Giver, MemoryOf, UrgentRoom, givers, rooms, says_memory
+from vrm.ext.urgent.room import REQUEUE, Giver, MemoryOf, UrgentRoom, asking, givers, rooms, says_memory
 from vrm.model import Job
 from vrm.model.job import Details
 from vrm.model.measured.quantile import quantile
@@ -165,7 +165,7 @@ def plan(frozen: Frozen, job: Job, details: Details, memory: MemoryOf, requeues:
         return UrgentPlan(start, alone=True)
     cluster = frozen.state.cluster
     able, not_paused = givers(cluster, lambda job_id: frozen.state.entry(job_id).details, memory, requeues)
-    found = best(costs, rooms(job, cluster, able, memory, frozen.now))
+    found = best(costs, rooms(asking(job, frozen.run.scheduler), cluster, able, memory, frozen.now))
     if found is None:
         return UrgentPlan(start, why=reason(job, able, not_paused))
     losses = costs.losses(found)

@@ -20,6 +20,7 @@ from vrm.model.amounts import MEMORY
 from vrm.model.job import Details
 from vrm.model.placement import Lease, Placement
 from vrm.model.sharing import core_share
+from vrm.scheduling import Scheduler
 
 LEND, PAUSE, REQUEUE = "lend", "pause", "requeue"
 
@@ -56,6 +57,13 @@ def memory_on(job: Job, tasks: int) -> int:
 def says_memory(job: Job) -> bool:
     """Whether a job says how much memory it needs."""
     return bool(memory_on(job, 1))
+
+
+def asking(job: Job, scheduler: Scheduler) -> Job:
+    """A job with what its queue demands, as the nodes on which it may run."""
+    if not scheduler.queues:
+        return job
+    return job.but(request=scheduler.queues.queue(job).request(job.request))
 
 
 def cores_of(cluster: Cluster, booking: Booking) -> int:
@@ -106,8 +114,8 @@ def _no_pause(cluster: Cluster, booking: Booking, memory: MemoryOf) -> str:
 
 
 def room(job: Job, cluster: Cluster, chosen: Iterable[Giver], memory: MemoryOf, now: float) -> UrgentRoom | None:
-    """Where a job would be on the cores that these jobs give and on free ones; None where it does not fit. A job that
-    does not say its memory gets no cores of jobs that keep theirs."""
+    """Where a job would be on the cores that these jobs give and on free ones; None where it does not fit, or something
+    else keeps it from starting. A job that does not say its memory gets no cores of jobs that keep theirs."""
     chosen = [each for each in chosen if each.how == REQUEUE or says_memory(job)]
     if job.request.parts or job.exclusive:
         return None
@@ -126,7 +134,8 @@ def room(job: Job, cluster: Cluster, chosen: Iterable[Giver], memory: MemoryOf, 
     beyond = 0 if cluster.busy_cores else cluster.layout.nodes_of(own)
     placement = found.but(lease=Lease(tuple((each.id, each.cores) for each in used)), room=(
         beyond & cluster.free0, beyond & cluster.free1, own & cluster.free_cores if cluster.busy_cores else 0))
-    if reserved(cluster, placement.lent, now, job, placement):
+    if reserved(cluster, placement.lent, now, job, placement) or not all(
+            each.allows(job, placement, now, now + job.walltime) for each in cluster.constraints):
         return None
     return UrgentRoom(placement, used)
 
