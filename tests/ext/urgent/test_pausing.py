@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from conftest import wait_until
 
 from vrm.ext.lending.nodes import pausing
 from vrm.ext.lending.nodes.pausing import Pauser, state_of, take
@@ -100,7 +101,7 @@ def test_what_comes_later_is_stopped_until_another_order_comes(start: Start) -> 
                 guard.see(process, environment)
         return guard.looked(time.monotonic())
 
-    assert not guarded() and stopped(first, second) == [True, True]
+    wait_until(lambda: not guarded() and stopped(first, second) == [True, True], "the second one is stopped, too")
     assert guard.answer() is None and guard.due > time.monotonic()
     done(take(order(2, False), time.monotonic()))
     assert guarded(), "its order is not the last one any more"
