@@ -15,7 +15,7 @@ from vrm.model.sharing import core_share
 from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.forms.placement_forms import moved, of_record, of_values, to_record, to_values
+from vrm.model.forms.placement_forms import fault, moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
 from vrm.ext.lending.offers import NoOffer, borrowed, offer, offers
 
@@ -411,3 +411,24 @@ def test_what_a_job_could_lend_is_where_it_runs_now() -> None:
     cluster.release(1)
     cluster.book(job, second, 1.0)
     assert offer(cluster, 1).cores == 0xc0
+
+
+def test_a_job_on_lent_and_on_free_cores_holds_the_free_ones_also_after_a_restart() -> None:
+    cluster = Cluster.regular(3, 1, 4)
+    running(cluster, hybrid(1, 1, 4))
+    where = core_share.on_lent(cluster.layout, 0xff, 2, 4, ((1, 0xf),)).but(room=(2, 2, 0))
+    record = to_record(where)
+    again = of_record(record, cluster.layout)
+    assert (again.room, again.taken, again.lent) == ((2, 2, 0), 0xff, ((1, 0xf),))
+    assert fault(record, hybrid(2, 2, 4), [(node.name, node.sockets) for node in cluster.nodes]) == ""
+    wrong = {**record, "room": ["0x2", "2"]}
+    assert "its room is wrong" in fault(wrong, hybrid(2, 2, 4), [(node.name, node.sockets) for node in cluster.nodes])
+    cluster.book(hybrid(2, 2, 4), where, 1.0)
+    assert (cluster.free0, cluster.busy0) == (4, 3) and cluster.loans.rate(cluster, cluster.bookings[1]) == 0
+    assert list(cluster.slots(cluster.bookings[1])) == [] and cluster.bookings[1].limit == 200.0
+    with pytest.raises(ValueError, match="not free"):
+        cluster.book(hybrid(3, 1, 4), core_share.on_lent(cluster.layout, 0xf0, 1, 4, ()).but(room=(2, 2, 0)), 1.0)
+    cluster.release(1)  # the lender ends first: the borrower has its node
+    assert (cluster.free0, cluster.bookings[2].placement.room) == (4, (3, 3, 0))
+    cluster.release(2)
+    assert cluster.free0 == 7 and not cluster.loans
