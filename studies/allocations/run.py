@@ -28,7 +28,7 @@ from statistics import fmean, median
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from vrm.ext.allocations.arrivals import PastArrival, again
-from vrm.ext.allocations.compare import ShapeOutcome, Work, asked, combined, compare, shapes
+from vrm.ext.allocations.compare import PartRequest, ShapeOutcome, Work, asked, combined, compare, shapes
 from vrm.ext.allocations.shapes import START_UP, Bounds, AllocationShape, rounded, sizes
 from vrm.ext.allocations.site import COMERS, OURS, Ask, OuterSite
 from vrm.ext.allocations.work import makespan, progress
@@ -177,7 +177,10 @@ def work_of(jobs: Sequence[Submission], past: History, processors: int, most: in
             if nodes * at_once <= processors and at_once <= len(jobs):
                 parts[nodes, at_once] = [replace(frozen, later=tuple(jobs[at] for at in part))
                                          for part in deal(lines, at_once)] if at_once > 1 else [frozen]
-    return Work(parts, max(each.job.walltime for each in jobs))
+    each = [PartRequest(replace(of_jobs((), rules_on(cluster), cluster, past=past), later=(one,), kill=True), one.job.procs,
+                        min(LONGEST, rounded(one.job.walltime + START_UP)))
+            for one in jobs for cluster in [Cluster.regular(one.job.procs, 1, 1)]]
+    return Work(parts, max(each.job.walltime for each in jobs), each=each)
 
 
 def thinned(found: Sequence[AllocationShape]) -> List[AllocationShape]:
@@ -189,10 +192,10 @@ def thinned(found: Sequence[AllocationShape]) -> List[AllocationShape]:
 
 def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: AllocationShape) -> ShapeOutcome:
     """What a request really gives."""
-    parts = [progress(part, shape.seconds, shape.chain, lambda job, ran: runs[job.id])
-             for part in work.parts[shape.nodes, shape.at_once]]
-    given = truth.given(asked(parts, shape), 0)
-    return combined(parts, given, shape.nodes)
+    requests = work.requests(shape)
+    parts = [progress(part, seconds, shape.chain, lambda job, ran: runs[job.id]) for part, _, seconds in requests]
+    given = truth.given(asked(parts, requests), 0)
+    return combined(parts, given, [one.nodes for one in requests])
 
 
 def one_for_all(work: Work, bounds: Bounds) -> AllocationShape:

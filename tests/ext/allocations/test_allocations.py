@@ -12,7 +12,7 @@ import pytest
 from vrm.api import Machine, simulate
 from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, PastArrival, Stream, again, assumed
 from vrm.ext.allocations.bounds import bounds, read
-from vrm.ext.allocations.compare import LEAST, SURE, WIDER, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes, widened
+from vrm.ext.allocations.compare import LEAST, SURE, WIDER, PartRequest, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes, widened
 from vrm.ext.allocations.parts import Dealt, deal
 from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, AllocationShape, limits, rounded, sizes
 from vrm.ext.allocations.site import Ask, of_snapshot
@@ -98,6 +98,36 @@ def test_not_more_shapes_than_a_site_is_asked_about() -> None:
     assert len(found) <= MOST and len(set(found)) == len(found)
     assert {shape.at_once for shape in found} == {1, 2, 4}
     assert not [shape for shape in shapes(work, limited(16)) if shape.nodes * shape.at_once > 16]
+
+
+def test_one_request_for_each_job() -> None:
+    """A site on which one node is free now, another in an hour: the short job need not wait for the wide one."""
+    jobs = [(2, 1000.0), (1, 300.0)]
+    each = [PartRequest(queue([jobs[0]], 2), 2, 1200.0), PartRequest(queue([jobs[1]], 1, 1), 1, 600.0)]
+    work = Work({(2, 1): [queue(jobs, 2)]}, 1000.0, members=2, each=each)
+    found = shapes(work, limited(2), 2)
+    assert found[-1] == AllocationShape("p", 2, 1200.0, 1, 2, each=True) and not any(one.each for one in found[:-1])
+    there = of_snapshot(site(2, [(1, 3600.0)]), limited(2), "me", PAST)
+    assert outcome(work, there, found[-1], 1, 0) == ShapeOutcome(0, 4600, 2300, 2300)
+    assert outcome(work, there, found[0], 1, 0) == ShapeOutcome(3600, 4900, 2600, 2300)
+    assert compare(work, there, found, 1)[0].shape.each
+    assert not [one for one in shapes(replace(work, each=each * 60), limited(2), 2) if one.each]
+
+
+def test_a_queue_that_no_chain_does_has_a_request_for_each_job() -> None:
+    jobs = [(1, 1000.0)] * 20
+    each = [PartRequest(queue([job], 1, number), 1, 1200.0) for number, job in enumerate(jobs)]
+    bounds = limited(20, longest=1200.0)
+    assert shapes(Work({(1, 1): [queue(jobs, 1)]}, 1000.0, members=2), bounds) == []
+    found, = shapes(Work({(1, 1): [queue(jobs, 1)]}, 1000.0, members=2, each=each), bounds)
+    assert found.each and str(found) == "one for each of 20 jobs"
+
+
+def test_what_is_clearly_worse_is_not_drawn_again() -> None:
+    work = Work({(nodes, 1): [queue([(1, 600.0)] * 6, nodes)] for nodes in (1, 2)}, 600.0)
+    found = compare(work, of_snapshot(site(4), limited(4), "me", PAST), shapes(work, limited(4), 2), 1)
+    assert found[0].shape.nodes == 2 and found[0].members == 50
+    assert {each.members for each in found if each.end.mean > 1.1 * found[0].end.mean} == {5}
 
 
 # ------------------------------------------------------------------------- the queue in allocations

@@ -164,6 +164,27 @@ def test_parts_of_a_queue(saved: list[str], tmp_path: Path, monkeypatch: pytest.
     assert "its lines depend on each other" in capfd.readouterr().err
 
 
+def test_a_request_for_each_job(saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                capfd: pytest.CaptureFixture[str]) -> None:
+    """A job of four nodes has to wait; a request for each has the others done before. Each is of its own nodes and limit."""
+    (tmp_path / "queue").write_text("/bin/sleep 1 600\n/bin/sleep 7 5400\n/bin/sleep 1 600\n")
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    fake(tmp_path, "sbatch", "[ \"$1\" = --help ] || { echo == >> submitted; cat \"$1\" >> submitted; }")
+    assert cli.main(["plan", *saved, "--all", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)["requests"]
+    at, single = next((at, one) for at, one in enumerate(found, 1) if one["each"])
+    assert (single["nodes"], single["seconds"], single["at_once"], single["start"]["p50"]) == (4, 6300, 3, 0)
+    assert single["type"][0] == "vrm plan --deal 3" and len(single["type"]) == 3
+    assert single["type"][1].startswith("for p in 1; do vrm script -c vrm.part$p.yaml --slurm -N 4 -t 01:45:00")
+    assert single["type"][2].startswith("for p in 2 3; do vrm script -c vrm.part$p.yaml --slurm -N 1 -t 00:15:00")
+    assert not any(one["each"] for one in planned(capfd, *saved, "--at-once", "1,2")["requests"])
+    assert not any(one["each"] for one in planned(capfd, *saved, "--nodes", "4")["requests"])
+    assert cli.main(["plan", *saved, "--submit", str(at)]) == 0
+    scripts = (tmp_path / "submitted").read_text().split("==\n")[1:]
+    assert [("--nodes=4" in one, "vrm.part1.yaml" in one) for one in scripts] == [(True, True), (False, False), (False, False)]
+    assert (tmp_path / "queue.part1").read_text() == "/bin/sleep 7 5400\n"
+
+
 def test_a_picture(saved: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert cli.main(["plan", *saved, "--plot", "plan.svg"]) == 0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.ext.advice.advice import CLOSE, Spread, spread
-from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, Bounds, AllocationShape, limits
+from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, MOST_EACH, Bounds, AllocationShape, limits
 from vrm.ext.allocations.site import Ask, Given, OuterSite
 from vrm.ext.allocations.work import QueueProgress, draws, makespan, progress
 from vrm.ext.forecast.frozen import Frozen
@@ -31,8 +31,11 @@ FIRST = 10
 """Draws of how long the user's jobs take, by which shapes are chosen that are worth a try."""
 
 ROUNDS = ((5, 12), (15, 5))
-"""On so many draws all shapes are compared; so many are left for the next round: the best ones, and the best of each
-width. The last ones are compared on all draws."""
+"""On so many draws all shapes are compared; so many are left for the next round at most: the best ones, and the best of
+each width. The last ones are compared on all draws."""
+
+WORSE = 0.1
+"""A shape that ends later than the best by more than this share in each draw so far is not drawn again."""
 
 WIDER, LEAST = 0.15, 30.0
 """By how much of their distance from the median, and seconds at the least, the ends of ranges are moved outwards: more
@@ -42,14 +45,24 @@ SURE = 0.9
 """The chance that all jobs are done which the recommended request has at least, if any has it."""
 
 
+class PartRequest(NamedTuple):
+    """What a part of the queue asks for: the part as a run that has not begun, nodes, and how long (s)."""
+
+    part: Frozen
+    nodes: int
+    seconds: float
+
+
 @dataclass
 class Work:
     """The user's queue on so many nodes, as `at_once` parts: `parts[(nodes, at_once)]`, each a run that has not begun.
-    `longest` is the longest limit of its jobs (s). There are `members` draws of how long these take."""
+    `longest` is the longest limit of its jobs (s). There are `members` draws of how long these take. `each` has a part
+    for each job, where each can have a request of its own."""
 
     parts: Mapping[tuple[int, int], Sequence[Frozen]]
     longest: float
     members: int = MEMBERS
+    each: Sequence[PartRequest] = ()
 
     def __post_init__(self) -> None:
         whole = next(parts[0] for (_, at_once), parts in self.parts.items() if at_once == 1)
@@ -63,13 +76,18 @@ class Work:
     def progress(self, shape: AllocationShape, member: int) -> list[QueueProgress]:
         """How each part goes on in a chain of this shape, in one draw."""
         found = []
-        for at, part in enumerate(self.parts[shape.nodes, shape.at_once]):
-            key = (shape.nodes, shape.at_once, at, shape.seconds, member)
+        for at, (part, nodes, seconds) in enumerate(self.requests(shape)):
+            key = (nodes, shape.at_once, shape.each, at, seconds, member)
             known = self._known.get(key)
             if known is None or (known.left and len(known.lasts) != shape.chain):
-                known = self._known[key] = progress(part, shape.seconds, shape.chain, self._draws[member])
+                known = self._known[key] = progress(part, seconds, shape.chain, self._draws[member])
             found.append(known)
         return found
+
+    def requests(self, shape: AllocationShape) -> Sequence[PartRequest]:
+        """What each part of a shape asks for."""
+        return self.each if shape.each else [PartRequest(part, shape.nodes, shape.seconds)
+                                             for part in self.parts[shape.nodes, shape.at_once]]
 
 
 class ShapeOutcome(NamedTuple):
@@ -107,7 +125,7 @@ def _plain(values: Spread) -> dict[str, float | None]:
 def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Sequence[int] = AT_ONCE
            ) -> list[AllocationShape]:
     """Requests that are worth a try, by a few draws of how long the jobs take on so many nodes; with so many chains
-    side by side."""
+    side by side. The last one is one for each job, where the work knows these."""
     found: list[AllocationShape] = []
     members = min(members, work.members)
     for at_once in side_by_side:
@@ -120,6 +138,9 @@ def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Seque
                 chain = _chain(work, shape, members)
                 if chain:
                     found.append(shape._replace(chain=chain))
+    if 1 < len(work.each) <= MOST_EACH:
+        largest = max((one.nodes, one.seconds) for one in work.each)
+        found[MOST - 1:] = [AllocationShape(bounds.partition, *largest, 1, len(work.each), each=True)]
     return found[:MOST]
 
 
@@ -134,27 +155,28 @@ def _chain(work: Work, shape: AllocationShape, members: int) -> int:
 def outcome(work: Work, site: OuterSite, shape: AllocationShape, cores: int, member: int) -> ShapeOutcome:
     """What a shape gives in one draw."""
     parts = work.progress(shape, member)
-    given = site.given(asked(parts, shape), member)
-    return combined(parts, given, shape.nodes * cores)
+    requests = work.requests(shape)
+    given = site.given(asked(parts, requests), member)
+    return combined(parts, given, [one.nodes * cores for one in requests])
 
 
-def asked(parts: Sequence[QueueProgress], shape: AllocationShape) -> list[Ask]:
+def asked(parts: Sequence[QueueProgress], requests: Sequence[PartRequest]) -> list[Ask]:
     """The allocations of each part, one part after the other."""
     found: list[Ask] = []
-    for part in parts:
+    for part, (_, nodes, seconds) in zip(parts, requests):
         for at, lasts in enumerate(part.lasts):
-            found.append(Ask(shape.nodes, shape.seconds, lasts, len(found) - 1 if at else None))
+            found.append(Ask(nodes, seconds, lasts, len(found) - 1 if at else None))
     return found
 
 
-def combined(parts: Sequence[QueueProgress], given: Sequence[Given | None], cores: int) -> ShapeOutcome:
-    """The outcome of parts whose allocations were given so, with so many cores each."""
+def combined(parts: Sequence[QueueProgress], given: Sequence[Given | None], cores: Sequence[int]) -> ShapeOutcome:
+    """The outcome of parts whose allocations were given so, with so many cores in those of each part."""
     last = [given[end - 1] for end in itertools.accumulate(len(part.lasts) for part in parts) if end]
     done = not any(part.left for part in parts) and all(last)
     starts = [each.start for each in given if each]
-    lasting = sum(sum(part.lasts) for part in parts)
+    charged = sum(sum(part.lasts) * number for part, number in zip(parts, cores))
     return ShapeOutcome(min(starts, default=math.inf), max(each.end for each in last if each) if done else math.inf,
-                   lasting * cores, sum(part.used for part in parts))
+                   charged, sum(part.used for part in parts))
 
 
 def _tried(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, members: range, part: Part
@@ -220,9 +242,15 @@ def compare(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores
             rows[shape] += more
         found = best(judged(shape, rows[shape]) for shape in kept)
         if number:
-            kept = list(dict.fromkeys(each.shape for each in [*found[:number // 2], *widths(found)]))[:number]
+            near = [each for each in found if not _clearly_worse(rows[each.shape], rows[found[0].shape])]
+            kept = list(dict.fromkeys(each.shape for each in [*near[:number // 2], *widths(near)]))[:number]
             out = [*(each for each in found if each.shape not in kept), *out]
     return [*found, *out]
+
+
+def _clearly_worse(rows: Sequence[ShapeOutcome], best: Sequence[ShapeOutcome]) -> bool:
+    """Whether each draw says so."""
+    return all(ours.end > (1 + WORSE) * theirs.end for ours, theirs in zip(rows, best))
 
 
 def widths(found: Iterable[RequestForecast]) -> list[RequestForecast]:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from vrm.commands.shared import CannotRun, settings_of
 from vrm.ext.advice.commands.advise import take_queue
 from vrm.ext.advice.commands.whatif import queues_of, waiting_of
-from vrm.ext.allocations.compare import MEMBERS, Work
+from vrm.ext.allocations.compare import MEMBERS, PartRequest, Work
 from vrm.ext.allocations.parts import Dealt, deal, lines_of
-from vrm.ext.allocations.shapes import AT_ONCE, START_UP, Bounds, sizes
+from vrm.ext.allocations.shapes import AT_ONCE, MOST_EACH, START_UP, Bounds, rounded, sizes
 from vrm.ext.forecast.frozen import Frozen
 from vrm.model.job import Infeasible
+from vrm.workload.submission import Submission
 
 
 class Demand(NamedTuple):
@@ -29,6 +30,7 @@ class Demand(NamedTuple):
 def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
     """What is to be run. Raises CannotRun where no request in the partition can run all of it."""
     wanted: tuple[int, ...] = arguments.nodes or ()
+    alone = not wanted and not arguments.at_once
     if wanted and max(wanted) > bounds.most:
         raise CannotRun(f"--nodes {max(wanted)}: {_name(bounds)} gives at most {bounds.most}")
     _take_queue(arguments, bounds)
@@ -61,7 +63,29 @@ def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
             for nodes, frozen in runs.items():
                 parts[nodes, at_once] = [replace(frozen, later=tuple(frozen.later[at] for at in part))
                                          for part in jobs_of]
-    return Demand(Work(parts, longest, arguments.members or MEMBERS), len(jobs))
+    each = _each(arguments, bounds, lines) if lines is not None and alone else []
+    return Demand(Work(parts, longest, arguments.members or MEMBERS, each), len(jobs))
+
+
+def _each(arguments: argparse.Namespace, bounds: Bounds, lines: Sequence[Dealt]) -> list[PartRequest]:
+    """Each job alone on the fewest nodes that can run it, in the order in which lines are dealt to as many parts; []
+    where there is none for a job, or a line has several jobs."""
+    if not 1 < len(lines) <= MOST_EACH or any(line.jobs != 1 for line in lines):
+        return []
+    whole = _planned(arguments, (1,))[0]
+    cores = max(1, whole.state.cluster.cores)
+    needs = sorted({max(bounds.fewest, -(-one.job.request.cores // cores)) for one in whole.later})
+    runs = _planned(arguments, [nodes for nodes in needs if nodes <= bounds.most] or [bounds.most])
+    found = []
+    for at, in deal(lines, len(lines)):
+        fits = next((frozen for frozen in runs if len(frozen.later) == len(lines)
+                     and not _refused(frozen, frozen.later[at])), None)
+        if fits is None or fits.later[at].held:
+            return []
+        job = fits.later[at]
+        found.append(PartRequest(replace(fits, later=(job,)), len(fits.state.cluster.nodes),
+                                 min(rounded(job.job.walltime + START_UP), bounds.longest)))
+    return found
 
 
 def _take_queue(arguments: argparse.Namespace, bounds: Bounds) -> None:
@@ -89,13 +113,21 @@ def _planned(arguments: argparse.Namespace, nodes: Sequence[int]) -> list[Frozen
 def _never(frozen: Frozen, jobs: int) -> tuple[int, str] | None:
     """A job that can never run, and why."""
     for one in frozen.later:
-        try:
-            if one.refused:
-                raise Infeasible(one.refused)
-            frozen.run.scheduler.check(one.job)
-        except Infeasible as reason:
-            return one.job.id, str(reason)
+        reason = _refused(frozen, one)
+        if reason:
+            return one.job.id, reason
     return None if len(frozen.later) == jobs else (-1, "it is too large")
+
+
+def _refused(frozen: Frozen, one: Submission) -> str:
+    """Why a job can never run; "" if it can."""
+    try:
+        if one.refused:
+            raise Infeasible(one.refused)
+        frozen.run.scheduler.check(one.job)
+    except Infeasible as reason:
+        return str(reason)
+    return ""
 
 
 def _possible(whole: Frozen, bounds: Bounds) -> None:

@@ -28,7 +28,7 @@ def draw(path: Path, work: Work, site: OuterSite, found: Sequence[RequestForecas
     """Write the picture (PNG or SVG). Raises PictureError."""
     best = found[0]
     member = middle(work, site, best, cores)
-    asks = asked(work.progress(best.shape, member), best.shape)
+    asks = asked(work.progress(best.shape, member), work.requests(best.shape))
     jobs = site.played(asks, member)
     shown = [each for each in found[:REQUESTS] if each.end.p50 < float("inf")]
     last = max([60.0, *(value for each in shown for value in (each.end.p50, each.end.p90) if value < float("inf"))])

@@ -18,6 +18,9 @@ AT_ONCE = (1, 2, 4)
 SHARES = (1, 2, 4)
 """A chain is to have about so many allocations."""
 
+MOST_EACH = 100
+"""Jobs that have a request each at most: batch systems limit how many a user submits."""
+
 MOST_CHAIN = 8
 """Allocations of a chain at most."""
 
@@ -29,16 +32,20 @@ _STEPS = ((3600.0, 300.0), (4 * 3600.0, 900.0), (12 * 3600.0, 1800.0), (math.inf
 
 class AllocationShape(NamedTuple):
     """A request: `at_once` chains side by side, each of `chain` allocations one after the other, of `nodes` nodes for
-    `seconds`, in a `partition` ("": that of jobs which name none)."""
+    `seconds`, in a `partition` ("": that of jobs which name none). `each`: one allocation for each job, of as many
+    nodes and as long as the job needs; `nodes` and `seconds` are those of the largest."""
 
     partition: str
     nodes: int
     seconds: float
     chain: int = 1
     at_once: int = 1
+    each: bool = False
 
     def __str__(self) -> str:
         from vrm.model.quantities import clock
+        if self.each:
+            return f"one for each of {self.at_once} jobs"
         text = f"{self.nodes} node{'s' * (self.nodes > 1)} x {clock(int(self.seconds))}"
         text += f", {self.chain} in turn" * (self.chain > 1)
         return text + f", {self.at_once} at once" * (self.at_once > 1)

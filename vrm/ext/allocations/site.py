@@ -68,14 +68,14 @@ class OuterSite:
     def given(self, asks: Sequence[Ask], member: int) -> list[Given | None]:
         """When these allocations are given if they are asked for now, in one draw; None for one that is not given
         before nobody comes any more."""
-        found, now = self.played(asks, member) if asks else {}, self.frozen.now
+        found, now = self.played(asks, member, started=True) if asks else {}, self.frozen.now
         first = self.frozen.state.next_id
         return [Given(found[each].start - now, found[each].end - now) if each in found else None
                 for each in range(first, first + len(asks))]
 
-    def played(self, asks: Sequence[Ask], member: int) -> dict[int, Planned]:
-        """All that runs at the site until these allocations have ended, by id; theirs are from the next id of the site
-        on."""
+    def played(self, asks: Sequence[Ask], member: int, started: bool = False) -> dict[int, Planned]:
+        """All that runs at the site until these allocations have ended (`started`: have started), by id; theirs are
+        from the next id of the site on."""
         frozen = self.frozen
         first = frozen.state.next_id
         ours = []
@@ -86,7 +86,7 @@ class OuterSite:
             for at in range(len(asks)):
                 self.ranks[first + at] = self.rank(member, first)
         ids = frozenset(range(first, first + len(asks)))
-        return replay(frozen, self._draws[member], itertools.chain(ours, self._stream(member)), ids)
+        return replay(frozen, self._draws[member], itertools.chain(ours, self._stream(member)), ids, started)
 
     def _stream(self, member: int) -> Stream:
         if member not in self._streams:

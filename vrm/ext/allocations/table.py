@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.ext.advice.advice import Spread
-from vrm.ext.allocations.compare import SURE, RequestForecast, widths
+from vrm.ext.allocations.compare import SURE, PartRequest, RequestForecast, widths
 from vrm.ext.allocations.shapes import Bounds, AllocationShape
 from vrm.ext.allocations.parts import part_name
 from vrm.ext.begin.wrapper import submit_commands
@@ -23,13 +23,14 @@ SHOWN = 5
 
 
 class Typing(NamedTuple):
-    """What the commands say besides the shape: the batch system, the configuration (None: vrm.yaml), the queue, and
-    cores of each node where whole nodes are not asked for."""
+    """What the commands say besides the shape: the batch system, the configuration (None: vrm.yaml), the queue, cores
+    of each node where whole nodes are not asked for, and the requests for each job alone."""
 
     system: str
     config: str | None
     queue: str | None
     cores: int | None = None
+    each: Sequence[PartRequest] = ()
 
     def script(self, shape: AllocationShape, config: str | None, file: str) -> list[str]:
         """The words of `vrm script` for one chain of a shape."""
@@ -48,11 +49,25 @@ class Typing(NamedTuple):
             submit = submit_commands(self.system, Wrapper((), shape.nodes, int(shape.seconds), chain=shape.chain,
                                                           file=file))
             return [f"vrm {shlex.join(self.script(shape, self.config, file))}", *submit]
-        words = shlex.join(self.script(shape, part_name(self.config or "vrm.yaml", "PART"), f"plan.partPART.{suffix}"))
         deal = ["vrm", "plan", *([self.queue] if self.queue else []), *(["-c", self.config] if self.config else []),
                 "--deal", str(shape.at_once)]
-        numbers = " ".join(map(str, range(1, shape.at_once + 1)))
-        return [shlex.join(deal), f"for p in {numbers}; do vrm {words.replace('PART', '$p')} --submit; done"]
+        return [shlex.join(deal), *(self._loop(chain, parts) for chain, parts in self.chains(shape).items())]
+
+    def chains(self, shape: AllocationShape) -> dict[AllocationShape, list[int]]:
+        """The chains side by side, and the numbers of the parts that ask for each: one chain, unless each job has a
+        request of its own."""
+        found: dict[AllocationShape, list[int]] = {}
+        for number in range(1, shape.at_once + 1):
+            one = shape._replace(at_once=1, each=False)
+            if shape.each:
+                one = one._replace(nodes=self.each[number - 1].nodes, seconds=self.each[number - 1].seconds)
+            found.setdefault(one, []).append(number)
+        return found
+
+    def _loop(self, shape: AllocationShape, parts: Sequence[int]) -> str:
+        words = shlex.join(self.script(shape, part_name(self.config or "vrm.yaml", "PART"),
+                                       f"plan.partPART.{self.system}"))
+        return f"for p in {' '.join(map(str, parts))}; do vrm {words.replace('PART', '$p')} --submit; done"
 
 
 def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],

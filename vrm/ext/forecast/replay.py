@@ -49,11 +49,12 @@ def limits(job: Job, ran: float) -> float:
     return max(job.walltime, ran + OVERDUE)
 
 
-def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = (), until: Set[int] = frozenset()
-           ) -> dict[int, Planned]:
+def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = (), until: Set[int] = frozenset(),
+           started: bool = False) -> dict[int, Planned]:
     """The jobs that run, and those that start in this allocation, by id. `more` are jobs that nobody knows of yet, in
-    order of time, with their run times. With `until` the replay stops when these jobs have ended: others are in what
-    it gives if they have ended by then, or run."""
+    order of time, with their run times. With `until` the replay stops when these jobs have ended, `started`: when
+    they have all started, since their ends are known then. Others are in what it gives if they have ended by then, or
+    run."""
     run = frozen.run.copy()
     state, now = run.state, frozen.now
     runs, loans = {}, state.cluster.loans
@@ -72,7 +73,7 @@ def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = ()
     if more:
         coming = heapq.merge(coming, more, key=lambda one: one.job.submit)
     for _ in simulator.moments(coming):
-        if until and until <= plan.jobs.keys():
+        if until and all(job_id in plan.jobs or (started and job_id in state.cluster.bookings) for job_id in until):
             break
     for booking in state.cluster.running():  # the allocation ends before they do
         job = booking.job

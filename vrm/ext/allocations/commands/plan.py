@@ -100,7 +100,8 @@ def plan(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"no chain of up to {shapes.MOST_CHAIN} requests does all {wanted.jobs} jobs in time: give "
                         "more nodes (--nodes), or another partition")
     found = compare.compare(wanted.work, site, tried, limits.cores, available())
-    typing = table.Typing(system, *given, None if system == "slurm" and not arguments.cores_only else limits.cores)
+    typing = table.Typing(system, *given, None if system == "slurm" and not arguments.cores_only else limits.cores,
+                          wanted.work.each)
     drawn = told(next(iter(wanted.work.parts.values()))[0])
     said = (f"your jobs: draws {drawn}", *site.said, *UNSEEN)
     show(arguments.json, lambda: table.record(found, typing, limits, site.time, wanted.jobs, drawn, said),
@@ -188,14 +189,14 @@ def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing:
     config = getattr(arguments, "config", default_config())
     if config is None:
         raise CannotRun("--submit needs a configuration (-c FILE): vrm init writes one")
-    parts: list[tuple[str, str]] = [(config, f"plan.{typing.system}")]
+    parts = [(shape, config, f"plan.{typing.system}")]
     if shape.at_once > 1:
         arguments.deal = shape.at_once
         _deal(arguments)
-        parts = [(part_name(config, number), f"plan.part{number}.{typing.system}")
-                 for number in range(1, shape.at_once + 1)]
-    for number, (name, file) in enumerate(parts):
-        words = typing.script(shape, name, file)
+        parts = [(chain, part_name(config, number), f"plan.part{number}.{typing.system}")
+                 for chain, numbers in typing.chains(shape).items() for number in numbers]
+    for number, (chain, name, file) in enumerate(parts):
+        words = typing.script(chain, name, file)
         if subprocess.run([sys.executable, "-m", "vrm", *words, "--submit"], check=False).returncode:
             raise CannotRun(f"the site has not taken the request; what it says is above. {number} of {len(parts)} "
                             "chains are submitted")
