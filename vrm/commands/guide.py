@@ -15,7 +15,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
              "slurm", "stop")),
     ("Look", ("queue", "status", "forecast", "explain", "efficiency", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate", "learned")),
-    ("Ahead", ("plan", "advise", "whatif")),
+    ("Ahead", ("plan", "pool", "advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "docs", "completion", "plugins")))
 

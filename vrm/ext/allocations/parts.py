@@ -58,20 +58,30 @@ def write(config: str, queue: str | Path, dealt: Sequence[Sequence[str]], force:
           ) -> Iterator[tuple[str, str]]:
     """Write a queue and a configuration for each of these lists of lines, next to those that there are; gives their
     names. FileExistsError for one that is there, unless it is to be replaced."""
-    document = Document.read(config)
-    before = places(config)
     for number, lines in enumerate(dealt, 1):
         names = part_name(config, number), part_name(str(queue), number)
-        log = before.log if before is not None else Path(document.source.directory, "logs")
-        mapping = {**document.mapping, "Log": os.path.join(log, f"part{number}"),
-                   "Applications": {**document.mapping.get("Applications", {}), "Queue": os.path.abspath(names[1])}}
-        for key in ("State", "Directory"):
-            mapping.pop(key, None)
-        texts = yaml.safe_dump(mapping, sort_keys=False), "".join(f"{line}\n" for line in lines)
+        texts = (config_with(config, Path(log_of(config), f"part{number}"), names[1]),
+                 "".join(f"{line}\n" for line in lines))
         for name, text in zip(names, texts):
             with open(name, "w" if force else "x", encoding="utf-8") as file:
                 file.write(text)
         yield names
+
+
+def log_of(config: str) -> Path:
+    """The directory of a configuration's run."""
+    before = places(config)
+    return before.log if before is not None else Path(Document.read(config).source.directory, "logs")
+
+
+def config_with(config: str, log: str | Path, queue: str | Path) -> str:
+    """The text of a configuration for a run and a queue of its own, in a file next to that one."""
+    mapping = Document.read(config).mapping
+    mapping = {**mapping, "Log": str(log),
+               "Applications": {**mapping.get("Applications", {}), "Queue": os.path.abspath(queue)}}
+    for key in ("State", "Directory"):
+        mapping.pop(key, None)
+    return str(yaml.safe_dump(mapping, sort_keys=False))
 
 
 def part_name(path: str, number: int | str) -> str:

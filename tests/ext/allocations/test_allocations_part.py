@@ -1,0 +1,331 @@
+"""Managers of a pool: real ones that are killed, under a batch system that is made up, and a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from conftest import Site, permissions_obeyed, wait_until
+from support.testbed import LOGIN, Testbed
+from vrm.ext.allocations.pool.journal import PoolJournal
+from vrm.results.jobs import read_jobs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+FAKES = {
+    "sbatch": 'n=$(ls "$FAKE" | grep -c job); cp "$2" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }; '
+              'echo "$((100 + n))"',
+    "scontrol": 'cat "$FAKE/state.$4" 2>/dev/null || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }',
+    "scancel": 'echo "$1" >>"$FAKE/cancelled"', "squeue": "exit 1"}
+"""A Slurm of files: `state.ID` is what it says of a job."""
+
+
+PACKED: dict[str, Any] = {"Allocation": {"Policy": "pack"}, "Scheduling": {"Backfilling": "easy"}}
+
+
+class Pool:
+    """A pool of one-core jobs, and allocations that are managers on this machine."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.fake = site.root / "fake"
+        self.fake.mkdir()
+        programs = site.root / "slurm"
+        programs.mkdir()
+        for name, text in FAKES.items():
+            (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+            (programs / name).chmod(0o755)
+        site.env.update(PATH=f"{programs}{os.pathsep}{site.env['PATH']}", FAKE=str(self.fake), PYTHONPATH=str(ROOT))
+        site.config(Nodes="auto", Cores=2, Launcher={"Kind": "direct"}, **PACKED)
+        self.place = site.log / "pool"
+
+    def vrm(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.site.run("pool", *words, **env)
+
+    def allocation(self, job: int, seconds: float = 3600.0, **env: str) -> subprocess.Popen[str]:
+        """The batch job of this number begins."""
+        (self.fake / f"state.{job}").write_text(f"JobId={job} JobState=RUNNING\n")
+        return self.site.start("pool", "work", "--pool", str(self.place), SLURM_JOB_ID=str(job),
+                               SLURM_JOB_NODELIST=os.uname().nodename, SLURM_JOB_END_TIME=str(int(time.time() + seconds)), **env)
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """The manager dies, and its processes: not at once known to the batch system."""
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            if child.is_running():
+                child.kill()
+        self.site.kill_processes()
+
+    def said(self, job: int, state: str) -> None:
+        """What the batch system says of a job from now on."""
+        (self.fake / f"state.{job}").write_text(f"JobId={job} JobState={state}\n")
+
+    def status(self) -> dict[str, Any]:
+        done = self.vrm("status", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def rows(self) -> Counter[str]:
+        """How often each line has completed, by the argument of its job."""
+        return Counter(row.args for path in self.place.glob("slurm-*/jobs.csv") for row in read_jobs(path)
+                       if row.status == "completed")
+
+
+@pytest.fixture
+def pool(site: Site) -> Pool:
+    site.program("count.x", 'echo "$1" >>"$0.log"; while [ -e "$0.hold.$1" ]; do sleep 0.02; done; echo "$1" >>"$0.ended"\n')
+    return Pool(site)
+
+
+def lines(number: int, seconds: int = 60) -> str:
+    return "".join(f"count.x 1 {seconds} 0 args={at}\n" for at in range(number))
+
+
+def ran(site: Site, what: str = "ended") -> Counter[str]:
+    path = site.bin / f"count.x.{what}"
+    return Counter(path.read_text().split()) if path.exists() else Counter()
+
+
+def test_two_allocations_do_a_queue_once(pool: Pool) -> None:
+    site = pool.site
+    site.queue.write_text(lines(40, 5))
+    started = pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "2")
+    assert started.returncode == 0, started.stderr
+    assert "batch job 100" in started.stdout + started.stderr and "batch job 101" in started.stdout + started.stderr
+    script = (pool.fake / "job.0").read_text()
+    assert f"pool work --pool {pool.place}" in script and "#SBATCH --nodes=1" in script and "--exclusive" in script
+    assert [each["state"] for each in pool.status()["allocations"]] == ["asked for", "asked for"]
+    for process in [pool.allocation(100), pool.allocation(101)]:
+        site.finish(process)
+    assert ran(site) == {str(number): 1 for number in range(40)} == pool.rows()
+    status = pool.status()
+    assert status["ended"] == {"completed": 40} and status["waiting"] == 0
+    assert {each["name"]: each["state"] for each in status["allocations"]} == {"slurm-100": "ended", "slurm-101": "ended"}
+    assert "40 completed; 0 wait for an allocation" in pool.vrm("status").stdout
+    done = pool.vrm("start")
+    assert done.returncode == 0 and "no job of 40 waits" in done.stdout + done.stderr
+
+
+def test_a_killed_manager_gives_its_jobs_back_when_the_batch_system_says_so(pool: Pool) -> None:
+    """Two jobs of the first allocation run when it is killed. While Slurm calls it running, or says nothing, the second
+    one leaves them alone; then it runs them."""
+    site = pool.site
+    site.queue.write_text(lines(12))
+    (site.bin / "count.x.hold.2").touch()
+    (site.bin / "count.x.hold.3").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    first = pool.allocation(100)
+    wait_until(lambda: {"0", "1"} <= ran(site).keys() and {"2", "3"} <= ran(site, "log").keys(), "two jobs run for long")
+    pool.kill(first)
+    status = pool.status()
+    assert status["allocations"][0]["state"] == "running" and status["ended"] == {"completed": 2}
+    second = pool.allocation(101)
+    site.finish(second)  # it has done what nobody held
+    held = PoolJournal(pool.place).look().held_by("slurm-100")
+    assert {2, 3} <= {*held} and "2" not in ran(site) and sum(ran(site).values()) == 12 - len(set(held) - {0, 1})
+    (pool.fake / "state.100").unlink()  # Slurm does not answer
+    assert "no job" in (said := pool.vrm("start", "-N", "1", "-t", "1:00:00")).stdout + said.stderr
+    pool.said(100, "NODE_FAIL")
+    pool.vrm("start", "-N", "1", "-t", "1:00:00")
+    assert PoolJournal(pool.place).look().held_by("slurm-100") == held
+    pool.said(100, "CANCELLED")
+    assert pool.status()["allocations"][0]["state"] == "died"
+    for name in ("2", "3"):
+        (site.bin / f"count.x.hold.{name}").unlink()
+    third = pool.allocation(102)
+    site.finish(third)
+    assert "allocation slurm-100 has died" in site.said(third)
+    assert ran(site) == {str(number): 1 for number in range(12)}
+    assert pool.status()["ended"] == {"completed": 12}
+
+
+def test_an_allocation_whose_jobs_were_given_away_starts_none_of_them(pool: Pool) -> None:
+    """Slurm was wrong: the manager of a job that it calls cancelled goes on. It ends what it runs; a later manager in
+    the same allocation starts nothing."""
+    site = pool.site
+    site.queue.write_text(lines(8))
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    first = pool.allocation(100)
+    wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
+    pool.said(100, "CANCELLED")
+    pool.vrm("start")
+    wait_until(lambda: first.poll() is not None, "it ends")
+    assert "the pool has given the jobs of this allocation to others" in site.said(first)
+    assert PoolJournal(pool.place).look().held_by("slurm-100") == []
+    before = ran(site, "log")
+    again = site.start("-c", str(site.root / "vrm.slurm-100.yaml"), waits=False)
+    site.finish(again)
+    assert "given the jobs of this allocation to others" in site.said(again) and ran(site, "log") == before
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    site.finish(pool.allocation(101))
+    assert ran(site) == {str(number): 1 for number in range(8)}
+
+
+def test_a_manager_goes_on_where_the_one_before_in_its_allocation_was_killed(pool: Pool) -> None:
+    """Killed again and again, at any moment; its jobs live on, and the next manager follows them."""
+    site = pool.site
+    site.queue.write_text(lines(30))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    for number in range(1, 6):
+        process = pool.allocation(100)
+        wait_until(lambda: sum(ran(site).values()) >= 4 * number or process.poll() is not None, "some jobs end")
+        process.kill()
+        process.wait()
+    site.finish(pool.allocation(100))
+    assert ran(site) == {str(number): 1 for number in range(30)} and pool.status()["ended"] == {"completed": 30}
+
+
+def test_what_an_allocation_has_no_time_for_stays(pool: Pool) -> None:
+    """A job of an hour does not start in the last minutes of an allocation; one like it is asked for when its time is
+    up, since it has done something, and not when it has not."""
+    site = pool.site
+    site.queue.write_text("count.x 1 20 0 args=short\ncount.x 1 3000 0 args=long\n")
+    site.config(Nodes="auto", Cores=2, Launcher={"Kind": "direct"}, **PACKED, End={"Margin": 5})
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    site.finish(pool.allocation(100, 120))
+    assert ran(site) == {"short": 1} and pool.status()["waiting"] == 1
+    site.finish(pool.allocation(101, 120))
+    assert ran(site) == {"short": 1} and "No allocation is left" in pool.vrm("status").stdout
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00").returncode == 0
+    site.finish(pool.allocation(102))
+    assert ran(site) == {"short": 1, "long": 1}
+
+
+def test_stopping_and_going_on(pool: Pool) -> None:
+    site = pool.site
+    site.queue.write_text(lines(6))
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "2").returncode == 0
+    first = pool.allocation(100)
+    wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
+    stopped = pool.vrm("stop", "--now")
+    assert "1 allocations end now, 1 requests were taken back" in stopped.stdout + stopped.stderr
+    assert (pool.fake / "cancelled").read_text() == "101\n"
+    site.finish(first)
+    status = pool.status()
+    assert status["stopped"] and status["waiting"] + sum(status["ended"].values()) == 6
+    late = pool.allocation(103)
+    assert "nothing to do" in site.finish(late)
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    site.queue.write_text("count.x 1 60 0 args=6\n")
+    assert "1 jobs added" in (added := pool.vrm("add", str(site.queue))).stdout + added.stderr
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00").returncode == 0
+    site.finish(pool.allocation(104))
+    assert set(ran(site)) >= {"2", "3", "4", "5", "6"} and max(ran(site).values()) == 1
+    assert sum(pool.status()["ended"].values()) == 7
+
+
+@pytest.mark.parametrize("queue, words, said", [
+    ("count.x 9 60\n", ["-N", "1", "-t", "1:00:00"], "no allocation can run job 0: it needs 9 cores, and 1 nodes have 2"),
+    ("count.x 1 3600\n", ["-N", "1", "-t", "1:00:00"], "no allocation can run job 0: its limit is 3600 s, vrm needs 60 s more"),
+    ("count.x one\n", ["-N", "1", "-t", "1:00:00"], "queue:1: "),
+    ("count.x 1 60\n", ["-N", "1"], "-N and -t belong together"),
+    ("count.x 1 60\n", ["gone"], "gone is not there"),
+    ("count.x 1 60\n", [], "no plan: the reason is above")])
+def test_what_cannot_be_started(pool: Pool, queue: str, words: list[str], said: str) -> None:
+    pool.site.queue.write_text(queue)
+    done = pool.vrm("start", *words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not list(pool.fake.iterdir())
+
+
+def test_a_batch_system_that_refuses_and_allocations_that_never_start(pool: Pool) -> None:
+    site = pool.site
+    site.queue.write_text(lines(2))
+    assert "there is no pool" in pool.vrm("status").stderr
+    (pool.fake / "refuse").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit\n")
+    refused = pool.vrm("start", "-N", "1", "-t", "1:00:00")
+    assert refused.returncode == 2 and "QOSMaxSubmitJobPerUserLimit. 0 of 3 allocations" in refused.stderr
+    assert "the last request has failed: the batch system has not taken" in pool.vrm("status").stdout
+    (pool.fake / "refuse").unlink()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    again = pool.vrm("start")
+    assert "1 allocations run or wait" in again.stdout + again.stderr
+    pool.said(99 + len(list(pool.fake.glob("job.*"))), "CANCELLED")  # it ended before it had begun
+    assert "asked for 1 node" in (more := pool.vrm("start", "-N", "1", "-t", "1:00:00")).stdout + more.stderr
+    assert "is a pool already" in pool.vrm("start", str(site.queue)).stderr
+    assert "this is no batch job" in pool.vrm("work").stderr
+
+
+def test_a_pool_that_cannot_be_written(pool: Pool) -> None:
+    """An allocation says so once, takes nothing, and goes on when it can be written again."""
+    site = pool.site
+    site.queue.write_text(lines(4))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    pool.place.chmod(0o500)
+    (pool.place / "slurm-100").parent.chmod(0o700)
+    (pool.place / "entries").chmod(0o500)
+    try:
+        with permissions_obeyed():
+            site.finish(pool.allocation(100))
+    finally:
+        (pool.place / "entries").chmod(0o700)
+    site.finish(pool.allocation(101))
+    assert ran(site) == {str(number): 1 for number in range(4)}
+
+
+# --------------------------------------------------------------------------- under a real Slurm
+
+
+@pytest.mark.testbed
+def test_three_allocations_of_a_real_slurm(testbed: Testbed, tmp_path: Path) -> None:
+    """Sixty jobs; one of the allocations is cancelled while its jobs run. Each job ends once."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "count.x").write_text('#!/bin/sh\nsleep 0.5\necho "$1 $SLURM_JOB_ID" >>"$0.ended"\n')
+    (programs / "count.x").chmod(0o755)
+    (tmp_path / "queue").write_text("".join(f"count.x 1 60 0 args={at}\n" for at in range(60)))
+    config = tmp_path / "vrm.yaml"
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Grace": 1,
+        "Launcher": {"AllowRoot": True, "CheckBindings": "ignore"}}))
+
+    def on_login(*words: Any) -> str:
+        done = testbed.exec(LOGIN, [*map(str, words)], env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout) + str(done.stderr)
+
+    def pool(*words: Any) -> str:
+        return on_login(sys.executable, "-m", "vrm.cli", "-c", config, "pool", *words)
+
+    def ended() -> list[list[str]]:
+        path = programs / "count.x.ended"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    try:
+        said = pool("start", "-N", 1, "-t", "00:10:00", "--max-allocations", 3, "--cores", 2)
+        jobs = [line.rsplit(" ", 1)[1] for line in said.splitlines() if "batch job" in line]
+        assert len(jobs) == 3
+        wait_until(lambda: {job for _, job in ended()} == {*jobs}, "all three work", limit=120)
+        on_login("scancel", jobs[1])
+        wait_until(lambda: not on_login("squeue", "-h", "-o", "%i").split(), "all allocations end", limit=180)
+        if json.loads(pool("status", "--json"))["waiting"]:
+            pool("start", "-N", 1, "-t", "00:10:00", "--cores", 2)
+            wait_until(lambda: not on_login("squeue", "-h", "-o", "%i").split(), "the rest is done", limit=120)
+        status = json.loads(pool("status", "--json"))
+        assert status["ended"] == {"completed": 60} and status["waiting"] == 0
+        completed = Counter(row.args for path in (tmp_path / "log" / "pool").glob("slurm-*/jobs.csv")
+                            for row in read_jobs(path) if row.status == "completed")
+        assert completed == {str(number): 1 for number in range(60)} == Counter(number for number, _ in ended())
+    finally:
+        on_login("scancel", "--user=root")
+
+

@@ -1,0 +1,331 @@
+"""`vrm pool`: one queue over several allocations."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vrm.commands.parsing import Parser, command
+from vrm.commands.shared import CannotRun, count, default_config, tell
+
+if TYPE_CHECKING:
+    from vrm.ext.allocations.pool.journal import PoolJournal
+    from vrm.ext.allocations.pool.state import PoolState
+
+MOST = 3
+"""Allocations at once, unless another number is asked for."""
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "pool", pool, "run one queue in several allocations", [],
+        "vrm pool start my.queue --max-allocations 3\nvrm pool status\nvrm pool add more.queue\nvrm pool stop",
+        "`start` gives the jobs of a queue file to a pool, and asks for the allocations that `vrm plan` recommends, or "
+        "for those of -N and -t. vrm in each of them takes jobs from the pool, and ends when there are none that it "
+        "has the time for. What an allocation does not do others do; no job runs twice. `add` adds jobs, `stop` ends "
+        "the pool (--now: also the jobs that run), and `start` without a queue continues it.",
+        usage="%(prog)s {start,add,status,stop} [QUEUE] [options]")
+    parser.usual = ("--partition", "--max-nodes", "--max-allocations", "-N", "-t", "--pool", "--json", "--now")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    from vrm.ext.begin.commands.script import directive, duration, name
+
+    parser.add_argument("do", choices=("start", "add", "status", "stop", "work"), metavar="{start,add,status,stop}",
+                        help="what to do")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue file (default: that of the configuration)")
+    add = parser.add_argument
+    add("--pool", metavar="DIR", help="where the pool is, on a file system that all nodes see (default: pool in the "
+        "directory Log)")
+    add("--json", action="store_true", help="with status: print one JSON object")
+    add("--now", action="store_true", help="with stop: end the jobs that run, too")
+    add = parser.add_argument_group("the allocations (start)").add_argument
+    add("--max-allocations", metavar="N", type=count, help=f"the most at once (default: {MOST})")
+    add("--max-nodes", metavar="N", type=count, help="the most nodes of all of them together")
+    add("--partition", metavar="NAME", type=name, help="in this partition (PBS: queue)")
+    add("-N", "--nodes", metavar="N", type=count, help="the nodes of each; with -t: without a plan")
+    add("-t", "--time", metavar="TIME", type=duration, help="how long each lasts: HH:MM:SS, 90m, 2h")
+    add("--cores", metavar="N", type=count, help="cores of each node (default: whole nodes)")
+    add("--account", metavar="NAME", type=name, help="who pays")
+    add("--directive", metavar="TEXT", action="append", default=[], type=directive,
+        help="a further option of the batch system, as --directive=--qos=long")
+    add("--history", metavar="DIR", help="for the plan: earlier runs of such jobs")
+    add("--site-history", metavar="FILE", help="for the plan: jobs of the site that have ended")
+
+
+def pool(arguments: argparse.Namespace) -> int:
+    """Do it; the exit status."""
+    from vrm.ext.allocations.parts import log_of
+    from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+
+    config = getattr(arguments, "config", default_config())
+    if config is None and arguments.pool is None:
+        raise CannotRun("which pool? Give --pool DIR, or a configuration with -c FILE (vrm init writes one)")
+    place = os.path.abspath(arguments.pool) if arguments.pool else str(log_of(str(config)) / "pool")
+    journal = PoolJournal(place)
+    try:
+        if arguments.do == "start":
+            return _start(arguments, config, journal)
+        if not journal.exists():
+            raise CannotRun(f"{place}: there is no pool; `vrm pool start QUEUE` begins one")
+        journal.look()
+        return {"add": _add, "status": _status, "stop": _stop, "work": _work}[arguments.do](arguments, journal)
+    except PoolError as error:
+        raise CannotRun(str(error)) from error
+
+
+def _add(arguments: argparse.Namespace, journal: PoolJournal) -> int:
+    from vrm.ext.allocations.pool.lines import lines_of
+    if arguments.queue is None:
+        raise CannotRun("which jobs? vrm pool add QUEUE")
+    lines = lines_of(Path(arguments.queue))
+    journal.decide(lambda state: {"do": "add", "lines": lines})
+    tell(f"{len(lines)} jobs added; {len(journal.state.free)} of the pool's {len(journal.state.lines)} wait. "
+         "`vrm pool start` asks for allocations if there are too few")
+    return 0
+
+
+def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJournal) -> int:
+    """Begin a pool or continue it, and ask for allocations; 0, 1 where the batch system has refused one."""
+    from vrm.config.schema import load
+    from vrm.ext.allocations.pool.lines import lines_of
+    from vrm.ext.allocations.pool.requests import forget_ended
+
+    there = journal.exists()
+    if there and arguments.queue is not None:
+        raise CannotRun(f"{journal.directory} is a pool already: `vrm pool add {arguments.queue}` adds these jobs, "
+                        "`vrm pool start` without a queue continues it, --pool DIR begins another one")
+    if config is None:
+        raise CannotRun("which configuration? Give -c FILE; vrm init writes one")
+    settings = load(config)
+    lines = [] if there else lines_of(Path(arguments.queue or settings.applications.queue))
+    if (arguments.nodes is None) != (arguments.time is None):
+        raise CannotRun("-N and -t belong together: how many nodes, and for how long")
+    options = _options(arguments, config, settings, journal)
+    if arguments.nodes is not None:
+        _possible(settings, arguments, lines)
+    if not there:
+        journal.create()
+        journal.decide(lambda state: {"do": "add", "lines": lines} if not state.lines else None)
+    state = journal.look()
+    if not state.options or state.stopped or any(getattr(arguments, key) for key in (
+            "max_allocations", "partition", "account", "cores", "directive")):
+        journal.decide(lambda state: {"do": "start", "options": options})
+    forget_ended(journal)
+    for each in _dead(journal):
+        tell(f"allocation {each} has died: the jobs that it had not done wait again")
+    if not state.free:
+        tell(f"no job of {len(state.lines)} waits: nothing to ask for")
+        return 0
+    more = state.options["max_allocations"] - state.living()
+    if more <= 0:
+        tell(f"{state.living()} allocations run or wait; --max-allocations raises the limit")
+        return 0
+    return _ask(arguments, config, journal, more)
+
+
+def _options(arguments: argparse.Namespace, config: str, settings: Any, journal: PoolJournal) -> dict[str, Any]:
+    """What requests are made of."""
+    import shutil
+
+    from vrm.ext.allocations.pool.batch import SYSTEMS
+    from vrm.ext.begin.commands.script import batch_name, cores_of, modules, vrm_command
+
+    system = next((name for name, batch in SYSTEMS.items() if shutil.which(batch.submit[0])), "")
+    if not system:
+        raise CannotRun("there is no sbatch and no qsub here: type this on a login node of the cluster")
+    arguments.here = False
+    cores = arguments.cores or cores_of(settings)
+    if system != "slurm" and cores is None:
+        raise CannotRun("how many cores of each node? Give --cores N")
+    whole = system == "slurm" and not arguments.cores
+    return {"system": system, "config": os.path.abspath(config), "pool": str(journal.directory),
+            "command": vrm_command(config, arguments), "name": batch_name(config), "cores": None if whole else cores,
+            "exclusive": whole, "partition": arguments.partition or "", "account": arguments.account or "",
+            "directives": arguments.directive, "modules": modules([], os.environ.get("LOADEDMODULES", "")),
+            "max_allocations": arguments.max_allocations or MOST}
+
+
+def _possible(settings: Any, arguments: argparse.Namespace, lines: list[str]) -> None:
+    """CannotRun for jobs that allocations of -N and -t cannot run, as far as that is known here."""
+    from vrm.ext.allocations.shapes import START_UP
+    from vrm.workload.grammar import parse_line
+    cores = arguments.cores or (
+        None if "auto" in (settings.sockets, settings.cores) else int(settings.sockets * settings.cores))
+    for number, line in enumerate(lines):
+        parsed = parse_line(line)
+        needed = parsed.procs * parsed.fields.get("cores", 1)
+        if cores is not None and needed > cores * arguments.nodes:
+            raise CannotRun(f"no allocation can run job {number}: it needs {needed} cores, and {arguments.nodes} nodes "
+                            f"have {cores * arguments.nodes}. Give more nodes (-N), or leave this job out")
+        if parsed.seconds + START_UP > arguments.time:
+            raise CannotRun(f"no allocation can run job {number}: its limit is {parsed.seconds:g} s, vrm needs "
+                            f"{START_UP:g} s more, and the allocations have {arguments.time} s. Give more time (-t), "
+                            "or lower its limit")
+
+
+def _ask(arguments: argparse.Namespace, config: str, journal: PoolJournal, more: int) -> int:
+    from vrm.ext.allocations.pool.journal import PoolError
+    from vrm.ext.allocations.pool.requests import ask
+    from vrm.model.quantities import clock
+
+    state = journal.state
+    if arguments.nodes is not None:
+        number, nodes, seconds = more, arguments.nodes, float(arguments.time)
+        if arguments.max_nodes:
+            number = min(number, arguments.max_nodes // nodes)
+    else:
+        number, nodes, seconds = _planned(arguments, config, journal, more)
+    for at in range(number):
+        try:
+            request = ask(journal, nodes, seconds)
+        except PoolError as error:
+            raise CannotRun(f"{error}. {at} of {number} allocations were asked for") from None
+        if request is not None:
+            tell(f"asked for {nodes} node{'s' * (nodes > 1)} x {clock(int(seconds))}: batch job {request.job}")
+    tell(f"{len(state.free)} jobs wait in {journal.directory}. `vrm pool status` shows them")
+    return 0
+
+
+def _planned(arguments: argparse.Namespace, config: str, journal: PoolJournal, more: int) -> tuple[int, int, float]:
+    """How many allocations `vrm plan` recommends, of how many nodes, and for how long (s)."""
+    queue = journal.directory / "todo"
+    queue.write_text("".join(f"{journal.state.lines[number]}\n" for number in journal.state.free))
+    words = ["-c", config, "plan", str(queue), "--json", "--at-once", ",".join(
+        str(number) for number in (1, 2, 4) if number <= more)]
+    for option in ("partition", "history", "site_history"):
+        if getattr(arguments, option):
+            words += [f"--{option.replace('_', '-')}", getattr(arguments, option)]
+    done = subprocess.run([sys.executable, "-m", "vrm.cli", *words], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise CannotRun("no plan: the reason is above. -N NODES -t TIME asks for allocations without one")
+    most = arguments.max_nodes or math.inf
+    for each in json.loads(done.stdout)["requests"]:
+        if each["nodes"] <= most:
+            number = min(more, each["at_once"] * each["chain"])
+            return int(min(number, most // each["nodes"])), each["nodes"], each["seconds"]
+    raise CannotRun(f"--max-nodes {arguments.max_nodes}: no request with fewer nodes runs all jobs")
+
+
+def _dead(journal: PoolJournal) -> list[str]:
+    """Give the jobs of allocations that have died back to the pool; their names."""
+    from vrm.ext.allocations.pool.part import ended_now
+    found = []
+    state = journal.state
+    for each in [each for each in state.allocations.values() if not each.ended]:
+        for name, done in ended_now(journal.directory, state, each.name, state.options.get("system", "")):
+            journal.decide(lambda state, name=name, done=done:  # type: ignore[misc]
+                           {"do": "end", "name": name, "done": done} if state.is_live(name) else None)
+            found.append(name)
+    return found
+
+
+def _stop(arguments: argparse.Namespace, journal: PoolJournal) -> int:
+    """Nothing starts any more, and requests are taken back; 0."""
+    from vrm.ext.allocations.pool.requests import cancel_pending
+    journal.decide(lambda state: {"do": "stop", "now": bool(arguments.now)})
+    taken = cancel_pending(journal)
+    live = sum(not each.ended for each in journal.state.allocations.values())
+    tell(f"the pool is stopped: {live} allocations end {'now' if arguments.now else 'when their jobs have ended'}, "
+         f"{len(taken)} requests were taken back. `vrm pool start` continues it")
+    return 0
+
+
+def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
+    """In an allocation: run jobs of the pool; 0, 2 where that cannot be."""
+    from vrm import cli
+    from vrm.ext.allocations.parts import config_with
+    from vrm.ext.allocations.pool.part import MEMBER
+    from vrm.live.batch.allocation import batch_job
+    from vrm.live.batch.base import around
+
+    state = journal.state
+    name = batch_job(os.environ).replace(" ", "-")
+    if not name:
+        raise CannotRun("`vrm pool work` is for the scripts that `vrm pool start` submits: this is no batch job")
+    if state.stopped or not (state.free or state.holders() or state.held_by(name)):
+        tell("no job of the pool waits: nothing to do")
+        return 0
+    config, directory = state.options["config"], journal.directory / name
+    file = Path(config).with_name(f"{Path(config).stem}.{name}{Path(config).suffix}")
+    system = around(os.environ)
+    try:
+        directory.mkdir(0o700, exist_ok=True)
+        (directory / "queue").touch()
+        file.write_text(config_with(config, directory, directory / "queue"))
+        (directory / MEMBER).write_text(json.dumps({"pool": str(journal.directory), "name": name, "job":
+                                                    system.job_id(os.environ) if system else ""}))
+    except OSError as error:
+        raise CannotRun(f"cannot write {error.filename}: {error.strerror}; this allocation takes no jobs of the "
+                        "pool") from None
+    found = cli.main(["-c", str(file)])
+    return 0 if found == 1 else found  # jobs that fail are in `vrm pool status`
+
+
+def _status(arguments: argparse.Namespace, journal: PoolJournal) -> int:
+    """Print which allocations there are, and what has become of the jobs; 0."""
+    from vrm.system.printing.output import show
+    found = _record(journal)
+    show(arguments.json, lambda: found, lambda: _text(found, journal.state))
+    return 0
+
+
+def _record(journal: PoolJournal) -> dict[str, Any]:
+    """All of it as JSON values."""
+    from vrm.ext.allocations.pool.batch import ended
+    from vrm.ext.allocations.pool.journal import PoolError
+    from vrm.ext.allocations.pool.records import Fate, of_run
+
+    state = journal.state
+    done, allocations = dict(state.done), []
+    for each in state.allocations.values():
+        held = each.held
+        there = "ended" if each.ended else "died" if ended(state.options.get("system", ""), each.job) else "running"
+        try:
+            now = Fate(each.done, set()) if each.ended else of_run(journal.directory / each.name)
+            trouble = ""
+        except PoolError as error:
+            now, trouble = Fate({}, set()), str(error)
+        done.update(now.done)
+        running = len(now.running & held.keys())
+        allocations.append({"name": each.name, "state": there, "nodes": each.nodes, "until": each.until,
+                            "done": len(now.done), "running": running,
+                            "waiting": len([job for job in held if job not in now.done]) - running, "trouble": trouble})
+    none = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": ""}
+    allocations += [{"name": f"{state.options['system']}-{request.job}", "state": "asked for", "nodes": request.nodes,
+                     **none} for request in state.pending()]
+    ends: dict[str, int] = {}
+    for how in done.values():
+        ends[how] = ends.get(how, 0) + 1
+    return {"pool": str(journal.directory), "jobs": len(state.lines), "ended": ends, "waiting": len(state.free),
+            "stopped": bool(state.stopped), "allocations": allocations,
+            "refused": [each.over for each in state.requests.values() if each.over]}
+
+
+def _text(found: dict[str, Any], state: PoolState) -> str:
+    from vrm.run.reasons import clock
+    from vrm.system.printing.output import boxed
+    now = time.time()
+    rows = [[each["name"], each["state"], str(each["nodes"]), clock(each["until"], now) if each["until"] else "",
+             *(str(each[key]) for key in ("done", "running", "waiting"))] for each in found["allocations"]]
+    held = len(state.holder)
+    said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
+    lines = [f"{found['jobs']} jobs in {found['pool']}: {said}; {found['waiting']} wait for an allocation", "",
+             boxed(["allocation", "state", "nodes", "until", "done", "running", "waiting"], rows, left=(0, 1))]
+    lines += [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
+    lines += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
+    if found["stopped"]:
+        lines.append("The pool is stopped; `vrm pool start` continues it.")
+    elif (found["waiting"] or held) and not state.living():
+        lines.append("No allocation is left; `vrm pool start` asks for more.")
+    return "\n".join(lines)

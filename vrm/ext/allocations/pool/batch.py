@@ -1,0 +1,95 @@
+"""What a pool asks of a batch system: to submit a script, to cancel a job, and whether a job has ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+from collections.abc import Callable, Sequence
+
+from vrm.ext.allocations.pool.journal import PoolError
+from vrm.system.printing.text import printable
+
+SECONDS = 20.0
+"""That a program of a batch system may take."""
+
+ENDED_IN_SLURM = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+                  "TIMEOUT"}
+"""States after which no process of a job is left. Not NODE_FAIL: a node that Slurm does not reach may go on."""
+
+
+class Said(NamedTuple):
+    """What a program has printed, and its status (None: it is not there, or hangs)."""
+
+    status: int | None
+    output: str
+    errors: str
+
+
+class PoolBatch(NamedTuple):
+    """A batch system: its words to submit and to cancel, and to ask about a job; `ended` says by the answer whether the
+    job has ended (None: it does not say)."""
+
+    submit: Sequence[str]
+    cancel: Sequence[str]
+    ask: Sequence[str]
+    ended: Callable[[Said], bool | None]
+
+
+def ended_in_slurm(said: Said) -> bool | None:
+    """Whether a job has ended by what `scontrol show job` says. Slurm forgets jobs some minutes after their ends."""
+    if "Invalid job id" in said.errors:
+        return True
+    state = re.search(r"\bJobState=(\w+)", said.output)
+    return None if said.status != 0 or state is None else state[1] in ENDED_IN_SLURM
+
+
+def ended_in_pbs(said: Said) -> bool | None:
+    """Whether a job has ended by what `qstat -x -f` says."""
+    if "Unknown Job Id" in said.errors:
+        return True
+    state = re.search(r"^\s*job_state = (\w)", said.output, re.MULTILINE)
+    return None if said.status != 0 or state is None else state[1] in "FXC"
+
+
+SYSTEMS = {
+    "slurm": PoolBatch(("sbatch", "--parsable"), ("scancel",), ("scontrol", "--oneliner", "show", "job"),
+                       ended_in_slurm),
+    "pbs": PoolBatch(("qsub",), ("qdel",), ("qstat", "-x", "-f"), ended_in_pbs)}
+"""Those for which pools are, by the names that vrm has for them."""
+
+
+def run(words: Sequence[str], seconds: float = SECONDS) -> Said:
+    """What a program of the batch system says. It does not see the job around it, of which it would take wishes."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    try:
+        done = subprocess.run(words, env={**env, "LC_ALL": "C"}, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, errors="replace", timeout=seconds, check=False)
+    except OSError as error:
+        return Said(None, "", f"{words[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Said(None, "", f"{words[0]} has not answered within {seconds:g} s")
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def ended(system: str, job: str) -> bool | None:
+    """Whether a batch job has ended, as the batch system says; None where it does not say."""
+    known = SYSTEMS.get(system)
+    return None if known is None or not job else known.ended(run([*known.ask, job]))
+
+
+def submit(system: str, script: Path) -> str:
+    """Submit a script; the id of the batch job. PoolError with the batch system's words if it refuses."""
+    said = run([*SYSTEMS[system].submit, str(script)])
+    job = said.output.strip().partition(";")[0]
+    if said.status != 0 or not re.fullmatch(r"[\w.\[\]-]+", job):
+        words = printable((said.errors or said.output).strip() or "it says nothing", 300)
+        raise PoolError(f"the batch system has not taken the request: {words}")
+    return job
+
+
+def cancel(system: str, job: str) -> None:
+    """Take a request back."""
+    run([*SYSTEMS[system].cancel, job])

@@ -1,0 +1,281 @@
+"""The part of a manager that takes jobs of a pool: as many as start here now, and one that waits.
+
+It takes only jobs that are done, by their limits, before the allocation ends. When the pool has none of these any
+more the manager ends, and the allocation with it; what it has not done it gives back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import selectors
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+
+from vrm.ext.allocations.pool import batch
+from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.records import TOOK, fate, ids_of, of_run
+from vrm.ext.allocations.pool.requests import ask_again
+from vrm.ext.allocations.pool.state import Entry, PoolState, taking
+from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.replay import limits, replay
+from vrm.live.manager.jobs.intake import Intake
+from vrm.live.manager.liverun import LiveRun
+from vrm.live.manager.part import Part
+from vrm.live.manager.stopping import Stopping
+from vrm.model import Job
+from vrm.model.forms import shapes
+from vrm.model.job import Details
+from vrm.workload.grammar import QueueLine, parse_line
+from vrm.workload.submission import Submission
+
+MEMBER = "pool.json"
+"""The file in the directory of a run that says of which pool it is, and which allocation."""
+
+LOOKS = 1.0
+"""Seconds between two looks at the pool's journal."""
+
+CHECKS = 30.0
+"""Seconds between two questions about the other allocations."""
+
+AHEAD = 20.0
+"""Jobs wait here that all cores have done in so many seconds: short jobs need not wait for the pool's journal."""
+
+MOST = 200
+"""Jobs that are taken at once."""
+
+SEARCHED = 2000
+"""Jobs of the pool that are looked at before those that fit count as none."""
+
+
+class PoolPart(Part):
+    """Takes jobs of a pool, and enters them into the run."""
+
+    events = {TOOK: {"job": shapes.count, "id": shapes.count}}
+
+    def __init__(self, live: LiveRun, pool: PoolJournal, name: str, batch_job: str) -> None:
+        self.live = live
+        self.pool = pool
+        self.mine = name
+        self._batch_job = batch_job
+        self._took: list[Mapping[str, Any]] = []
+        self._entered = -1  # so much of the pool's journal had been read when jobs were entered last
+        self._jobs: dict[int, tuple[QueueLine, Job, Details, str]] = {}
+        self._looked = self._checked = -math.inf
+        self._question: threading.Thread | None = None
+        self._answers: list[tuple[str, dict[int, str]]] = []
+        self._trouble = ""
+        self._out = False  # the pool has given the jobs of this allocation to others
+
+    # Of an earlier manager in the same allocation.
+
+    def happened(self, event: str, values: Mapping[str, Any]) -> None:
+        """A job of the pool was to be entered."""
+        self._took.append(values)
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Join the pool; go on with what an earlier manager has taken."""
+        end = self.live.end.end
+        join = {"do": "join", "name": self.mine, "job": self._batch_job, "nodes": len(self.live.cluster.nodes),
+                "until": end if end < math.inf else None}
+        if self._safely(lambda: self.pool.decide(lambda state: None if self.mine in state.allocations else join)):
+            self._follow()
+
+    def _safely(self, do: Any) -> bool:
+        """Do something with the pool; whether that worked. What is wrong is said once, and tried again."""
+        try:
+            do()
+        except PoolError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self.live.tell("warning", f"{error}; meanwhile this allocation takes no jobs of the pool")
+            return False
+        self._trouble = ""
+        return True
+
+    # Each turn.
+
+    def look(self, now: float, files: bool) -> None:
+        """Take jobs if there is room for them."""
+        if not files and not self.live.changed:
+            return
+        if now >= self._looked + LOOKS or (self.live.phase == "running" and self._room() > 0):
+            self._looked = now
+            if self._safely(self.pool.look):
+                self._follow()
+                if self._takes():
+                    self._safely(self._take)
+        if self._question is not None and not self._question.is_alive():
+            self._question = None
+            self._safely(self._take_back)
+
+    def _follow(self) -> None:
+        """Do what the pool's journal says."""
+        state = self.pool.state
+        stopping = self.live.part(Stopping)
+        if self.mine in state.allocations and not state.is_live(self.mine):
+            if not self._out:
+                self._out = True
+                stopping.stop("the pool has given the jobs of this allocation to others", kill=True, at_once=True)
+            return
+        if state.stopped and self.live.phase == "running":
+            stopping.stop("`vrm pool stop`", kill=state.stopped == "now")
+        self._enter()
+
+    def _takes(self) -> bool:
+        return self.live.phase == "running" and self.pool.state.is_live(self.mine) and not self.pool.state.stopped
+
+    def _room(self) -> int:
+        """Cores that are free, and for which nobody waits here."""
+        cluster = self.live.cluster
+        return int(cluster.cores - cluster.taken_cores - self.live.state.queue.wanted)
+
+    def _take(self) -> None:
+        """Take what starts here now, and one that waits."""
+        def wanted(state: PoolState) -> Entry | None:
+            jobs = [*islice(self._chosen(state), MOST)] if self._takes() else []
+            return taking(self.mine, jobs) if jobs else None
+        self.pool.decide(wanted)
+        self._enter()
+
+    def _chosen(self, state: PoolState) -> Iterator[int]:
+        """By this run's own forecast, in which jobs take as long as they may."""
+        queue, now = self.live.state.queue, self.live.now
+        room, waits = self._room(), bool(queue.jobs)
+        ahead = AHEAD * self.live.cluster.cores - sum(job.request.cores * job.walltime for job in queue.jobs.values())
+        if room <= 0 and waits and ahead <= 0:
+            return
+        tried, cores = [], 0
+        for number, job in self._fitting(state):
+            tried.append(number)
+            cores += job.request.cores
+            if cores > room + max(0.0, ahead) / job.walltime and len(tried) > 1:
+                break
+        for number, start in zip(tried, self._starts(tried)):
+            area = self._judged(number)[1].request.cores * self._judged(number)[1].walltime
+            if start > now and area <= ahead:
+                ahead -= area
+            elif start > now and (waits or start == math.inf):
+                continue
+            waits = waits or start > now
+            yield number
+
+    def _starts(self, numbers: Sequence[int]) -> list[float]:
+        """When jobs would start that joined this run now; infinity for one that would not end in this allocation."""
+        live, first = self.live, self.live.state.next_id
+        jobs = [self._judged(number)[1].but(id=job_id, submit=live.now) for job_id, number in enumerate(numbers, first)]
+        run = Frozen(live.subject, live.now, live.end.closing, True, later=tuple(
+            Submission(job, job.walltime, details=self._judged(number)[2]) for job, number in zip(jobs, numbers)))
+        plan = replay(run, limits, until=frozenset(job.id for job in jobs), started=True)
+        return [plan[job.id].start if job.id in plan else math.inf for job in jobs]
+
+    def _fitting(self, state: PoolState) -> Iterator[tuple[int, Job]]:
+        """Jobs that nobody has, and that this allocation can do in the time that is left."""
+        left = self.live.end.closing - self.live.now
+        for number in islice(state.free, SEARCHED):
+            _, job, _, fault = self._judged(number)
+            if not fault and job.walltime <= left:
+                yield number, job
+
+    def _judged(self, number: int) -> tuple[QueueLine, Job, Details, str]:
+        """A job of the pool as a job of this run, and why it cannot be one."""
+        if number not in self._jobs:
+            wanted = parse_line(self.pool.state.lines[number])
+            base = self.live.settings.applications.queue.parent
+            judged = self.live.part(Intake).judged(wanted.values_at(base), self.live.state.next_id)
+            self._jobs[number] = (wanted, *judged)
+        return self._jobs[number]
+
+    def _enter(self) -> None:
+        """Enter jobs that this allocation has taken, and that are not in the run yet."""
+        state = self.pool.state
+        if self._entered == self.pool.read:
+            return
+        self._entered = self.pool.read
+        known = ids_of(self._took)
+        there = self.live.state.book.entries
+        for number in state.held_by(self.mine):
+            if known.get(number) in there:
+                continue
+            event = {"job": number, "id": self.live.state.next_id}
+            self.live.record(self, TOOK, **event)
+            self._took.append(event)
+            self.live.part(Intake).enter(self._judged(number)[0])
+            self._jobs.pop(number, None)
+
+    # When the run is over, and what becomes of allocations that have died.
+
+    def expects(self, now: float) -> bool:
+        """Whether there are jobs for this allocation, or may be: of another one that has died."""
+        if not self._takes() or self._trouble:
+            return False
+        if any(True for _ in self._fitting(self.pool.state)) or self._question is not None:
+            return True
+        others = self.pool.state.holders(but=self.mine)
+        if not others or now < self._checked + CHECKS:
+            return False
+        self._checked = now
+        self._question = threading.Thread(target=self._ask, args=(others,), daemon=True)
+        self._question.start()
+        return True
+
+    def _ask(self, others: list[Any]) -> None:
+        """In a thread: which of these allocations have ended, and what they have done."""
+        state, system = self.pool.state, self.pool.state.options.get("system", "")
+        for other in others:
+            self._answers += ended_now(self.pool.directory, state, other.name, system)
+
+    def _take_back(self) -> None:
+        answers, self._answers = self._answers, []
+        for name, done in answers:
+            entry = {"do": "end", "name": name, "done": done}
+            if self.pool.decide(lambda state, name=name, entry=entry: entry if state.is_live(name) else None):  # type: ignore[misc]
+                self.live.tell("note", f"allocation {name} has died: its jobs that had not ended run elsewhere")
+            self.live.changes()
+
+    def end(self) -> None:
+        """The loop is over: where the time is up and jobs are left, ask for another allocation."""
+        live, state = self.live, self.pool.state
+        if self._out or state.stopped or live.part(Stopping).signals or not self._done():
+            return
+        fresh = live.end.closing - live.start_time
+        if any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
+               for number in islice(state.free, SEARCHED)) or self._left():
+            self._safely(lambda: ask_again(self.pool, self.mine))
+
+    def _done(self) -> dict[int, str]:
+        return fate(self.live.state, ids_of(self._took)).done
+
+    def _left(self) -> list[int]:
+        done = self._done()
+        return [number for number in self.pool.state.held_by(self.mine) if number not in done]
+
+    def leave(self) -> None:
+        """Give back what has not ended, if no process is left."""
+        if self.live.phase == "ended" and not self.live.running and not self._out:
+            entry = {"do": "end", "name": self.mine, "done": self._done()}
+            self._safely(lambda: self.pool.decide(lambda state: entry if state.is_live(self.mine) else None))
+
+
+def ended_now(pool: Path, state: PoolState, name: str, system: str) -> list[tuple[str, dict[int, str]]]:
+    """The allocation, and how its jobs have ended, if it is sure that it has ended: the batch system says so, or has
+    begun its job again."""
+    allocation = state.allocations[name]
+    if state.successor(name) is None and not batch.ended(system, allocation.job):
+        return []
+    try:
+        return [(name, of_run(pool / name).done)]
+    except PoolError:
+        return []  # what it has done cannot be read: that its jobs run twice is worse than that they wait
+
+
+def make(live: LiveRun) -> Part:
+    """The part, for a run that is one of a pool."""
+    try:
+        member = json.loads((live.run_directory.directory / MEMBER).read_text())
+    except FileNotFoundError:
+        return Part()
+    return PoolPart(live, PoolJournal(member["pool"]), member["name"], member["job"])

@@ -1,0 +1,71 @@
+"""Requests for allocations of a pool: each is an entry of its journal before the batch system knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from vrm.ext.allocations.pool import batch
+from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.state import Entry, PoolRequest, PoolState
+from vrm.ext.begin.wrapper import script
+from vrm.live.batch.base import Wrapper, WrapperError
+from vrm.system.files import write_atomically
+
+
+def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: int = 0) -> PoolRequest | None:
+    """Ask for one more allocation, if the pool may have more of them; so many are about to end. PoolError with the
+    batch system's words if it refuses; then the request is over."""
+    def wanted(state: PoolState) -> Entry | None:
+        if state.stopped or state.living() - leaving >= state.options["max_allocations"]:
+            return None
+        return {"do": "ask", "number": len(state.requests), "nodes": nodes, "seconds": seconds}
+
+    entry = pool.decide(wanted)
+    if entry is None:
+        return None
+    number, options = entry["number"], pool.state.options
+    file = pool.directory / f"request-{number}.{options['system']}"
+    try:
+        write_atomically(file, text(options, nodes, seconds, str(file)))
+        job = batch.submit(options["system"], file)
+    except (PoolError, OSError, WrapperError) as error:
+        why = str(error)
+        pool.decide(lambda state: {"do": "over", "number": number, "why": why})
+        raise PoolError(why) from error
+    pool.decide(lambda state: {"do": "asked", "number": number, "job": job})
+    return pool.state.requests[number]
+
+
+def ask_again(pool: PoolJournal, name: str) -> PoolRequest | None:
+    """Ask for an allocation like the one of this name, which is about to end."""
+    state = pool.look()
+    like = next((each for each in state.requests.values() if each.job == state.allocations[name].job), None)
+    return None if like is None else ask(pool, like.nodes, like.seconds, leaving=1)
+
+
+def text(options: dict[str, Any], nodes: int, seconds: float, file: str) -> str:
+    """The batch script of a request. Raises WrapperError."""
+    wrapper = Wrapper((*options["command"], "pool", "work", "--pool", options["pool"]), nodes, int(seconds),
+                      options["name"], cores=options["cores"], exclusive=options["exclusive"],
+                      queue=options["partition"], account=options["account"], modules=tuple(options["modules"]),
+                      directives=tuple(options["directives"]))
+    return script(options["system"], replace(wrapper, file=file))
+
+
+def cancel_pending(pool: PoolJournal) -> list[PoolRequest]:
+    """Take back the requests whose allocations have not begun."""
+    waiting = [*pool.look().pending()]
+    for request in waiting:
+        batch.cancel(pool.state.options["system"], request.job)
+        pool.decide(lambda state, number=request.number: {"do": "over", "number": number, "why": "taken back"})  # type: ignore[misc]
+    return waiting
+
+
+def forget_ended(pool: PoolJournal) -> None:
+    """Note which requests have come to nothing: their batch jobs ended before their allocations had begun to work."""
+    for request in [*pool.look().pending()]:
+        if batch.ended(pool.state.options["system"], request.job):
+            pool.decide(lambda state, number=request.number: {  # type: ignore[misc]
+                "do": "over", "number": number, "why": "it ended before vrm had begun in it"}
+                if any(each.number == number for each in state.pending()) else None)

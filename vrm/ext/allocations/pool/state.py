@@ -1,0 +1,164 @@
+"""A pool as its journal says it is: which jobs there are, which allocation holds which, and what has ended.
+
+An allocation holds a job from an entry `take` until an entry `end` or `back`. A job is in at most one hold, since
+entries have one order, and one that does not fit to those before it changes nothing. An allocation that has ended
+takes nothing any more. So a job runs twice only if somebody says `end` of an allocation whose processes still run: an
+allocation says it of itself when no process is left, another one when the batch system says that it has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+Entry = Mapping[str, Any]
+"""What the journal says, by `do`:
+
+| do | what else it has |
+|---|---|
+| `start` | the options of `vrm pool start` |
+| `add` | `lines`: one for each job |
+| `ask` | `number` of the request, `nodes`, `seconds` |
+| `asked` | `number`, the batch `job` |
+| `over` | `number`, `why`: a request that gives no allocation |
+| `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: not known), `nodes` |
+| `take` | `name`, `jobs` |
+| `back` | `name`, `jobs` that it has not begun |
+| `end` | `name`, `done`: how its jobs have ended, by their numbers |
+| `stop` | `now`: jobs that run are ended, too |
+"""
+
+
+@dataclass
+class PoolAllocation:
+    """An allocation. `held` are the jobs that it has taken, `done` those of them that have ended, and how, once it has
+    ended."""
+
+    name: str
+    job: str
+    until: float | None = None
+    nodes: int = 0
+    ended: bool = False
+    held: dict[int, None] = field(default_factory=dict)
+    done: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class PoolRequest:
+    """What the batch system was asked for; `job` is empty until it has said it, `over` says why nothing comes of it."""
+
+    number: int
+    nodes: int
+    seconds: float
+    job: str = ""
+    over: str = ""
+
+
+class PoolState:
+    """A pool. `lines` are its jobs, by their numbers; `holder` says which allocation has one. `free` are those that
+    nobody has and that have not ended, `done` how the others ended."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.options: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.free: dict[int, None] = {}  # in order of their first submission
+        self.holder: dict[int, str] = {}
+        self.done: dict[int, str] = {}
+        self.allocations: dict[str, PoolAllocation] = {}
+        self.requests: dict[int, PoolRequest] = {}
+        self.stopped = ""
+        for entry in entries:
+            self.apply(entry)
+
+    def apply(self, entry: Entry) -> None:
+        """Take in the next entry of the journal."""
+        getattr(self, f"_{entry['do']}", lambda entry: None)(entry)
+
+    def _start(self, entry: Entry) -> None:
+        self.options, self.stopped = {**entry["options"]}, ""
+
+    def _add(self, entry: Entry) -> None:
+        for line in entry["lines"]:
+            self.free[len(self.lines)] = None
+            self.lines.append(line)
+
+    def _ask(self, entry: Entry) -> None:
+        self.requests.setdefault(entry["number"], PoolRequest(entry["number"], entry["nodes"], entry["seconds"]))
+
+    def _asked(self, entry: Entry) -> None:
+        self.requests[entry["number"]].job = entry["job"]
+
+    def _over(self, entry: Entry) -> None:
+        self.requests[entry["number"]].over = entry["why"]
+
+    def _join(self, entry: Entry) -> None:
+        self.allocations.setdefault(entry["name"], PoolAllocation(
+            entry["name"], entry["job"], entry.get("until"), entry.get("nodes", 0)))
+
+    def _take(self, entry: Entry) -> None:
+        name, jobs = entry["name"], entry["jobs"]
+        if self.is_live(name) and not self.stopped and all(job in self.free for job in jobs):
+            for job in jobs:
+                del self.free[job]
+                self.holder[job] = name
+                self.allocations[name].held[job] = None
+
+    def _back(self, entry: Entry) -> None:
+        self._let_go([job for job in entry["jobs"] if self.holder.get(job) == entry["name"]])
+
+    def _end(self, entry: Entry) -> None:
+        if not self.is_live(entry["name"]):
+            return
+        allocation = self.allocations[entry["name"]]
+        allocation.ended = True
+        for job, how in ((int(job), how) for job, how in entry["done"].items()):
+            if self.holder.get(job) == allocation.name:
+                allocation.done[job] = self.done[job] = how
+                del self.holder[job], allocation.held[job]
+        self._let_go([*allocation.held])
+
+    def _stop(self, entry: Entry) -> None:
+        self.stopped = "now" if entry["now"] else "stopped"
+
+    def _let_go(self, jobs: Iterable[int]) -> None:
+        for job in jobs:
+            del self.allocations[self.holder.pop(job)].held[job]
+            self.free[job] = None
+        self.free = dict.fromkeys(sorted(self.free))
+
+    # What can be asked of it.
+
+    def is_live(self, name: str) -> bool:
+        """Whether this allocation has begun, and has not ended."""
+        return name in self.allocations and not self.allocations[name].ended
+
+    def held_by(self, name: str) -> list[int]:
+        """The jobs of an allocation."""
+        return [*self.allocations[name].held] if name in self.allocations else []
+
+    def holders(self, but: str = "") -> list[PoolAllocation]:
+        """The allocations that hold jobs."""
+        return [each for each in self.allocations.values() if each.held and each.name != but]
+
+    def pending(self) -> Iterator[PoolRequest]:
+        """Requests whose allocations have not begun. One of which the batch system's answer is missing counts as none:
+        whoever asked has died."""
+        begun = {allocation.job for allocation in self.allocations.values()}
+        return (each for each in self.requests.values() if each.job and not each.over and each.job not in begun)
+
+    def living(self) -> int:
+        """How many allocations there are, and will be."""
+        return sum(not each.ended for each in self.allocations.values()) + sum(1 for _ in self.pending())
+
+    def successor(self, name: str) -> PoolAllocation | None:
+        """The allocation that has begun when the batch system had put this one's job back into its queue: then this
+        one has ended."""
+        names = list(self.allocations)
+        return next((self.allocations[other] for other in names[names.index(name) + 1:]
+                     if self.allocations[other].job == self.allocations[name].job), None)
+
+
+def taking(name: str, jobs: Collection[int]) -> dict[str, Any]:
+    """The entry by which an allocation takes jobs."""
+    return {"do": "take", "name": name, "jobs": [*jobs]}
