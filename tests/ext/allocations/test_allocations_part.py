@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -191,9 +192,42 @@ def test_a_manager_goes_on_where_the_one_before_in_its_allocation_was_killed(poo
     assert ran(site) == {str(number): 1 for number in range(30)} and pool.status()["ended"] == {"completed": 30}
 
 
+def test_another_allocation_is_asked_for_when_the_time_is_up_and_jobs_are_left(pool: Pool) -> None:
+    """The batch system warns of the end; not when somebody ends the allocation, and not where nothing was done."""
+    site = pool.site
+    site.queue.write_text(lines(6))
+    for number in range(6):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+
+    def asked() -> int:
+        return len([*pool.fake.glob("job.*")])
+
+    def working(job: int, number: int) -> subprocess.Popen[str]:
+        process = pool.allocation(job)
+        wait_until(lambda: len(ran(site, "log")) >= number, "jobs run")
+        return process
+
+    cancelled = working(100, 2)
+    cancelled.terminate()
+    site.finish(cancelled)
+    assert asked() == 1 and pool.status()["waiting"] == 6
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00").returncode == 0 and asked() == 2
+    started = ran(site, "log")
+    warned = pool.allocation(101)
+    wait_until(lambda: sum((ran(site, "log") - started).values()) == 2, "two jobs run")
+    warned.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "the batch system's warning" in site.said(warned), "it is warned")
+    for number in range(6):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    site.finish(warned)
+    assert asked() == 3 and pool.status()["waiting"] == 4 == 6 - sum(ran(site).values())
+    site.finish(pool.allocation(102))
+    assert ran(site) == {str(number): 1 for number in range(6)} and asked() == 3
+
+
 def test_what_an_allocation_has_no_time_for_stays(pool: Pool) -> None:
-    """A job of an hour does not start in the last minutes of an allocation; one like it is asked for when its time is
-    up, since it has done something, and not when it has not."""
+    """A job of an hour does not start in the last minutes of an allocation."""
     site = pool.site
     site.queue.write_text("count.x 1 20 0 args=short\ncount.x 1 3000 0 args=long\n")
     site.config(Nodes="auto", Cores=2, Launcher={"Kind": "direct"}, **PACKED, End={"Margin": 5})

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.records import TOOK, fate, ids_of, of_run
-from vrm.ext.allocations.pool.requests import ask_again
+from vrm.ext.allocations.pool.requests import ask, request_of
 from vrm.ext.allocations.pool.state import Entry, PoolState, taking
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
@@ -239,12 +239,15 @@ class PoolPart(Part):
     def end(self) -> None:
         """The loop is over: where the time is up and jobs are left, ask for another allocation."""
         live, state = self.live, self.pool.state
-        if self._out or state.stopped or live.part(Stopping).signals or not self._done():
+        if not state.is_live(self.mine) or state.stopped or live.part(Stopping).signals or not self._done():
             return
-        fresh = live.end.closing - live.start_time
+        like = request_of(state, self.mine)
+        if like is None:
+            return
+        fresh = like.seconds - live.settings.end.margin
         if any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
-               for number in islice(state.free, SEARCHED)) or self._left():
-            self._safely(lambda: ask_again(self.pool, self.mine))
+               for number in (*islice(state.free, SEARCHED), *self._left())):
+            self._safely(lambda: ask(self.pool, like.nodes, like.seconds, leaving=1))
 
     def _done(self) -> dict[int, str]:
         return fate(self.live.state, ids_of(self._took)).done

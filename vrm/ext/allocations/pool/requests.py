@@ -37,11 +37,9 @@ def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: int = 0) -> Pool
     return pool.state.requests[number]
 
 
-def ask_again(pool: PoolJournal, name: str) -> PoolRequest | None:
-    """Ask for an allocation like the one of this name, which is about to end."""
-    state = pool.look()
-    like = next((each for each in state.requests.values() if each.job == state.allocations[name].job), None)
-    return None if like is None else ask(pool, like.nodes, like.seconds, leaving=1)
+def request_of(state: PoolState, name: str) -> PoolRequest | None:
+    """The request that gave an allocation."""
+    return next((each for each in state.requests.values() if each.job == state.allocations[name].job), None)
 
 
 def text(options: dict[str, Any], nodes: int, seconds: float, file: str) -> str:
