@@ -43,7 +43,7 @@ NOT_RUN: list[tuple[str, str]] = [
     (r"vrm reserve ", "needs a running manager: tests/ext/reserve/test_reservations_live.py"),
     (r"vrm forecast --(site|slurm)|squeue |sinfo |vrm forecast --squeue", "needs a batch system: "
      "tests/ext/forecast/test_site_forecast.py has one"),
-    (r"vrm plan", "needs a batch system: tests/ext/allocations/test_plan_command.py has saved and real ones"),
+    (r"vrm (plan|pool)", "needs a batch system: tests/ext/allocations has saved, made-up and real ones"),
     (r"(qsub|qstat)( |$)", "needs a running manager: tests/ext/pbs/test_pbs_commands.py"),
     (r"vrm --on |ssh cluster |scp ", "needs another machine: tests/ext/remote/test_on.py has one"),
     (r"sbatch ", "needs Slurm: tests/live/manager/test_testbed_manager.py has one"),

@@ -40,7 +40,8 @@ def of_slurm(site: Site) -> None:
     (site.root / "slurm").mkdir()
     began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 60))
     for program, said in (("squeue", f"1|RUNNING|p|ann|9|1|2|1:00:00|{began}|{began}|n0|None|(null)|(null)|NO|a"),
-                          ("sinfo", "n0|p*|2|alloc|1-00:00:00\nn1|p*|2|idle|1-00:00:00"), ("scontrol", "")):
+                          ("sinfo", "n0|p*|2|alloc|1-00:00:00\nn1|p*|2|idle|1-00:00:00"), ("scontrol", ""),
+                          ("sbatch", "7")):
         path = site.root / "slurm" / program
         path.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
         path.chmod(0o755)
