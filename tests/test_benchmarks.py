@@ -50,7 +50,7 @@ CASES = [
                      not shutil.which("mpirun"), reason="no mpirun on PATH")]),
     pytest.param("steps", [r"\| +auto +\|( +-?\d+\.\d+ +\|){7}"], marks=[pytest.mark.mpi, pytest.mark.skipif(
         not shutil.which("mpirun"), reason="no mpirun on PATH")]),
-    pytest.param("urgent", [r"command to start +\| +\d+\.\d+ \| +\d+\.\d+ \|", r"end to continuing +\| +\d"], marks=[
+    pytest.param("urgent", [r"command to start +\| +\d+\.\d+ +\| +\d+\.\d+ +\|", r"end to continuing +\| +\d"], marks=[
         pytest.mark.mpi, pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun on PATH")]),
     pytest.param("npb", [r"ep\.S \| +\d+\.\d+ \| +\d+\.\d+ \|"],
                  marks=[pytest.mark.mpi, pytest.mark.skipif(
