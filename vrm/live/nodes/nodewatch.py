@@ -266,13 +266,14 @@ class NodeWatch:
             self._hosts[node] != self.here for node in placement.nodes)
 
     def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0,
-              lost: bool = False) -> None:
+              lost: bool = False, former: Cluster | None = None) -> None:
         """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
-        machine, too, whose sessions the manager sweeps itself. `lost`: whether it is over there nobody knows."""
+        machine, too, whose sessions the manager sweeps itself. `lost`: whether it is over there nobody knows. `former`: the
+        cluster that the placement is of, where that is another."""
         self._questions.pop(job_id, None)
         if self._agents is None or (self._alone and not here):
             return
-        hosts = {self._hosts[node] for node in placement.nodes} - {self.here}
+        hosts = {self._hosts[node] if former is None else former.nodes[node].name for node in placement.nodes} - {self.here}
         if here:
             hosts.add(self.here)
         if hosts:

@@ -198,9 +198,9 @@ class Ends(Part):
             self.live.watch.sweep(job.id, running.booking.placement, here=True, patience=LINGER)
             self.lingers = live.now + LINGER
             outcome.session = None
-        elif not running.former:
+        else:
             lost = status is None or bool(running.intent) or (state is JobState.FAILED and bool(self.lost_nodes(running)))
-            self.live.watch.sweep(job.id, running.booking.placement, lost=lost)
+            self.live.watch.sweep(job.id, running.booking.placement, lost=lost, former=running.former)
         live.changed = True
         if state is JobState.FAILED and not running.intent and (
                 live.place.allocation or self.beyond(running)):
