@@ -231,6 +231,22 @@ def other_jobs(plan: Plan) -> Plan:
                     backfilling="moldable" if "moldable" in kinds else plan.backfilling)
 
 
+DENSE = 0x5417e
+"""As SALT, for more faults."""
+
+
+def dense(plan: Plan) -> Plan:
+    """In a third of the worlds one kill follows the other, a hundred times."""
+    chance = Random(plan.seed ^ DENSE)
+    if chance.random() < 0.66:
+        return plan
+    tempo = chance.choice((40, 100, 200))
+    kinds = [*KILLS[:5], *KILLS[:5], "manager", "manager", "both", "machine", *(BEYOND[3:] if plan.hosts else ()), *(BATCH[:1] if plan.batch else ())]
+    more = [Fault(1 + int(chance.expovariate(1.0 / tempo)), chance.choice(kinds), chance.choice((0.0, 0.3, 2.0)), int(chance.random() < 0.2))
+            for _ in range(100)]
+    return plan.but(faults=(*plan.faults, *more))
+
+
 AGAIN = 0x4eee80
 """As SALT, for what came still later."""
 
@@ -318,7 +334,7 @@ def split(line: str) -> list[str]:
 
 def plan_of(seed: int, strict: bool = False) -> Plan:
     """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
-    return hard_times(other_jobs(plan_of_places(seed, strict)))
+    return dense(hard_times(other_jobs(plan_of_places(seed, strict))))
 
 
 def plan_of_places(seed: int, strict: bool = False) -> Plan:

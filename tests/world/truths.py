@@ -44,9 +44,22 @@ def vrm() -> SimpleNamespace:
     def nothing() -> None:
         raise found["ShimError"]("there is no compiler")
     found["lending_job"].shim = nothing
+    rules = found["Settings"].rules.fget  # the same in all lives of a world, and of worlds with the same settings
+    found["Settings"].rules = property(lambda settings: _of(settings, rules))
     found["client"].sys = SimpleNamespace(stdout=Screen(), stderr=Screen())
     found["relay"].sys = SimpleNamespace(stdin=SimpleNamespace(buffer=StandardInput()))
     return SimpleNamespace(**found, spawner=lambda argv: found["supervisor"].main(argv[4:]))
+
+
+_RULES: dict[int, tuple[Any, Any]] = {}
+
+
+def _of(settings: Any, make: Any) -> Any:
+    """What is made of some settings, once."""
+    known = _RULES.get(id(settings))
+    if known is None or known[0] is not settings:
+        known = _RULES[id(settings)] = settings, make(settings)
+    return known[1]
 
 
 @functools.cache
@@ -58,6 +71,7 @@ def programs_of_nodes() -> dict[str, str]:
 
 _USED = (
     "config.policies.make_scheduler",
+    "config.schema.Settings",
     "config.schema.load",
     "ext.lending.build.ShimError",
     "ext.slurm.calls.client",

@@ -573,9 +573,15 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return False
 
 
+ran = 0
+"""Worlds of this process."""
+
+
 def run(plan: Plan) -> Outcome:
     """Run a world."""
     found = World(plan).run()
-    if plan.seed % 32 == 0:
+    global ran
+    ran += 1
+    if ran % 128 == 0:
         gc.collect()
     return found

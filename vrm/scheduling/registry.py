@@ -109,7 +109,7 @@ class Registry:
         name, *given = text.split() or [text]
         make = self.find(name)
         readers: Readers = getattr(make, "readers", {})
-        known = [each for each in inspect.signature(make).parameters if each in readers]
+        known = [each for each in inspect.signature(make).parameters if each in readers] if readers else []
         values: dict[str, Any] = {}
         for word in given:
             key, _, value = word.partition("=")

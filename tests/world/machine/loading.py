@@ -13,6 +13,7 @@ import importlib.util
 import os as real_os
 import posixpath as real_path
 import resource as real_resource
+import shlex as real_shlex
 import shutil as real_shutil
 import signal as real_signal
 import stat
@@ -188,6 +189,16 @@ class _Asked:
         return dict(process.env)
 
 
+@functools.lru_cache(4096)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(real_shlex.split(text))
+
+
+def _split(text: str) -> list[str]:
+    """shlex.split: each life of a world reads the same lines."""
+    return list(_words(text))
+
+
 def _others() -> dict[str, ModuleType]:
     user = SimpleNamespace(pw_name="user", pw_uid=UID, pw_gid=UID, pw_dir="/home/user", pw_shell="/bin/sh")
     group = SimpleNamespace(gr_name="user", gr_gid=UID, gr_mem=[])
@@ -199,6 +210,7 @@ def _others() -> dict[str, ModuleType]:
         "shutil": _of(real_shutil, "shutil", rmtree=paths.rmtree, which=lambda name, mode=0, path=None: (
             f"/usr/bin/{name}" if paths.exists(f"/usr/bin/{name}") else None)),
         "zlib": _module("zlib", **{**vars(real_zlib), "compress": functools.lru_cache(8)(real_zlib.compress)}),  # for each relay
+        "shlex": _module("shlex", **{**vars(real_shlex), "split": _split}),
         "psutil": _module("psutil", Process=_Asked, Error=OSError),
         "ctypes": _library(),
         "resource": _of(real_resource, "resource", getrlimit=processes.getrlimit, setrlimit=processes.setrlimit),
