@@ -65,7 +65,7 @@ ALL = (
     Mutation("a status of an earlier start in the same boot is that of the last one", ((
         "vrm.live.manager.takeover.recovery", "    if status is None or status.tick is None or", "    if True or"),), "seed 340"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
-        "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._comes_after)", "looked"),), "seed 6"),
+        "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._order)", "looked"),), "seed 6"),
     Mutation("what was cut of jobs.csv comes back between its lines", ((
         "vrm.results.jobs", "                os.fsync(file.fileno())  # or", "                pass  # or"), (
         "vrm.results.jobs", "        os.fsync(self._file.fileno())  # see", "        pass  # see")), "seed 243"),
@@ -90,7 +90,31 @@ ALL = (
         "vrm.live.relay.process", "        with contextlib.suppress(BrokenPipeError):  # it", "        if True:  # it"),), "seed 1150"),
     Mutation("a command file that a full disk cannot move stays for ever", ((
         "vrm.live.manager.orders", "            if error.errno in control.DISK:", "            if False:"),), "reviewed"),
+    Mutation("a job that may run on another node starts here before that is swept", ((
+        "vrm.live.manager.takeover.continuing", "{job.id for job, _ in past.running} - live.running.keys()", "()"),), "seed 6040"),
+    Mutation("a script that the disk does not take now is refused", ((
+        "vrm.live.manager.jobs.intake", "            if again and error.errno in DISK:\n", "            if False:\n"),), "seed 7466"),
+    Mutation("the name of a script's copy is not on disk", ((
+        "vrm.run.rundir", "        os.replace(temporary, path)\n        sync_names(self.scripts)\n", "        os.replace(temporary, path)\n"), (
+        "vrm.run.rundir", "                sync_names(self.scripts)  # who", "                pass  # who")), "seed 6063"),
+    Mutation("a job that could not be forked has failed for the next manager", ((
+        "vrm.live.manager.takeover.continuing", 'if running.intent in ("", "timeout") and self._may_start', "if False and self._may_start"),), "seed 6282"),
+    Mutation("others have the cores of a job whose node was lost before that is swept", ((
+        "vrm.live.manager.jobs.ends", " or (state is JobState.FAILED and bool(self.lost_nodes(running)))", ""), (
+        "vrm.live.manager.jobs.ends", "bool(running.intent)", "False")), "seed 30215"),
+    Mutation("a job whose cores others have when it is taken over is not swept", ((
+        "vrm.live.manager.jobs.ends", "        else:\n            lost =", "        elif not running.former:\n            lost ="),), "seed 795817095401"),
     # Others.
+    Mutation("a job starts on lent cores before they are clear", ((
+        "vrm.ext.lending.part", "if all(each.phase == LENT for each in", "if True or all(each.phase == LENT for each in"),)),
+    Mutation("a lender is not moved from the cores that it lends", ((
+        "vrm.ext.lending.nodes.masks", "                    os.sched_setaffinity(thread, cpus)\n", "                    pass\n"),)),
+    Mutation("a coupled job has the ranks of its first program only", ((
+        "vrm.live.manager.jobs.launches", "for (path, own, _), part in zip(wrapped, job.parts)]", "for (path, own, _), part in zip(wrapped[:1], job.parts)]"),)),
+    Mutation("a replay does not know on how many ranks a moldable job runs", ((
+        "vrm.run.journal.past", 'record.get("as")', "None"),)),
+    Mutation("scancel ends nothing that waits", ((
+        "vrm.ext.slurm.scancel", "counter.cancel(job.id, 0 if waiting else number)", "waiting or counter.cancel(job.id, number)"),)),
     Mutation("the journal is not synced", ((
         "vrm.run.journal.files", "                os.fdatasync(self._fd)", "                pass"),)),
     Mutation("a job is launched before its start is on disk", ((
@@ -103,8 +127,6 @@ ALL = (
     Mutation("a torn line of the journal is not cut", ((
         "vrm.run.journal.files", "        os.ftruncate(self._fd, self._end)\n        if self._end:",
         "        self._end = size\n        if self._end:"),)),
-    Mutation("what the manager before has only written counts as synced", ((
-        "vrm.run.journal.files", "            self._write(data)\n            os.fdatasync(self._fd)\n", ""),)),
     Mutation("the intent to end a job is not synced", ((
         "vrm.live.manager.jobs.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
     Mutation("commands are answered before they are on disk", ((
@@ -177,11 +199,12 @@ FOCUS = {
     "a job whose marker went with the manager's machine runs on elsewhere": "machine,manager",
     "a relay that ends at once ends the manager": "relay",
     "a command file that a full disk cannot move stays for ever": "full,readonly,quota",
-    "what the manager before has only written counts as synced": "manager,machine",
-    "commands are answered before they are on disk": "machine",
+    "commands are answered before they are on disk": "pause,machine",
+    "files of a start go before the journal says so": "full,readonly,manager",
+    "a marker is written in place": "full,quota,both",
+    "a process is known by its number alone": "manager,supervisor,both",
     "a status in the marker is not looked for": "supervisor,manager,both",
     "the status is looked for before the supervisor": "manager,supervisor",
-    "a process is known by its number alone": "manager,supervisor,program",
     "the manager before has told a job to end, and this one does not": "manager",
     "the place in the queue file is not kept": "manager",
     "the walltime of jobs is not looked at after a restart": "manager",
@@ -195,10 +218,32 @@ def found(name: str) -> Mutation:
     return next(each for each in ALL if each.name == name)
 
 
+KINDS = {**dict.fromkeys((
+    "a job that may run on another node starts here before that is swept", "a job whose cores others have when it is taken over is not swept",
+    "others have the cores of a job whose node was lost before that is swept", "jobs start where a lost one may still run",
+    "a node that was lost for a moment is used before it is swept", "nobody hears the agent of this machine where others were left out"), "hosts"),
+    "the name of a script's copy is not on disk": "script", "a script that the disk does not take now is refused": "script",
+    "a job starts on lent cores before they are clear": "lends",
+    "a lender is not moved from the cores that it lends": "lends",
+    "a coupled job has the ranks of its first program only": "coupled", "scancel ends nothing that waits": "slurm",
+    "a replay does not know on how many ranks a moldable job runs": "moldable"}
+"""Kinds of worlds without which a defect does nothing, by its name."""
+
+
 def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> tuple[int, str]:
-    """How many worlds it took, and what was wrong then; 0 when it was not found."""
-    script = [sys.executable, str(Path(__file__).with_name("run.py")), "--first", str(first), "--seeds", str(MOST), "--minutes",
-              str(minutes), "--stop", "--mutation", mutation.name, "--focus", FOCUS.get(mutation.name, ""), "--worker", f"{first},1"]
+    """How many worlds it took, and what was wrong then; 0 when it was not found. The seed by which vrm's defect was found
+    comes before all others, where its world is still the same."""
+    before, seed = mutation.earlier.partition("seed ")[::2]
+    if seed and not before:
+        said = _tried(mutation, int(seed), 1, minutes)
+        if said[0]:
+            return said
+    return _tried(mutation, first, MOST, minutes)
+
+
+def _tried(mutation: Mutation, first: int, seeds: int, minutes: float) -> tuple[int, str]:
+    script = [sys.executable, str(Path(__file__).with_name("run.py")), "--first", str(first), "--seeds", str(seeds), "--minutes",
+              str(minutes), "--stop", "--mutation", mutation.name, "--focus", FOCUS.get(mutation.name, ""), "--worker", f"{first},1", "--kind", KINDS.get(mutation.name, "")]
     done = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     for line in done.stdout.splitlines():
         if line.startswith('{"failed"') and not fails(json.loads(line)["failed"], FOCUS.get(mutation.name, "")):

@@ -390,9 +390,17 @@ class History:
                 continue
             if run.process.host is not K.home:  # which of them has it nobody here knows
                 run.orphaned = True
-            elif run.process.parent is victim:
+            elif run.process.parent is victim and (run.alive or not self._written(job)):
                 self.unguarded.add(job)
                 run.orphaned, run.unseen = True, run.unseen or run.alive
+
+    @staticmethod
+    def _written(job: int) -> bool:
+        """Whether a supervisor has written into the marker how a job has ended."""
+        try:
+            return b'"code"' in bytes(K.disk.find(f"/home/user/w/log/pids/{job}", "/").data)
+        except OSError:
+            return False
 
     def _begun(self) -> Iterator[tuple[int, int, Run | None]]:
         """The jobs that are started by the journal, with the number of the start, and what ran since."""

@@ -74,7 +74,7 @@ class Continuing(Part):
                 live.expectations.learn(*lesson)
         intents = dict(live.state.intents)
         looked = [(job, start, self._look(job.id, start["time"])) for job, start in past.running]
-        for job, start, found in sorted(looked, key=self._comes_after):
+        for job, start, found in sorted(looked, key=self._order):
             self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
         if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
             live.watch.sweep_others(live.running, {job.id for job, _ in past.running} - live.running.keys())
@@ -172,11 +172,14 @@ class Continuing(Part):
             self.ends.clear(job_id)
         self.ends.drop(dropped)
 
-    def _comes_after(self, looked: tuple[Job, StartRecord, recovery.Recovered]) -> bool:
-        """Whether a job is taken over after those that run: it has ended, and its cores may have another one, whose start
-        the manager before has recorded and not the end of this one."""
-        job, _, found = looked
-        return (found.what not in (recovery.RUNNING, recovery.ELSEWHERE) and job.id not in self.live.state.lends.shares)
+    def _order(self, looked: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
+        """In which order jobs are taken over: one that has ended comes last, since its cores may have another one, whose
+        start the manager before has recorded and not the end of this one. One without its supervisor may still run, the last
+        that was started at the most."""
+        job, start, found = looked
+        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or job.id in self.live.state.lends.shares:
+            return 0, 0.0
+        return (1, -start["time"]) if found.what == recovery.LOST else (2, 0.0)
 
     def _take_over(self, job: Job, start: StartRecord, found: recovery.Recovered, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or record how it ended, as was found. With an `intent` it
