@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import importlib
 import json
 import os
 import re
@@ -44,6 +45,9 @@ def begin(mutation: str = "") -> None:
     K.main = greenlet.getcurrent()
     from world import truths
     truths.vrm()
+    for name in loading.PATCHES:
+        if name.startswith("vrm.ext."):  # which not every world loads
+            importlib.import_module(name)
     one(0)
     if loading.PATCHES.keys() - loading.PATCHED:
         raise ValueError(f"no world loads {sorted(loading.PATCHES.keys() - loading.PATCHED)}")
