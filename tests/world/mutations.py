@@ -108,7 +108,8 @@ ALL = (
     Mutation("a job starts on lent cores before they are clear", ((
         "vrm.ext.lending.part", "if all(each.phase == LENT for each in", "if True or all(each.phase == LENT for each in"),)),
     Mutation("a lender is not moved from the cores that it lends", ((
-        "vrm.ext.lending.nodes.masks", "                    os.sched_setaffinity(thread, cpus)\n", "                    pass\n"),)),
+        "vrm.ext.lending.nodes.masks", "                    os.sched_setaffinity(thread, cpus)\n", "                    pass\n"), (
+        "vrm.ext.lending.nodes.masks", "changed = changed or not allowed <= cpus", "pass"))),
     Mutation("a coupled job has the ranks of its first program only", ((
         "vrm.live.manager.jobs.launches", "for (path, own, _), part in zip(wrapped, job.parts)]", "for (path, own, _), part in zip(wrapped[:1], job.parts)]"),)),
     Mutation("a replay does not know on how many ranks a moldable job runs", ((
