@@ -38,8 +38,9 @@ def vrm() -> SimpleNamespace:
             found[member] = getattr(import_module(module), member)
     found["lending_job"] = import_module("vrm.ext.lending.job")
     from world.actors import Screen, StandardInput
-    found["agent"].BROUGHT[found["masks"].__file__] = found["masks"]  # its folder is not on the path of this Python
-    found["masks"].MaskSetter.last = loading.PerProcess(dict)
+    for each, kept in ((found["masks"], found["masks"].MaskSetter), (found["pausing"], found["pausing"].Pauser)):
+        found["agent"].BROUGHT[each.__file__] = each  # its folder is not on the path of this Python
+        kept.last = loading.PerProcess(dict)
 
     def nothing() -> None:
         raise found["ShimError"]("there is no compiler")
@@ -77,6 +78,7 @@ _USED = (
     "ext.slurm.calls.client",
     "ext.slurm.calls.wire.Call",
     "ext.lending.nodes.masks",
+    "ext.lending.nodes.pausing",
     "live.launch.base.make_launcher",
     "live.launch.openmpi.OpenMPI",
     "live.launch.script.Scripts",

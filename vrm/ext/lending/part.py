@@ -238,7 +238,8 @@ class LendingPart(Part):
             self._undo(start.job.id, late)
             return
         for lender in {each.lender for each in self.live.state.lends.of_borrower(start.job.id)}:
-            if not self.live.running[lender].intent:  # else it leaves all of its cores
+            running = self.live.running.get(lender)  # None: it starts in the same moment
+            if running is None or not running.intent:  # else it leaves all of its cores
                 self._order(lender)
         self.live.dirty = True
 

@@ -251,6 +251,9 @@ class Manager:
     def start(self, start: Start, now: float) -> None:
         """A job starts, now or when a part finds that it can."""
         if not any(part.starts(start, now) for part in self.parts.having("starts")):
+            if start.booking.placement.lease is not None:  # its start is recorded when the cores are clear
+                raise RunError(f"job {start.job.id} was to start on lent cores, and the part that moves them was left out (see "
+                               "above); the same command continues the run")
             self.launches.add(start)
         self.live.dirty = True
 
