@@ -20,7 +20,8 @@ KEYS = (
 """The keys at the top level that the core has."""
 
 OF_EXTENSIONS = {"Energy": "energy", "PowerCap": "energy", "Forecast": "forecast", "Slurm": "slurm",
-                 "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy", "Learning": "learning"}
+                 "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy", "Learning": "learning",
+                 "Hosts.Quarantine": "learning"}
 """The keys that vrm's own extensions add, and the extension of each."""
 
 VERSION = r"1(\.\d+)*"

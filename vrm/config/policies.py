@@ -24,11 +24,16 @@ from vrm.system import plugins
 from vrm.system.errors import RunError
 
 
-def read_heatmap(settings: Settings) -> Heatmap | None:
-    """The heatmap that the settings name, if any, of any form; ValueError when it is unusable."""
+def read_heatmap(settings: Settings, cluster: Cluster) -> Heatmap | None:
+    """The heatmap that the settings name, if any: a file of any form, or one that an extension makes for this machine.
+    ValueError when it is unusable."""
     path = settings.applications.heatmap
     if path is None:
         return None
+    made = plugins.find("vrm.heatmaps", str(path))
+    if made is not None:
+        heatmap: Heatmap = plugins.load(made)(settings, cluster)
+        return heatmap
     found: Heatmap | None = plugins.need("vrm.readers", "heatmap")(path, least=settings.rules.min_throughput).heatmap
     return found
 
@@ -59,7 +64,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         with noting("Scheduling.Estimates"):
             make_estimator(rules.estimates, table, live=True)
     with noting("Applications.Heatmap"):
-        heatmap = read_heatmap(settings)
+        heatmap = read_heatmap(settings, cluster)
     with noting("Energy.Database"):
         cluster.programs = programs_of(settings)
     try:

@@ -21,11 +21,13 @@ from vrm.config.problems import ConfigError, Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.values import (
     Amount, At, Backfilling, CheckBindings, Directories, Duration, Environment, Events, Extensions, Factor, FilePath,
+    HeatmapPath,
     Interrupted, Limit, Names, OnStop, Options, Over, Program, Programs, Reach, Seconds, Share, Size, Speed, Steps,
     Switch, Text, Threads, Transport, Trust, Version, Walltime)
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, attribute, section
 from vrm.scheduling import added_keys
+from vrm.system import plugins
 
 # ------------------------------------------------------------------------------- the settings
 
@@ -36,7 +38,7 @@ class Applications(BaseModel):
     model_config = STRICT
     path: FilePath = Path(".")  # the directory of the programs
     queue: FilePath = Path("queue")  # the queue file
-    heatmap: FilePath | None = None  # which applications run well together; None = all alike
+    heatmap: HeatmapPath | None = None  # which applications run well together; None = all alike
     run_in: FilePath | None = None  # where jobs run; None = the queue file's directory
     programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
     any: Switch = False  # jobs may name any program by its path
@@ -47,7 +49,7 @@ class Applications(BaseModel):
         return Path(file) if file else self.programs.get(app, self.path / app)
 
 
-class Hosts(BaseModel):
+class CoreHosts(BaseModel):
     """The nodes of the run, and how they are reached."""
 
     model_config = STRICT
@@ -55,6 +57,12 @@ class Hosts(BaseModel):
     reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list instead of ssh
     timeout: Duration = 10.0  # seconds in which a node must answer
     steps: Steps = "shared"  # each = mpirun starts its daemons by itself, as a step of the batch system for each job
+
+
+if TYPE_CHECKING:
+    Hosts = CoreHosts
+else:
+    Hosts = create_model("Hosts", __base__=CoreHosts, __doc__=CoreHosts.__doc__, **extended("Hosts"))
 
 
 def _section(name: str, text: str, **more: Any) -> Any:
@@ -247,7 +255,7 @@ class CoreSettings(BaseModel):
         named = [
             ("Applications.Path", self.applications.path, _must_be_directory),
             ("Applications.Queue", self.applications.queue, _may_be_file),
-            ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
+            ("Applications.Heatmap", self.applications.heatmap, _may_be_made),
             ("Scheduling.Calibrated", self.scheduling.calibrated, _must_be_file),
             *(("Scheduling.History", run, _must_be_run) for run in self.scheduling.history),
             ("Applications.RunIn", self.applications.run_in, _must_be_directory),
@@ -306,6 +314,10 @@ def _must_be_directory(path: Path) -> str:
 
 def _must_be_file(path: Path) -> str:
     return _complaint(path, os.path.isfile, "a file")
+
+
+def _may_be_made(path: Path) -> str:
+    return _must_be_file(path) if plugins.find("vrm.heatmaps", str(path)) is None else ""
 
 
 def _must_be_run(path: Path) -> str:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from vrm.config.kinds import OURS, kind, lower, refuse, strip
 from vrm.config.paths import VERSION, NoPath, absolute, expanded
 from vrm.model.quantities import seconds_of
+from vrm.system import plugins
 from vrm.system.transports.base import transports
 
 # Validators run from the last one in Annotated[...] to the first.
@@ -92,11 +93,18 @@ def _reach(value: Any) -> str | tuple[str, ...]:
     raise refuse(value, wanted, '[ssh, -p, "2222"]')
 
 
+def _heatmap(value: Any, info: ValidationInfo) -> Path:
+    """A path, or the name of what makes a heatmap, as it is written."""
+    word = value.strip() if isinstance(value, str) else ""
+    return Path(word) if word and plugins.find("vrm.heatmaps", word) is not None else _path(value, info)
+
+
 # What is written must read back as the same path.
 _as_text = PlainSerializer(lambda path: str(path).replace("$", "$$"), return_type=str)
 
 Text = Annotated[str, Field(min_length=1), BeforeValidator(strip)]
 FilePath = Annotated[Path, PlainValidator(_path), _as_text]
+HeatmapPath = Annotated[Path, PlainValidator(_heatmap), _as_text]
 Program = Annotated[str, PlainValidator(_program), _as_text]
 Switch = Annotated[bool, kind("true or false", "true")]
 Seconds = Annotated[

@@ -80,6 +80,8 @@ class _Head:
             lines.append("the manager has ended")
         elif manager["phase"] == "stopping":
             lines.append("the manager is stopping: it starts no more jobs")
+        lines += (f"node {node['name']} takes no new jobs: {node['why']}" for node in snapshot["nodes"]
+                  if node.get("why"))
         lines += map(reservation_line, snapshot.get("reservations", ()))
         lines += map(lend_line, snapshot.get("lends", ()))
         lines = [shown(line) for line in lines]
@@ -280,8 +282,8 @@ def state_table(snapshot: Snapshot, now: float | None = None,
                 width: int | None = None) -> str:
     """The nodes: a line for every socket, with the job on each core.
 
-    Status is Empty, Full or Slots (some cores taken), or Down. When the table is wider than
-    `width` columns, its cores are folded into runs (`0-15 #3 ft.B.x, 16-31 .`). In clusters of more
+    Status is Empty, Full or Slots (some cores taken), Down, or Drained (it takes no new jobs). When the
+    table is wider than `width` columns, its cores are folded into runs (`0-15 #3 ft.B.x, 16-31 .`). In clusters of more
     than FOLD_ABOVE nodes, neighbours with the same jobs on the same cores (most often none)
     share their lines (`n3-n999`). `now` is in epoch seconds (default: the clock). ValueError
     when the snapshot has another format.
@@ -293,7 +295,7 @@ def state_table(snapshot: Snapshot, now: float | None = None,
     most = max([len(socket.slots) for _, _, socket in sockets], default=0)
     names = ["Node", "Socket", "Taken", "Status", *(f"Core {core}" for core in range(most))]
     left = [[name, str(socket.number), f"{socket.taken}/{len(socket.slots)}",
-             socket.status if up else "Down"] for name, up, socket in sockets]
+             closed or socket.status] for name, closed, socket in sockets]
     if width is None or 9 * most <= width:
         rows = [[*start, *(_app(job, apps) for job in socket.slots),
                  *[""] * (most - len(socket.slots))]
@@ -322,15 +324,20 @@ def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
     return ["", boxed(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
-def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool, Socket]]:
-    """Name, whether it is up, and each socket of every line of the table of nodes."""
+def _closed(node: Mapping[str, Any]) -> str:
+    """The status of a node on which nothing starts; "" of others."""
+    return "" if node["up"] else "Drained" if node.get("why") else "Down"
+
+
+def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, Socket]]:
+    """Name, why nothing starts there, and each socket of every line of the table of nodes."""
     for group in _groups(nodes):
         first, last = group[0], group[-1]
         name = shown(first["name"])
         if last is not first:
             name += f"-{shown(last['name'])}"
         for number, slots in enumerate(first["sockets"]):
-            yield name, first["up"], Socket(number, slots)
+            yield name, _closed(first), Socket(number, slots)
 
 
 def _groups(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -339,7 +346,7 @@ def _groups(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     groups: list[list[Mapping[str, Any]]] = []
     for node in nodes:
         before = groups[-1][-1] if groups else None
-        if (before is not None and node["up"] == before["up"]
+        if (before is not None and _closed(node) == _closed(before)
                 and node["sockets"] == before["sockets"]
                 and follows(node["name"], before["name"])):
             groups[-1].append(node)
@@ -448,8 +455,9 @@ def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
     """The nodes as data for `json.dumps`; the keys are kept from version to version.
 
     The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with
-    `socket` (its number), `taken`, `status` (Empty, Full, Slots or Down) and for every core
-    `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `gpus`
+    `socket` (its number), `taken`, `status` (Empty, Full, Slots, Down or Drained) and for every core
+    `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `why` a node takes no
+    new jobs, `gpus`
     (each with its `index` and `job`), `resources` (what is free and what there is, by name) and
     `features`; beside the nodes `licences` and `reservations` (each with `id`, `name`, `nodes`,
     `begin`, `end` and the ids of its `jobs` as 3,5-7) and `lends` (each with the `id` of the lender, `to`
@@ -459,18 +467,18 @@ def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
     head = _Head.of(snapshot, now)
     apps = {job["id"]: job["app"] for job in head.running}
 
-    def socket_json(up: bool, socket: Socket) -> dict[str, Any]:
+    def socket_json(closed: str, socket: Socket) -> dict[str, Any]:
         return {"socket": socket.number, "taken": socket.taken,
-                "status": socket.status if up else "Down", "jobs": list(socket.slots),
+                "status": closed or socket.status, "jobs": list(socket.slots),
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
 
     held = holdings.held(head.running)
     more = {key: snapshot[key] for key in ("licences", "reservations", "lends") if snapshot.get(key)}
     return {**_common(snapshot, head), **more, "nodes": [{
         "name": node["name"], "up": node["up"],
-        "sockets": [socket_json(node["up"], Socket(number, slots))
+        "sockets": [socket_json(_closed(node), Socket(number, slots))
                     for number, slots in enumerate(node["sockets"])],
-        **{name: node[name] for name in ("resources", "features") if node.get(name)},
+        **{name: node[name] for name in ("resources", "features", "why") if node.get(name)},
         **{name: [{"index": index, "job": job} for index, job in found]
            for name, found in [("gpus", holdings.gpus(node, held))] if found},
     } for node in snapshot["nodes"]]}

@@ -32,12 +32,18 @@ def unfold_nodes(text: str) -> list[str]:
         return [text] if text else []
     from ClusterShell.NodeSet import NodeSet, NodeSetException
     try:
-        ranges = [(int(first), int(last)) for first, last in re.findall(r"(\d+)-(\d+)", text)]
-        if math.prod(max(1, last - first + 1) for first, last in ranges) > MOST_NODES:
+        if sum(map(_number_of, re.split(r",(?![^\[]*\])", text))) > MOST_NODES:
             raise ValueError("more nodes than any machine has")
         return list(NodeSet(text))
     except (NodeSetException, ValueError) as error:
         raise JobFileError(f"nodes `{printable(text, 60)}`: {printable(str(error), 100)}") from error
+
+
+def _number_of(text: str) -> int:
+    """How many names one folded name stands for: in brackets numbers and ranges add up, and brackets multiply."""
+    return math.prod(sum(max(1, int(last or first) - int(first) + 1)
+                         for first, last in re.findall(r"(\d+)(?:-(\d+))?", each))
+                     for each in re.findall(r"\[([^\]]*)\]?", text))
 
 
 class CoreRange(NamedTuple):

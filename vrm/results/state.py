@@ -151,7 +151,7 @@ _ALL: Mapping[str, Check] = {
     "scheduling": _sound(*checks()),
     "allocation": _sound({"end": maybe(number)}, {}),
     "nodes": list_of(_sound({"name": line, "sockets": list_of(list_of(maybe(count)))},
-                            {"up": flag, "resources": _amounts, "features": list_of(line),
+                            {"up": flag, "why": line, "resources": _amounts, "features": list_of(line),
                              "devices": lambda value: mapping(value) and all(map(line, value))
                              and all(map(list_of(count), value.values()))})),
     "jobs": list_of(_job),

@@ -33,6 +33,7 @@ GROUPS: dict[str, str] = {
     "vrm.transports": "transport to nodes",
     "vrm.engines": "engine of simulations", "vrm.formats": "workload format", "vrm.workloads": "workload that is drawn",
     "vrm.commands": "command", "vrm.options": "option", "vrm.readers": "reader of measurements",
+    "vrm.heatmaps": "heatmap that is made",
     "vrm.speeds": "model of speeds",
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
     "vrm.keys": "configuration key", "vrm.constraints": "constraint on starts", "vrm.columns": "column of jobs.csv",

@@ -30,6 +30,7 @@ from vrm.ext.study.report.study_files import read_study
 from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
+from vrm.results.job_columns import JobFileError
 from vrm.results.places import fold_nodes, unfold_nodes
 from vrm.ext.study.statistics import interval, t_quantile
 
@@ -278,6 +279,11 @@ def test_plain_directories_are_reported_too(tmp_path: Path, capsys: Any) -> None
     assert "1 scenario, 1 queue, 1 repetition: 1 run" in out and "Jobs waited " in out
     assert "seed" not in out  # nobody knows of any
     assert unfold_nodes("n[0-2,7]") == ["n0", "n1", "n2", "n7"] and unfold_nodes("a") == ["a"]
+    many = [f"n{number}" for number in range(400) if number % 40 < 30]
+    assert unfold_nodes(fold_nodes(many)) == many and len(unfold_nodes("n[0-99],m[1-2]r[0-99],x")) == 301
+    for text in ("n[0-9999999]", "n[0-1999]r[0-1999]", "a,n[0-999999],m[0-9]"):
+        with pytest.raises(JobFileError, match="more nodes than any machine has"):
+            unfold_nodes(text)
 
 
 # --------------------------------------------------------------------------------------- tables

@@ -93,9 +93,13 @@ def memory_in(row: JobRow) -> int | None:
 def machine_of(nodes: Iterable[Sequence[Any]]) -> str:
     """Return the name of a machine, from the names and sockets of its nodes: what their names begin with, and the cores
     of their sockets, as `node 20+20`. Run times of other machines say little."""
-    kinds = {f"{re.sub(r'[0-9].*', '', name.partition('.')[0]) or name} {'+'.join(map(str, sockets))}"
-             for name, sockets, *_ in nodes}
+    kinds = {f"{prefix_of(name)} {'+'.join(map(str, sockets))}" for name, sockets, *_ in nodes}
     return ", ".join(sorted(kinds))
+
+
+def prefix_of(node: str) -> str:
+    """Return what the name of a node begins with."""
+    return re.sub(r"[0-9].*", "", node.partition(".")[0]) or node
 
 
 def overlaps(batch: Collection[int], rows: Collection[JobRow]) -> Iterator[Overlap]:

@@ -6,10 +6,14 @@ from __future__ import annotations
 import math
 import os
 import selectors
+from itertools import islice
+from typing import Any
 from collections.abc import Collection
 
+from vrm.ext.learning.copied import CopiedWork
 from vrm.ext.learning.moldable import WidthChoice, Moldable
 from vrm.ext.learning.observed import LearnedJob, input_of, learned, machine_of, overlaps
+from vrm.ext.learning.pairs.heatmap import HISTORY as HISTORY_OF_PAIRS, LearnedHeatmap
 from vrm.ext.learning.store import PATIENCE, LearnedStore, StoreError, place
 from vrm.ext.learning.use import JobUses, NodeUse
 from vrm.ext.learning.waste import run_use, use_of
@@ -42,6 +46,10 @@ READING = 1.0
 """Seconds that a manager waits at its begin while another program writes."""
 
 
+PAIRS = 20
+"""Jobs that have ended since pairs were learned last, after which they are learned anew."""
+
+
 class LearningPart(Part):
     """Brings the jobs that ended into the store: from time to time in a copy of the manager, which delays nothing,
     and at the end of the manager. What is in the store already is replaced, so each manager of a run adds all of its
@@ -61,6 +69,9 @@ class LearningPart(Part):
         self._uses = JobUses(live)
         self._ended: list[int] = []  # jobs of which something may be said, once their lines are written
         self._said: set[tuple[str, str]] = set()
+        self._known: list[LearnedJob] = []  # of earlier runs, from which pairs are learned
+        self._new = 0  # jobs that have ended since
+        self._copied = CopiedWork()
         self._rigid = False  # it was said that numbers of ranks are not chosen
 
     def recall(self, past: Past) -> None:
@@ -68,9 +79,10 @@ class LearningPart(Part):
         self._pending = set(self.live.records.rows)
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Learn how programs scale from the jobs of all runs on this machine, where that is asked for."""
-        dispatcher = self.live.scheduler.dispatcher
-        if not isinstance(dispatcher, Moldable):
+        """Learn how programs scale, and how they share nodes, from the jobs of all runs on this machine, where that is
+        asked for."""
+        dispatcher, heatmap = self.live.scheduler.dispatcher, self.live.scheduler.policy.heatmap
+        if not isinstance(dispatcher, Moldable) and not isinstance(heatmap, LearnedHeatmap):
             return
         run = self.live.launcher.run_id
         known: list[LearnedJob] = []
@@ -80,6 +92,9 @@ class LearningPart(Part):
                     known = [job for job in store.jobs(machine=self._machine(), last=HISTORY) if job.run != run]
             except StoreError as error:
                 self._tell(str(error))
+        self._known = known if isinstance(heatmap, LearnedHeatmap) else []
+        if not isinstance(dispatcher, Moldable):
+            return
         mine = (learned(row, run) for row in self.live.records.rows.values())
         for job in [*known, *(job for job in mine if job is not None)]:
             if job.status == "completed" and job.steady:
@@ -115,6 +130,7 @@ class LearningPart(Part):
             outcome = event.outcome
             self._uses.complete(outcome)
             self._pending.add(outcome.job.id)
+            self._new += 1
             self._due = min(self._due, live.now + EVERY)
             if outcome.end - event.outcome.booking.start >= WORTH:
                 self._ended.append(outcome.job.id)
@@ -131,6 +147,9 @@ class LearningPart(Part):
         """Bring jobs into the store, in a copy of the manager; say what jobs wasted."""
         while self._ended and self._ended[0] in self.live.records.rows:
             self._say(self.live.records.rows[self._ended.pop(0)])
+        self._copied.look()
+        if self._new >= PAIRS and not self._copied.working:
+            self._pairs()
         if self._writing:
             self.live.copies.look()
         if now < self._due or self._writing:
@@ -160,6 +179,20 @@ class LearningPart(Part):
         else:
             os.close(read)
             self._due = now + EVERY
+
+    def _pairs(self) -> None:
+        """Learn from the jobs of this run, too, how programs share nodes; a copy of the manager does so."""
+        heatmap, run = self.live.scheduler.policy.heatmap, self.live.launcher.run_id
+        self._new = 0
+        if isinstance(heatmap, LearnedHeatmap):
+            mine = (learned(row, run) for row in islice(reversed(self.live.records.rows.values()), HISTORY_OF_PAIRS))
+            jobs = [*self._known, *(job for job in mine if job is not None)]
+
+            def then(found: Any, _: float) -> None:
+                if found is not None:
+                    heatmap.take(found)
+
+            self._copied.begin(lambda: heatmap.relearned(jobs), then)
 
     def _say(self, row: JobRow) -> None:
         """Say what a job wasted, where no job like it was spoken of."""

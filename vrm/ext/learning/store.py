@@ -5,6 +5,9 @@
 | `runs` | a run: its id (that of its journal), its directory, and the machine |
 | `jobs` | a job that ran, by its run and its id (`vrm.ext.learning.observed.LearnedJob`) |
 | `overlaps` | how long two jobs of a run were on the same node |
+| `attempts` | an attempt of a job that failed, also where the job ran again |
+| `nodes` | what was found of a node of a machine last (`vrm.ext.learning.health.found.NodeRecord`) |
+| `probes` | what the last probe of a node has measured (`vrm.ext.learning.health.found.ProbeRecord`) |
 
 Each write is one transaction. The same rows may be added again: they replace those of the same run and job.
 """
@@ -49,6 +52,20 @@ CREATE TABLE overlaps (
     PRIMARY KEY (run, job, other)) WITHOUT ROWID;
 """
 
+_LATER = """
+CREATE TABLE IF NOT EXISTS attempts (
+    run TEXT NOT NULL, job INTEGER NOT NULL, app TEXT NOT NULL, input TEXT NOT NULL, ranks INTEGER NOT NULL,
+    cores INTEGER NOT NULL, nodes TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL, machine TEXT NOT NULL,
+    PRIMARY KEY (run, job, start)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS nodes (
+    machine TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, cause TEXT NOT NULL, since REAL NOT NULL,
+    text TEXT NOT NULL, PRIMARY KEY (machine, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS probes (
+    machine TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL, compute REAL NOT NULL, memory REAL NOT NULL,
+    workers INTEGER NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (machine, name)) WITHOUT ROWID;
+"""
+"""Tables that a vrm has added which reads the same form: those before it leave them alone."""
+
 _INSERT = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = """
 SELECT j.* FROM jobs j JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)
@@ -57,6 +74,13 @@ _DELETE = (
     "DELETE FROM jobs WHERE (?1 = '' OR app = ?1) AND (?2 = '' OR run = ?2)",
     "DELETE FROM overlaps WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.run = overlaps.run AND j.job = overlaps.job)",
     "DELETE FROM runs WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.run = runs.run)")
+
+_ADD = {"attempts": "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "nodes": "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)",
+        "probes": "INSERT OR REPLACE INTO probes VALUES (?, ?, ?, ?, ?, ?, ?)"}
+_FIND = {"attempts": "SELECT * FROM attempts WHERE ?1 = '' OR machine = ?1",
+         "nodes": "SELECT * FROM nodes WHERE ?1 = '' OR machine = ?1",
+         "probes": "SELECT * FROM probes WHERE ?1 = '' OR machine = ?1"}
 
 
 class StoreError(Exception):
@@ -131,13 +155,13 @@ class LearnedStore:
             return
         with self._change() as file:
             if self._number("application_id") == MARK:  # another manager was faster
-                self._known()
                 return
             if next(file.execute("SELECT count(*) FROM sqlite_master"))[0]:
                 raise StoreError(f"{self.path} is a database of another program; name another file "
                                  "(Learning: {Store: PATH})")
             for statement in _TABLES.split(";"):
                 file.execute(statement)
+            self._add_tables(file)
             file.execute(f"PRAGMA application_id = {MARK}")
             file.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -146,6 +170,18 @@ class LearnedStore:
         if version != VERSION:
             raise StoreError(f"{self.path} has form {version}, and this vrm reads form {VERSION}: another vrm wrote "
                              "it; use that one, or name another file (Learning: {Store: PATH})")
+        if not self._has("probes"):
+            with self._change() as file:
+                self._add_tables(file)
+
+    def _has(self, table: str) -> bool:
+        assert self._file is not None
+        return bool(self._file.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
+
+    @staticmethod
+    def _add_tables(file: sqlite3.Connection) -> None:
+        for statement in _LATER.split(";"):
+            file.execute(statement)
 
     def _number(self, name: str) -> int:
         assert self._file is not None
@@ -210,6 +246,22 @@ class LearnedStore:
         """Return the run, the two jobs, and the seconds of each overlap. StoreError."""
         return self._rows("SELECT run, job, other, seconds FROM overlaps")
 
+    def add_rows(self, table: str, rows: Iterable[Any]) -> None:
+        """Add rows (data classes, their fields in the order of the columns) to a table, each instead of the one before.
+        StoreError."""
+        with self._told(), self._change() as file:
+            for row in rows:
+                values = dataclasses.astuple(row)
+                file.execute(_ADD[table], values)
+
+    def rows(self, table: str, machine: str = "") -> list[tuple[Any, ...]]:
+        """Return the rows of one of the tables `attempts`, `nodes` and `probes`, of one machine where it is named.
+        StoreError."""
+        if self._file is None:
+            return []
+        with self._told():
+            return self._file.execute(_FIND[table], (machine,)).fetchall()
+
     def _rows(self, query: str) -> list[Any]:
         if self._file is None:
             return []
@@ -225,5 +277,9 @@ class LearnedStore:
                 gone = file.execute(_DELETE[0], (app, run)).rowcount
                 for statement in _DELETE[1:]:
                     file.execute(statement)
+                file.execute("DELETE FROM attempts WHERE (?1 = '' OR app = ?1) AND (?2 = '' OR run = ?2)", (app, run))
+                if not app and not run:
+                    file.execute("DELETE FROM nodes")
+                    file.execute("DELETE FROM probes")
             self._file.execute("VACUUM")
         return int(gone)

@@ -7,7 +7,7 @@ colour vision, and every cell has its number.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +26,8 @@ class Grid:
     """What is shown: `values[row][column]`, None where nothing is known, with their labels.
 
     `neutral` is the value that neither helps nor hurts, `better` +1 where larger values are the
-    better ones, -1 for ranks. `note` says below what the values are.
+    better ones, -1 for ranks. `note` says below what the values are. `marks` stand behind values, by
+    row and column.
     """
 
     rows: tuple[str, ...]
@@ -37,6 +38,7 @@ class Grid:
     neutral: float
     better: int
     digits: int
+    marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
 def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact") -> Grid:
@@ -68,6 +70,21 @@ def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact
            f"{sum(known) / len(known):.2f} of {len(known)} pairs" if known else "no pairs known"
     return Grid(tuple(short[row] for row in rows), tuple(labels), tuple(map(tuple, cells)), title,
                 note, 1.0, +1, 2)
+
+
+def marked(grid: Grid, speedups: Speedups | None, sources: Mapping[tuple[str, str], str]) -> Grid:
+    """The grid with the sources of its values: `~` behind one that was learned, `?` behind one that was guessed."""
+    if speedups is None or not any(sources.values()):
+        return grid
+    rows = _in_order(speedups.pairs)
+    partners = {partner: None for row in rows for partner in speedups.pairs[row]}
+    columns = [row for row in rows if row in partners] + _in_order(
+        {name: None for name in partners if name not in rows})
+    signs = {"": " ", "learned": "~", "guessed": "?"}
+    marks = {(at, column): signs[sources.get((row, partner), "")] for at, row in enumerate(rows)
+             for column, partner in enumerate(columns)}
+    return replace(grid, marks=marks, note=f"{grid.note}\n~ learned from ordinary runs, ? guessed from other pairs, "
+                                           "others measured")
 
 
 def _ranks(heatmap: Heatmap) -> Grid:
@@ -107,7 +124,8 @@ def table(grid: Grid) -> str:
     def word(value: float | None) -> str:
         return "-" if value is None else f"{value:.{grid.digits}f}"
     lines = [["", *grid.columns]]
-    lines += [[row, *map(word, values)] for row, values in zip(grid.rows, grid.values)]
+    lines += [[row, *(word(value) + grid.marks.get((at, column), "") for column, value in enumerate(values))]
+              for at, (row, values) in enumerate(zip(grid.rows, grid.values))]
     return "\n".join([grid.title, aligned(lines, right=range(1, len(lines[0]))), grid.note]) + "\n"
 
 

@@ -37,7 +37,8 @@ class HeatmapLine:
     the median of `runs` complete runs, `spread` the middle half of them as a part of it (see
     `spread`), `overlap` the part of the time in which the partner was computing and not being
     started. `speedup_compact` and `speedup_spare` are the times alone by this one; `rank` is the
-    partner's place in the order of speed-ups against compact, 1 is the best.
+    partner's place in the order of speed-ups against compact, 1 is the best. `source` is empty for
+    what was measured, `learned` or `guessed` for what was made of ordinary runs.
     """
 
     placement: str
@@ -52,6 +53,7 @@ class HeatmapLine:
     spread: float | None = None
     runs: int | None = None
     overlap: float | None = None
+    source: str = ""
 
     @property
     def load(self) -> str:
@@ -69,7 +71,7 @@ CSV_HEAD = "seconds = median, spread = the middle half of the runs by the median
 RANK_HEAD = "an application, then all from its best to its worst partner"
 """What a file of the form says of itself in its first line."""
 _WHOLE = ("procs", "partner_procs", "runs")
-_TEXT = ("placement", "app", "partner")
+_TEXT = ("placement", "app", "partner", "source")
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def _pool(path: Path, text: str) -> list[HeatmapLine]:
         for packed in json.loads(text)["loads"]:
             load = json.loads(packed) if isinstance(packed, str) else packed
             name, compact = load["load_name"], load["compact_timelogs"]
-            app, procs = _split_load(name)
+            app, procs = split_load(name)
             if not compact:
                 continue
             alone = _timed(HeatmapLine(COMPACT, app, procs), compact)
@@ -242,7 +244,7 @@ def _pool(path: Path, text: str) -> list[HeatmapLine]:
             for partner, copies in load.get("coscheduled_timelogs", {}).items():
                 times = [run for copy in copies for run in copy]
                 if times:
-                    other, count = _split_load(partner)
+                    other, count = split_load(partner)
                     pair = _timed(HeatmapLine(STRIP, app, procs, other, count), times)
                     figures.append(against(pair, alone, figures[-1] if spare and figures[
                         -1].placement == SPARE else _spare_of(figures, app, procs)))
@@ -257,7 +259,7 @@ def _spare_of(figures: Iterable[HeatmapLine], app: str, procs: int | None) -> He
                  and (figure.app, figure.procs) == (app, procs)), None)
 
 
-def _split_load(name: str) -> tuple[str, int | None]:
+def split_load(name: str) -> tuple[str, int | None]:
     """`bt.D.256` as application `bt.D` and 256 ranks; a name of another form has no ranks."""
     words = name.split(".")
     if len(words) == 3 and words[2].isdigit():

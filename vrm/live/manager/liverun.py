@@ -98,7 +98,7 @@ class LiveRun:
     ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
     `rules` are those in force, which a part may have changed. `spawner` starts jobs, `watch` asks
     the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
-    this order. `copies` answer what takes long. `start_of` says when a job would start, where a part can forecast that.
+    this order. `drained` has why nodes take no new jobs that answer. `copies` answer what takes long. `start_of` says when a job would start, where a part can forecast that.
     """
 
     journal: Journal
@@ -126,6 +126,7 @@ class LiveRun:
         self.begin(self.new_state())
         self.running: dict[int, Running] = {}
         self.parts = Parts()
+        self.drained: dict[int, str] = {}
         self.copies = Copies()
         self.start_of: StartOf | None = None
         self.clock = Clock()

@@ -35,8 +35,7 @@ class Nodes(Part):
         for node in [node for node, until in self.closed.items() if now >= until]:
             del self.closed[node]
             if live.watch.answers(node):
-                live.state.cluster.set_up(node, True)
-                live.changes()
+                self._open(node)
 
     def deadline(self, now: float) -> float:
         """When agents are to be heard, or a node is to be used again."""
@@ -56,10 +55,9 @@ class Nodes(Part):
                     held.running.why = f"{LOST} {name} was lost"
                     self.ends.release_verdict(held, "node")
         elif isinstance(event, Up):
-            live.state.cluster.set_up(event.node, True)
-            live.changes()
-            live.tell("note", f"node {live.cluster.nodes[event.node].name} answers again and "
-                              "is used again")
+            self._open(event.node)
+            live.tell("note", f"node {live.cluster.nodes[event.node].name} answers again"
+                              + ("" if event.node in live.drained else " and is used again"))
         elif isinstance(event, Left):
             live.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
                                  f"on {event.host} and were killed"
@@ -91,3 +89,21 @@ class Nodes(Part):
         live.notify(Closed(node))
         if until < math.inf:
             self.closed[node] = until
+
+    def _open(self, node: int) -> None:
+        """Use a node again that answers, if it is not drained."""
+        live = self.live
+        if node not in live.drained:
+            live.state.cluster.set_up(node, True)
+            live.changes()
+
+    def drain(self, node: int, why: str) -> None:
+        """Start nothing more on a node, whose jobs run to their ends; `why` is for people."""
+        self.live.drained[node] = why
+        self.close(node)
+
+    def resume_node(self, node: int) -> None:
+        """Use a node again that was drained."""
+        del self.live.drained[node]
+        if self.live.watch.answers(node):
+            self._open(node)

@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands."""
     actions = group(commands, "learned", "show or change what is known from the jobs of earlier runs",
-                    "vrm learned show\nvrm learned show ft.B.x\nvrm learned forget ft.B.x\nvrm learned import logs\n"
+                    "vrm learned show\nvrm learned show ft.B.x\nvrm learned nodes\nvrm learned forget ft.B.x\n"
+                    "vrm learned import logs\n"
                     "vrm learned export -o jobs.jsonl")
     show = command(actions, "show", shown, "show which programs have run, on how many ranks, and how long", [shared],
                    "vrm learned show")
     show.add_argument("app", metavar="PROGRAM", nargs="?", default="", help="one program, by each number of ranks")
     show.add_argument("--json", action="store_true", help="as JSON")
+    nodes = command(actions, "nodes", nodes_shown, "show which nodes fail jobs or slow them, for the help desk",
+                    [shared], "vrm learned nodes\nvrm learned nodes --clear n3")
+    nodes.add_argument("names", metavar="NODE", nargs="*", help="these nodes (default: all that are suspected)")
+    nodes.add_argument("--clear", action="store_true", help="the nodes were repaired: forget what was measured there")
+    nodes.add_argument("--json", action="store_true", help="as JSON")
     forget = command(actions, "forget", forgotten, "forget the jobs of a program, or all", [shared],
                      "vrm learned forget ft.B.x\nvrm learned forget --all")
     forget.add_argument("app", metavar="PROGRAM", nargs="?", default="", help="whose jobs")
@@ -92,6 +98,27 @@ def _text(found: list[dict[str, Any]], app: str, path: str) -> str:
              "-" if each["memory"] is None else f"{each['memory'] / 2**20:.0f}M"] for each in found]
     heads = ["program", "input", "machine", "ranks", "jobs", "failed", "median time", "cores busy", "memory"]
     return f"{boxed(heads, rows)}\n{path}"
+
+
+def nodes_shown(arguments: argparse.Namespace) -> int:
+    """Print what was found of nodes, or clear some; 0."""
+    from vrm.ext.learning.health.report import cleared, known, text
+    from vrm.ext.learning.store import StoreError
+    from vrm.system.printing.output import show
+
+    if arguments.clear and not arguments.names:
+        raise CannotRun("which nodes were repaired? Name them: vrm learned nodes --clear NODE")
+    with store_of(arguments, reading=not arguments.clear) as store:
+        try:
+            if arguments.clear:
+                print(cleared(store, arguments.names))
+                return 0
+            found, path = known(store, arguments.names), str(store.path)
+        except (StoreError, ValueError) as error:
+            raise CannotRun(str(error)) from error
+    show(arguments.json, lambda: {"store": path, "nodes": [each.facts for each in found]},
+         lambda: "\n\n".join(map(text, found)) or f"no node is suspected ({path})")
+    return 0
 
 
 def forgotten(arguments: argparse.Namespace) -> int:

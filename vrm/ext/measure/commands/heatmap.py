@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, count, factor, seconds, settings_of, tell, words
+
+if TYPE_CHECKING:
+    from vrm.ext.measured.heatmap_files import HeatmapFile
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -18,7 +21,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     _add_measure(actions, shared)
     _add_show(actions, shared)
     parser = command(actions, "convert", convert,
-                     "write a heatmap in another form", [],
+                     "write a heatmap in another form", [shared],
                      "vrm heatmap convert pool.json heatmap.csv",
                      "FROM may have any form: ranks, CSV, table or JSON pool. A TO that ends in "
                      ".csv is written as CSV, any other name as ranks.")
@@ -67,7 +70,7 @@ def _add_show(actions: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(actions, "show", show, "print a heatmap as a table, and draw it", [shared],
                      "vrm heatmap show heatmap.csv --out heatmap.png")
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE", help="a heatmap of any form (default: the "
+    add("file", nargs="?", metavar="FILE", help="a heatmap of any form, or `learned` (default: the "
         "configuration's Applications.Heatmap)")
     add("--against", choices=("compact", "spare"), default="compact",
         help="what the speed-ups compare with (default: compact)")
@@ -107,18 +110,22 @@ def measure(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace) -> int:
     """Print and draw."""
     from vrm.model.measured.speedups import SpeedError
-    from vrm.ext.measure.heatmap_table import draw, grid_of, table
-    from vrm.ext.measured.heatmap_files import read
+    from statistics import median
+    from vrm.ext.measure.heatmap_table import draw, grid_of, marked, table
+    from vrm.ext.measured.heatmap_files import SPARE
 
-    path = arguments.file or settings_of(arguments).applications.heatmap
-    if path is None:
-        raise CannotRun("no heatmap: name a file, or one under Applications.Heatmap")
     try:
-        found = read(path, arguments.rows)
-        grid = grid_of(found.heatmap, found.speedups, arguments.against)
+        found = _found(arguments.file, arguments)
+        sources = {(figure.load, figure.partner_load): figure.source for figure in found.figures}
+        against = SPARE if any(sources.values()) else arguments.against  # what was learned is against half of the cores
+        grid = marked(grid_of(found.heatmap, found.speedups, against), found.speedups, sources)
         print(table(grid), end="")
         spreads = [figure.spread for figure in found.figures
-                   if figure.spread is not None and figure.partner]
+                   if figure.spread is not None and figure.partner and not figure.source]
+        for source in dict.fromkeys(filter(None, sources.values())):
+            ranges = [figure.spread for figure in found.figures if figure.source == source and figure.spread]
+            print(f"{source}: {len(ranges)} pairs; 8 of 10 are within {100 * median(ranges) / 2:.0f} % of their value "
+                  "(median)")
         if spreads:
             print(f"largest spread of a pair's runs {max(spreads):.1%}")
         machine = next((line for line in found.comments if line.startswith("machine: ")), "")
@@ -130,13 +137,29 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _found(path: Any, arguments: argparse.Namespace) -> HeatmapFile:
+    """The heatmap of a file, or the one that was learned. CannotRun, SpeedError."""
+    from vrm.ext.measured.heatmap_files import read
+    from vrm.system import plugins
+
+    path = path or settings_of(arguments).applications.heatmap
+    if path is None:
+        raise CannotRun("no heatmap: name a file, or one under Applications.Heatmap")
+    made = plugins.find("vrm.heatmaps", str(path))
+    shown = getattr(plugins.load(made), "shown", None) if made is not None else None
+    if shown is None:
+        return read(path, arguments.rows)
+    found: HeatmapFile = shown(settings_of(arguments))
+    return found
+
+
 def convert(arguments: argparse.Namespace) -> int:
     """Convert."""
     from vrm.model.measured.speedups import SpeedError
-    from vrm.ext.measured.heatmap_files import csv_text, rank_text, read
+    from vrm.ext.measured.heatmap_files import csv_text, rank_text
 
     try:
-        found = read(arguments.source, arguments.rows)
+        found = _found(arguments.source, arguments)
         comments = list(found.comments) or [f"from {Path(arguments.source).name}"]
         to_csv = arguments.target.lower().endswith(".csv")
         text = (csv_text(found.figures, comments) if to_csv

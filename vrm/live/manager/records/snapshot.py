@@ -40,7 +40,8 @@ def snapshot(live: LiveRun, pid: int, emulated: bool) -> dict[str, Any]:
         "allocation": {"end": end if math.isfinite(end) else None},
         "emulated": emulated,
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
-                   "sockets": [socket_.slots for socket_ in sockets], **_more(cluster, number)}
+                   "sockets": [socket_.slots for socket_ in sockets], **_more(cluster, number),
+                   **({"why": live.drained[number]} if number in live.drained else {})}
                   for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
         **({"licences": {name: [people(name, cluster.licences[name]), people(name, amount)]
                          for name, amount in cluster.all_licences.items()}}

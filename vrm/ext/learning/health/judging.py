@@ -1,0 +1,278 @@
+"""Which nodes slow jobs or fail them: two sequential tests for each node.
+
+Both are CUSUM tests (Page 1954) of likelihood ratios: the evidence of a node grows with each run that is likelier on a
+bad node than on a good one, and falls with each other run, not below 0. The mean number of runs on a good node until
+its evidence reaches h is at least exp(h) (Lorden 1971); SUSPECT and BAD are such h.
+
+*Slow*: the logarithm of a run time, less the mean of the NEAREST runs in time of the same program, input, ranks and
+cores on other nodes, is normal with a mean of LIKE on a good node and of SLOW on a bad one. Its standard deviation is
+that of the times of this program, and larger while few other runs are known. *Failing*: a job fails on a bad node with
+the probability FAILING, and on a good one as often as its program fails on other nodes.
+
+A single run counts for at most ODD or ODD_FAILURE, so that two odd runs make no node suspicious, nor two failures a
+bad one; an exact test has to agree that failures are no accident. Runs on several nodes count for each of them, until
+one is found: then its runs count for no other. """
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from vrm.ext.learning.health.trials import Key, NodeTrial, at_fault
+
+SUSPECT, BAD = math.log(1e3), math.log(1e5)
+"""The evidence from which on a node is checked, and from which on it is bad whatever a check says: a good node gives
+it once in 1,000 and once in 100,000 runs, at most."""
+
+LIKE, SLOW = math.log(1.04), math.log(1 / 0.85)
+"""How much longer jobs take on a node that is like the others, and on a slow one, at the least (logarithms)."""
+
+SINGLE = math.log(10)
+"""How much more the evidence of failures may be than an exact test of the same runs gives, which does not know that
+good nodes fail few jobs."""
+
+FAILING = 0.3
+"""How often a job fails on a bad node."""
+
+PRIOR_FAILED, PRIOR_RUNS = 0.3, 10.0
+"""What counts as known of how often programs fail before they have run; PRIOR_RUNS also of how often one fails that is
+like the others."""
+
+NEAREST, FEWEST = 16, 3
+"""How many runs on other nodes a run is compared with: those that ended nearest in time; and how many those are at the
+least."""
+
+SHORT = 1.0
+"""Seconds below which a run time says nothing of a node: its start is a large part of it."""
+
+NOISE, NOISE_RUNS, LEAST_NOISE = 0.06, 4, 0.02
+"""The standard deviation of the logarithms of run times that is taken before there are several, how many times it
+counts as, and the least."""
+
+JUMP = 0.5
+"""What a difference between two logarithms counts for at the most, in that standard deviation."""
+
+ODD, ODD_FAILURE = SUSPECT / 2.4, BAD / 2.4
+"""The most that a single run counts for, and a single failure."""
+
+MOST_FOUND = 8
+"""Nodes at most that are found in one look."""
+
+MOST_SAID = 1e7
+"""The largest number of runs that is said of a chance."""
+
+
+@dataclass(frozen=True)
+class NodeFinding:
+    """A node that is `slow` or `failing` (its `cause`), with the evidence against it, the natural logarithm of a
+    likelihood ratio. `trials` are the runs that count against it, `elsewhere` how many runs on how many `others`
+    (nodes) they were compared with. `speed` is how fast jobs are there, by their speed on other nodes; `failed` of
+    the `trials` have failed, and `elsewhere_failed` of the others. `together`: nodes that no run tells apart from it.
+    """
+
+    node: str
+    cause: str
+    evidence: float
+    trials: tuple[NodeTrial, ...]
+    elsewhere: int
+    others: frozenset[str]
+    speed: float = 1.0
+    failed: int = 0
+    elsewhere_failed: int = 0
+    together: tuple[str, ...] = ()
+
+    @property
+    def bad(self) -> bool:
+        """Whether the evidence is enough without a check."""
+        return self.evidence >= BAD
+
+    @property
+    def chance(self) -> float:
+        """In how many runs a good node looks so once, at the least."""
+        return min(MOST_SAID, math.exp(self.evidence))
+
+
+def judge(trials: Sequence[NodeTrial], kind: Callable[[str], Hashable] = lambda node: "",
+          cleared: Mapping[str, float] | None = None) -> list[NodeFinding]:
+    """Return the nodes that are suspected, those with most evidence first.
+
+    `trials` are in the order of their ends. `kind` gives for a node what it has in common with those that are to be as
+    fast; None: it is not judged. `cleared`: times (seconds since the epoch) up to which runs on a node do not
+    count."""
+    cleared = cleared or {}
+    faulty = at_fault(trials)
+    usable = [trial for trial in trials
+              if len({kind(node) for node in trial.nodes}) == 1 and kind(next(iter(trial.nodes))) is not None
+              and not any(trial.end <= cleared.get(node, -math.inf) for node in trial.nodes)]
+    found: list[NodeFinding] = []
+    while len(found) < MOST_FOUND:
+        bad = {name for finding in found for name in (finding.node, *finding.together)}
+        left = [trial for trial in usable if bad.isdisjoint(trial.nodes)]
+        findings = sorted([*_slow(left, kind), *_failing(left, faulty)],
+                          key=lambda finding: (-finding.evidence, finding.node))
+        if not findings:
+            break
+        first = findings[0]
+        alike = tuple(each.node for each in findings[1:] if each.cause == first.cause and each.trials == first.trials)
+        found.append(NodeFinding(**{**first.__dict__, "together": alike}))
+    return found
+
+
+@dataclass
+class _Sum:
+    """The evidence against a node, with the runs since it was 0 last."""
+
+    most: float
+    value: float = 0.0
+    trials: list[NodeTrial] = field(default_factory=list)
+    figures: list[float] = field(default_factory=list)
+
+    def add(self, trial: NodeTrial, ratio: float, figure: float = 0.0) -> None:
+        """A run with its likelihood ratio (logarithm)."""
+        self.value += max(-self.most, min(self.most, ratio))
+        self.trials.append(trial)
+        self.figures.append(figure)
+        if self.value <= 0:
+            self.value = 0.0
+            self.trials.clear()
+            self.figures.clear()
+
+
+def _by_node(trials: Iterable[NodeTrial]) -> dict[str, list[NodeTrial]]:
+    found: dict[str, list[NodeTrial]] = {}
+    for trial in trials:
+        for node in trial.nodes:
+            found.setdefault(node, []).append(trial)
+    return found
+
+
+class _Times:
+    """The run times of one key on one kind of nodes, in the order of their ends."""
+
+    def __init__(self, trials: Sequence[NodeTrial]) -> None:
+        done = [trial for trial in trials if trial.outcome == "completed"]
+        self.trials = done
+        self.ends = [trial.end for trial in done]
+        self.logs = [math.log(trial.seconds) for trial in done]
+        self.variance = _variance(done, self.logs)
+
+    def elsewhere(self, trial: NodeTrial, node: str) -> list[int]:
+        """The nearest runs in time on other nodes, at most NEAREST."""
+        right = bisect.bisect_left(self.ends, trial.end)
+        left, found = right - 1, list[int]()
+        while len(found) < NEAREST and (left >= 0 or right < len(self.ends)):
+            if right >= len(self.ends) or (left >= 0 and trial.end - self.ends[left] <= self.ends[right] - trial.end):
+                at, left = left, left - 1
+            else:
+                at, right = right, right + 1
+            if node not in self.trials[at].nodes:
+                found.append(at)
+        return found
+
+
+def _variance(trials: Sequence[NodeTrial], logs: Sequence[float]) -> float:
+    """The variance of the logarithms of run times: from differences between successive runs on the same nodes, or where
+    there are few of them, between successive runs. So the difference between nodes is not a part of it."""
+    last: dict[frozenset[str], float] = {}
+    same = list[float]()
+    for trial, log in zip(trials, logs):
+        if trial.nodes in last:
+            same.append(log - last[trial.nodes])
+        last[trial.nodes] = log
+    if len(same) < NOISE_RUNS:
+        same = [after - before for before, after in zip(logs, logs[1:])]
+    squares = sum(min(JUMP, abs(each)) ** 2 for each in same) / 2
+    return max(LEAST_NOISE ** 2, (squares + NOISE_RUNS * NOISE ** 2) / (len(same) + NOISE_RUNS))
+
+
+def _slow(trials: Sequence[NodeTrial], kind: Callable[[str], Hashable]) -> list[NodeFinding]:
+    """The nodes on which jobs take longer."""
+    groups: dict[tuple[Key, Hashable], list[NodeTrial]] = {}
+    for trial in trials:
+        if trial.seconds >= SHORT and trial.outcome != "failed":
+            groups.setdefault((trial.key, kind(next(iter(trial.nodes)))), []).append(trial)
+    times = {group: _Times(of) for group, of in groups.items()}
+    found = []
+    for node, here in _by_node(trial for of in groups.values() for trial in of).items():
+        total, seen = _Sum(ODD), dict[str, tuple[set[int], _Times]]()
+        for trial in sorted(here, key=lambda trial: trial.end):
+            known = times[trial.key, kind(node)]
+            others = known.elsewhere(trial, node)
+            if len(others) < FEWEST:
+                continue
+            longer = math.log(trial.seconds) - fmean(known.logs[at] for at in others)
+            variance = known.variance * (1 + (len(total.trials) + 1) / len(others))
+            ratio = ((longer - LIKE) ** 2 - (longer - SLOW) ** 2) / (2 * variance)
+            if trial.outcome == "completed" or ratio > 0:  # one that was ended by its limit would have taken longer
+                total.add(trial, ratio, longer)
+                seen[repr(trial.key)] = seen.get(repr(trial.key), (set(), known))[0] | {*others}, known
+        if total.value >= SUSPECT:
+            compared = [known.trials[at] for at_all, known in seen.values() for at in at_all]
+            found.append(NodeFinding(node, "slow", total.value, tuple(total.trials), len(compared),
+                                 frozenset(name for each in compared for name in each.nodes),
+                                 speed=math.exp(-median(total.figures))))
+    return found
+
+
+def _failing(trials: Sequence[NodeTrial], faulty: set[tuple[str, int]]) -> list[NodeFinding]:
+    """The nodes on which jobs fail whose programs do not fail elsewhere."""
+    by_app: dict[str, list[NodeTrial]] = {}
+    for trial in trials:
+        if trial.outcome != "timeout" and (trial.run, trial.job) not in faulty:
+            by_app.setdefault(trial.app, []).append(trial)
+    failed = {app: [trial for trial in of if trial.outcome == "failed"] for app, of in by_app.items()}
+    suspects = {node for of in failed.values() for trial in of for node in trial.nodes}
+    here = _by_node(trial for of in by_app.values() for trial in of)
+    found = []
+    for node in suspects:
+        total = _Sum(ODD_FAILURE)
+        others = {app: [trial for trial in of if node not in trial.nodes] for app, of in by_app.items()}
+        wrong = {app: [trial for trial in of if trial.outcome == "failed"] for app, of in others.items()}
+        ends = {app: [trial.end for trial in of] for app, of in others.items()}
+        any_fails = ((sum(map(len, wrong.values())) + PRIOR_FAILED) / (sum(map(len, others.values())) + PRIOR_RUNS))
+        counted = set[tuple[str, int]]()
+        for trial in sorted(here[node], key=lambda trial: trial.end):
+            fails = trial.outcome == "failed"
+            if fails and (trial.run, trial.job) in counted:
+                continue  # a job that failed here before says nothing new
+            counted.add((trial.run, trial.job))
+            usual = _usual(others[trial.app], wrong[trial.app], ends[trial.app], trial.end, any_fails)
+            if usual < FAILING / 2:
+                total.add(trial, math.log(FAILING / usual) if fails else math.log((1 - FAILING) / (1 - usual)))
+        if total.value >= SUSPECT:
+            apps = {trial.app for trial in total.trials}
+            compared = [trial for app in apps for trial in others[app]]
+            lost = sum(trial.outcome == "failed" for trial in total.trials)
+            elsewhere = sum(len(wrong[app]) for app in apps)
+            exact = SINGLE - _log_chance(lost, len(total.trials), elsewhere, len(compared))
+            found.append(NodeFinding(node, "failing", min(total.value, max(SUSPECT, exact)), tuple(total.trials),
+                                 len(compared), frozenset(name for each in compared for name in each.nodes),
+                                 failed=lost, elsewhere_failed=elsewhere))
+    return found
+
+
+def _log_chance(failed: int, runs: int, elsewhere_failed: int, elsewhere: int) -> float:
+    """The logarithm of the probability that as many of all failures are among these runs, at least, if all runs fail
+    alike (Fisher's exact test)."""
+    def ways(number: int, of: int) -> float:
+        return math.lgamma(of + 1) - math.lgamma(number + 1) - math.lgamma(of - number + 1)
+
+    whole = failed + elsewhere_failed
+    return math.log(math.fsum(
+        math.exp(ways(here, runs) + ways(whole - here, elsewhere) - ways(whole, runs + elsewhere))
+        for here in range(failed, min(whole, runs) + 1) if whole - here <= elsewhere))
+
+
+def _usual(others: Sequence[NodeTrial], wrong: Sequence[NodeTrial], ends: Sequence[float], at: float,
+           any_fails: float) -> float:
+    """How often a program fails on other nodes: in all, or around this time if that is more often. `any_fails`: how
+    often all programs do."""
+    overall = (len(wrong) + PRIOR_RUNS * any_fails) / (len(others) + PRIOR_RUNS)
+    if not wrong:
+        return overall
+    middle = bisect.bisect_left(ends, at)
+    near = others[max(0, middle - NEAREST // 2):middle + NEAREST // 2]
+    return max(overall, sum(trial.outcome == "failed" for trial in near) / len(near) if near else 0.0)

@@ -1,0 +1,1 @@
+"""How well programs share nodes, learned from the jobs of ordinary runs: no benchmark is needed."""

@@ -1,0 +1,112 @@
+"""The heatmap of what was learned: for the placement of jobs, and for people."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from vrm.config.schema import Settings
+from vrm.ext.learning.observed import LearnedJob, machine_of
+from vrm.ext.learning.pairs.company import co_runs
+from vrm.ext.learning.pairs.model import PairModel
+from vrm.ext.learning.store import LearnedStore, StoreError, place
+from vrm.ext.measured.heatmap_files import STRIP, HeatmapFile, HeatmapLine, ranked, split_load
+from vrm.model import Cluster
+from vrm.model.measured.heatmap import Heatmap
+from vrm.model.measured.speedups import SpeedError, Speedups
+from vrm.run.journal import codec
+
+NAME = "learned"
+"""What `Applications.Heatmap` and `vrm heatmap show` call it."""
+
+HISTORY = 4000
+"""Jobs of the store that are read: the last ones."""
+
+RUNS = 300
+"""Runs from which a manager learns: the last ones."""
+
+Learned = tuple[dict[str, dict[str, float]], int]
+"""The ranks of partners, and from how many runs they were learned."""
+
+LEARNED, GUESSED = "learned", "guessed"
+"""What a cell of a heatmap is besides measured: the pair was seen in ordinary runs, or not at all."""
+
+
+def speedups_of(model: PairModel) -> Speedups:
+    """Return the speed-ups of all pairs of loads that have run, by their speed alone on half of the cores."""
+    pairs = [(load, other) for load in model.loads for other in model.loads]
+    found: dict[str, dict[str, float]] = {}
+    for (load, other), speed in zip(pairs, model.speeds(pairs)):
+        found.setdefault(load, {})[other] = speed.value
+    return Speedups(found)
+
+
+class LearnedHeatmap(Heatmap):
+    """Orders partners by what was learned until now (`relearned` and `take`). A program that has not run is an average
+    partner; which pairs it refuses stays as it was at first."""
+
+    def __init__(self, jobs: Iterable[LearnedJob], least: float = 0.0) -> None:
+        super().__init__({}, None, least)
+        self.jobs = 0
+        runs = co_runs(jobs)[-RUNS:]
+        found = speedups_of(PairModel(runs)).heatmap(least)
+        self.throughput = found.throughput
+        self.take((found.ranks, len(runs)))
+
+    @staticmethod
+    def relearned(jobs: Iterable[LearnedJob]) -> Learned:
+        """Learn from jobs, which are all that are known."""
+        runs = co_runs(jobs)[-RUNS:]
+        return speedups_of(PairModel(runs)).heatmap().ranks, len(runs)
+
+    def take(self, learned: Learned) -> None:
+        """Order partners so from now on."""
+        ranks, self.jobs = learned
+        super().__init__(ranks, self.throughput, self.least)
+
+    def missing(self, apps: Iterable[str]) -> list[str]:
+        """No application is missing: it is learned when it runs."""
+        return []
+
+
+def learned(settings: Settings, cluster: Cluster) -> LearnedHeatmap:
+    """Return the heatmap of what was learned on this machine, for `Applications: {Heatmap: learned}`. SpeedError."""
+    path = place(settings.extended("Learning.Store"))
+    machine = machine_of(codec.nodes_record(cluster.nodes))
+    try:
+        with contextlib.nullcontext() if path is None else LearnedStore(path, reading=True) as store:
+            jobs = [] if store is None else store.jobs(machine=machine, last=HISTORY)
+    except StoreError:
+        jobs = []  # the part of the manager that brings jobs into the store says so
+    return LearnedHeatmap(jobs, settings.rules.min_throughput)
+
+
+def learned_file(settings: Settings) -> HeatmapFile:
+    """Return what was learned in the form of a file of measured pairs: of the machine of the last run. SpeedError."""
+    path = place(settings.extended("Learning.Store"))
+    if path is None:
+        raise SpeedError("nothing is learned here (Learning: {Store: off}); remove the key, or name a file")
+    try:
+        with LearnedStore(path, reading=True) as store:
+            last = store.jobs(last=1)
+            machine = store.machines()[last[0].run] if last else ""
+            jobs = store.jobs(machine=machine, last=HISTORY) if last else []
+    except StoreError as error:
+        raise SpeedError(str(error)) from error
+    model = PairModel(co_runs(jobs))
+    if not model.loads:
+        raise SpeedError(f"{path}: no job has run yet from which pairs could be learned")
+    pairs = [(load, other) for load in model.loads for other in model.loads]
+    figures = []
+    for (load, other), speed in zip(pairs, model.speeds(pairs)):
+        (app, procs), (partner, partner_procs) = split_load(load), split_load(other)
+        figures.append(HeatmapLine(STRIP, app, procs, partner, partner_procs, speedup_compact=speed.value,
+                                   spread=(speed.high - speed.low) / speed.value, runs=speed.runs,
+                                   source=LEARNED if speed.runs else GUESSED))
+    speedups = speedups_of(model)
+    return HeatmapFile(speedups.heatmap(), speedups, tuple(ranked(figures)),
+                       (f"machine: {machine}", "speed-ups are against running alone on half of the cores; "
+                        "spread is the range of 8 in 10 cases"))
+
+
+learned.shown = learned_file  # type: ignore[attr-defined]  # `vrm heatmap show learned`
