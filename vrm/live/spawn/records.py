@@ -90,7 +90,8 @@ class Marker:
 
     `pid` is the supervisor's process number and the number of the session in which the job
     runs, `started` its start time in clock ticks since the boot named by `boot` of machine
-    `host`; `time` is the launch in seconds since the epoch.
+    `host`; `time` is the launch in seconds since the epoch, and `tick` by the monotonic clock of the host (None in a
+    marker of an older vrm).
     """
 
     id: JobId
@@ -99,6 +100,7 @@ class Marker:
     boot: str
     host: str
     time: float
+    tick: float | None = None
 
     @classmethod
     def read(cls, path: PathLike, job: JobId | None = None) -> Marker | None:
@@ -111,7 +113,7 @@ class Marker:
             return None
         values = lines[0]
         try:
-            marker = cls(*(values[name] for name in cls.__dataclass_fields__))
+            marker = cls(*(values[name] for name in cls.__dataclass_fields__ if name != "tick"), values.get("tick"))
             if not (type(marker.pid) is type(marker.started) is int and marker.pid > 0
                     and type(marker.boot) is type(marker.host) is str):
                 raise TypeError("its values are of the wrong kinds")

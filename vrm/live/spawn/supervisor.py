@@ -350,7 +350,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     """
     me = os.getpid()
     text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{facts.boot}", '
-            f'"host": "{facts.host}", "time": {time.time():.6f}}}\n')
+            f'"host": "{facts.host}", "time": {time.time():.6f}, "tick": {time.monotonic():.6f}}}\n')
     try:
         write_marker(marker, text, old)
     except (OSError, ValueError) as error:

@@ -24,6 +24,10 @@ UNSTARTED, RUNNING, ELSEWHERE, ENDED, LOST, INTERRUPTED = (
 this allocation; its exit status is known; its supervisor was killed; its host or allocation is
 gone."""
 
+SOON = 0.001
+"""Seconds by which a marker must be older than a start to be of another one."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a manager runs: its host, the host's boot, and the allocation (empty: none)."""
@@ -60,7 +64,7 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place, start: floa
     gone = _gone(under, here)
     marker = None
     try:
-        marker = _of_this_start(run.marker(job_id), job_id, under)
+        marker = _of_this_start(run.marker(job_id), job_id, under, start)
         # In this order: once its supervisor is dead, the files of a job change no more.
         alive = marker.alive() if marker else False
         status = _status_in(run.status(job_id), job_id, under, start)
@@ -80,26 +84,31 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place, start: floa
     return Recovered(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker, gone=gone)
 
 
-def _of_this_start(path: Path, job_id: int, under: Record) -> Marker | None:
+def _of_this_start(path: Path, job_id: int, under: Record, start: float) -> Marker | None:
     """The marker in a job's file; None where there is none, or where it is of an earlier start: a machine that dies may
-    bring back a file that was removed, and its supervisor ran before that boot of the host."""
+    bring back a file that was removed, and its supervisor ran before that boot of the host; or the disk did not let it
+    be removed, and it was made before this start was decided."""
     marker = Marker.read(path, job_id)
-    if marker is not None and marker.host == under.get("host") and marker.boot != under.get("boot", marker.boot):
+    if marker is not None and marker.host == under.get("host") and (
+            marker.boot != under.get("boot", marker.boot) or _before(marker.tick, under, start - SOON)):
         return None
     return marker
+
+
+def _before(tick: float | None, under: Record, start: float) -> bool:
+    """Whether it was earlier than this time of the manager's clock, by the monotonic clock of its host."""
+    time, at = under.get("time"), under.get("tick")
+    return tick is not None and number(time) and number(at) and tick < start - float(time) + float(at)  # type: ignore[arg-type]
 
 
 def _status_in(path: Path, job_id: int, under: Record, start: float) -> ExitStatus | None:
     """The status in a job's file; None where there is none, or where it is of an earlier start, also in the same boot of the
     host."""
-    marker = _of_this_start(path, job_id, under)
+    marker = _of_this_start(path, job_id, under, start)
     status = read_status(path, job_id) if marker is not None else None
-    if status is None or status.tick is None or marker is None or marker.host != under.get("host"):
+    if status is None or marker is None or marker.host != under.get("host") or not _before(status.tick, under, start):
         return status
-    time, tick = under.get("time"), under.get("tick")
-    if number(time) and number(tick) and status.tick < start - float(time) + float(tick):  # type: ignore[arg-type]
-        return None
-    return status
+    return None
 
 
 def _gone(under: Record, here: Place) -> bool:
