@@ -113,7 +113,8 @@ class Marker:
             return None
         values = lines[0]
         try:
-            marker = cls(*(values[name] for name in cls.__dataclass_fields__ if name != "tick"), values.get("tick"))
+            given = {name: values[name] for name in cls.__dataclass_fields__ if name != "tick"}
+            marker = cls(**given, tick=values.get("tick"))
             if not (type(marker.pid) is type(marker.started) is int and marker.pid > 0
                     and type(marker.boot) is type(marker.host) is str):
                 raise TypeError("its values are of the wrong kinds")
