@@ -130,6 +130,16 @@ def test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this
             os.replace(run.marker(1), run.status(1))
 
 
+@pytest.mark.parametrize("tick, start, what", [
+    (53.0, 1003.0, recovery.LOST), (53.0, 1002.9, recovery.LOST), (53.0, 1003.5, recovery.UNSTARTED), (None, 1003.5, recovery.LOST)])
+def test_a_marker_that_could_not_be_removed_is_not_that_of_the_next_start(
+        run: RunDirectory, tick: float | None, start: float, what: str) -> None:
+    """As a read-only disk leaves it. The supervisor of the try before is gone; vrm of old wrote no `tick`."""
+    here = Place.here()
+    mark(run, started=1, **({} if tick is None else {"tick": tick}))
+    assert look(run, 1, {"host": here.host, "boot": here.boot, "time": 1000.0, "tick": 50.0}, here, start).what == what
+
+
 def test_the_batch_job_is_known_by_the_environment() -> None:
     assert batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
     assert batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"
