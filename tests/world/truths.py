@@ -746,7 +746,7 @@ def _judge_told(world: World, past: Any) -> None:
                                                  for act in world.plan.acts):
             job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
-                    and not (run.process.host is not K.home and run.signalled)]  # it was on its way
+                    and not ((run.process.host is not K.home or history.stalled) and run.signalled)]  # it was on its way
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:

@@ -159,6 +159,7 @@ def test_a_status_that_cannot_be_written_is_told(desk: Desk) -> None:
     assert event.problem == f"status file {status}: No such file or directory"
     assert event.status.code == 3
     assert desk.marker(1).exists()
+    assert desk.spawner.release(status)  # else its supervisor would try for an hour
 
 
 def test_a_status_that_was_told_and_not_recorded_is_written_when_the_manager_has_ended(place: Path) -> None:
