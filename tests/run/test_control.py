@@ -38,6 +38,17 @@ def test_commands_come_in_order_and_are_answered(run: RunDirectory) -> None:
     assert control.withdraw(run, names[4]) and not control.withdraw(run, names[4])
 
 
+def test_a_command_whose_answer_is_there_is_not_carried_out_again(run: RunDirectory) -> None:
+    """A manager may be killed when it has answered, and before it has removed the command."""
+    for reads_first in (True, False):
+        name = control.send(run, {"do": "submit", "line": "a 1 9"})
+        (run.replies / name).write_text('{"ok": false, "text": "no"}')
+        if reads_first:
+            assert control.wait_reply(run, name, 0) == {"ok": False, "text": "no"}
+        assert list(control.take(run)) == [] and not (run.commands / name).exists()
+        assert reads_first or control.wait_reply(run, name, 0) == {"ok": False, "text": "no"}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '"stop"', '{"do": 3}', "x" * (1 << 20 | 1)])
 def test_what_is_no_command_is_told_as_such(run: RunDirectory, text: str) -> None:
     (run.commands / "1").write_text(text)

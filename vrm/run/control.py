@@ -69,6 +69,7 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Command | None:
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError):
             reply: Command = json.loads(read_own(path))
+            withdraw(run, name)  # which a manager that was killed could not remove any more, before its answer goes
             path.unlink()
             return reply
         if time.monotonic() >= end:
@@ -113,13 +114,17 @@ def withdraw(run: RunDirectory, name: str) -> bool:
 def take(run: RunDirectory) -> Iterator[tuple[str, Command]]:
     """The waiting commands, oldest first; the manager answers each, which removes its file.
 
-    What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`.
+    What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`. One that has its
+    answer, from a manager that was killed then, is removed.
     """
     for name in sorted(os.listdir(run.commands)):
         if name.startswith("."):
             continue
+        over = os.path.isfile(run.replies / name)  # looked for first, since who reads it removes the command before
         command = _read(run.commands / name)
-        if command is not None:
+        if over and command is not None and command["do"] != "invalid":
+            withdraw(run, name)
+        elif command is not None:
             yield name, command
 
 
