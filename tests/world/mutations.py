@@ -63,7 +63,12 @@ ALL = (
     Mutation("the first record of a journal is not synced alone", ((
         "vrm.live.manager.takeover.continuing", "        if not past.runs:\n            live.journal", "        if False:\n            live.journal"),)),
     Mutation("a status of an earlier start in the same boot is that of the last one", ((
-        "vrm.live.manager.takeover.recovery", "    if status is None or status.tick is None or", "    if True or"),), "seed 340"),
+        "vrm.live.manager.takeover.recovery", " or not _before(status.tick, under, start):", " or True:"),), "seed 340"),
+    Mutation("a marker of an earlier start in the same boot is that of the last one", ((
+        "vrm.live.manager.takeover.recovery", " or _before(marker.tick, under, start - SOON)", ""),), "seed 795819536946"),
+    Mutation("a command that has its answer is carried out by the next manager", ((
+        "vrm.run.control", "        if over and command is not None", "        if False and command is not None"), (
+        "vrm.run.control", "            withdraw(run, name)  # which", "            pass  # which")), "seed 795820256999"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
         "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._order)", "looked"),), "seed 6"),
     Mutation("what was cut of jobs.csv comes back between its lines", ((

@@ -328,6 +328,7 @@ def test_a_job_is_watched_and_goes_on(outside: Outside) -> None:
     root = outside.site.root
     job = outside.run("sbatch", "--parsable", "-o", "both", "--wrap", "echo early; until [ -e go ]; do sleep 0.05; done; "
                       "echo late >&2; exit 3").stdout.strip()
+    wait_until(lambda: (root / "both").exists() and (root / "both").read_text() == "early\n", "it runs")
     first, second = (outside.popen("sattach", f"{job}.0") for _ in range(2))
     assert first.stdout and first.stdout.readline() == "early\n"
     first.send_signal(signal.SIGINT)

@@ -132,7 +132,7 @@ def test_suggest_is_the_default_and_only_says_so(root: Path) -> None:
     managed.play(slow("n2", 0.8))
     [warned] = managed.of("node n2 is slow")
     assert "Hosts: {Quarantine: on}" in warned and [name for name, _ in managed.ran].count("n2") > 10
-    assert not managed.live.drained and managed.live.cluster.all_up
+    assert not managed.asked and not managed.live.drained and managed.live.cluster.all_up
     managed.close()
     assert Managed(root / "other").live.settings.extended("Hosts.Quarantine") == "suggest"
 

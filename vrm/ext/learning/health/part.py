@@ -56,8 +56,8 @@ KINDS = 24
 
 
 class NodeHealth(Part):
-    """Judges the nodes by the jobs that end (`vrm.ext.learning.health.judging`). A node that is suspected is probed
-    when no job is there; a bad one is reported, and with `Hosts: {Quarantine: on}` takes no new jobs."""
+    """Judges the nodes by the jobs that end (`vrm.ext.learning.health.judging`). A bad one is reported. With `Hosts:
+    {Quarantine: on}` it takes no new jobs, and a node that is suspected is probed when no job is there."""
 
     events = {"node": {"name": shapes.line, "state": shapes.line, "cause": shapes.line, "since": shapes.number,
                        "text": shapes.line}}
@@ -318,7 +318,7 @@ class NodeHealth(Part):
         """Probe those of these nodes that are suspected, or that others are to be compared with, where no job is;
         `leaves`: the job that is about to leave."""
         suspects = [name for name, record in self.records.items() if name in self._index and record.state != CLEARED]
-        if suspects:
+        if suspects and self.mode == ON:  # nodes that are probed take no jobs meanwhile
             self._probes.begin(nodes, {name: self.records[name].since for name in suspects}, self._kind, leaves)
 
     # The store.
