@@ -120,7 +120,7 @@ def show(nodes: int, jobs: int, array: bool) -> tuple[float, float, float]:
         run.state.submit(each, indices=range(len(each)) if array else ())
     live: Any = SimpleNamespace(
         clock=Clock(), state=run.state, cluster=cluster, scheduler=scheduler, phase="running", start_time=time.time(),
-        end=SimpleNamespace(end=float("inf")), rules=Rules(), running={0: SimpleNamespace(
+        end=SimpleNamespace(end=float("inf")), rules=Rules(), drained={}, running={0: SimpleNamespace(
             job=coming[0], booking=cluster.bookings[0], former=None, binding="ok")})
     with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
         folder = Path(name)

@@ -296,9 +296,10 @@ def _continues(first: bytes) -> bool:
 
 
 def _rearranged(line: bytes, places: list[int]) -> bytes:
-    """A line with its cells in other places, -1 for an empty one. Its text stays as it is."""
+    """A line with its cells in other places, -1 for an empty one, as those are which a damaged line does not have. Its
+    text stays as it is."""
     cells = cells_of(line[:-1])
-    return b",".join([cells[at] if at >= 0 else b"" for at in places]) + b"\n"
+    return b",".join([cells[at] if 0 <= at < len(cells) else b"" for at in places]) + b"\n"
 
 
 def _first_zero(file: Any) -> int:

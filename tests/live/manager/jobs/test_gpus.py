@@ -595,8 +595,8 @@ def test_two_vrm_on_a_node_share_no_gpu(site: Site, tmp_path: Path) -> None:
                 output = each.log / "show.x.0.o"
                 wait_until(lambda: output.exists() and output.read_text(), "it runs")
                 assert f" sees {number} cpus" in output.read_text()
-                state = each.state()
-                assert state is not None and state["nodes"][0]["resources"] == {
+                state = wait_until(each.state, "the state file is there")
+                assert state["nodes"][0]["resources"] == {
                     GPU: [0, 1], MEMORY: [1, 1]}
             else:
                 said = each.finish(process)
