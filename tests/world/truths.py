@@ -742,8 +742,8 @@ def _judge_told(world: World, past: Any) -> None:
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
-        elif kind == "cancel" and ok and not any(act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ())
-                                                 for act in world.plan.acts):
+        elif kind == "cancel" and ok and "-tPENDING" not in (told.act.value if told.act.kind == "slurm" else ()) and not any(
+                act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):
             job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
                     and not ((run.process.host is not K.home or history.stalled) and run.signalled)]  # it was on its way

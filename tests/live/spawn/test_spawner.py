@@ -412,6 +412,12 @@ def test_status_is_there_before_the_marker_goes(desk: Desk) -> None:
         assert desk.end_of(job).ok
 
 
+@pytest.mark.parametrize("text", ["", '{"id": 1, "pid": 5', "\0\0\0"])
+def test_a_marker_that_a_dead_machine_left_in_part_hinders_nobody(desk: Desk, text: str) -> None:
+    desk.marker(1).write_text(text)
+    assert desk.run(1, ["true"]).ok and not desk.marker(1).exists()
+
+
 def test_files_are_never_seen_half_written(desk: Desk) -> None:
     desk.run("first", ["true"])
     for job in range(30):

@@ -292,7 +292,9 @@ class Spawner:
         try:
             marker = Marker.read(request.marker)
         except RecordError as error:
-            raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
+            if isinstance(error.__cause__, OSError):
+                raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
+            marker = None  # only the death of a machine leaves a part of one, and with it its supervisor has died
         if marker is not None and marker.alive() is not False:
             raise ValueError(f"job {request.id} runs already, as process {marker.pid} on "
                              f"{marker.host} ({os.fsdecode(request.marker)})")
