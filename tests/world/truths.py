@@ -674,7 +674,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
-            state == "refused" and ("depend" in row.reason or history.torn or too_large(world, entry.job))) or (
+            state == "refused" and ("depend" in row.reason or " cannot be kept: " in row.reason or history.torn or too_large(world, entry.job))) or (
             state == "failed" and unknown) or (
                 state == "timeout" and (job in history.unguarded or history.stalled)) or (
                 state in ("failed", "timeout") and job in history.loose) or (

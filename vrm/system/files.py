@@ -154,7 +154,7 @@ def sync_names(directory: PathLike) -> None:
         os.fsync(handle)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
+            raise OSError(error.errno, error.strerror, os.fspath(directory)) from error
     finally:
         os.close(handle)
 
