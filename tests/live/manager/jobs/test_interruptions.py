@@ -63,6 +63,15 @@ def test_exit_status_0_counts_before_the_signal_and_not_behind_it(
     assert verdict(intent, status(code=3, end=99.0), told=100.0)[0] is state
 
 
+def test_who_wanted_the_end_of_a_job_that_could_not_start_has_it() -> None:
+    """Also where only the next manager hears that; the walltime of one that did not run is none."""
+    lacking = ExitStatus(None, None, "a.x: Resource temporarily unavailable", 0.0, 0.0, 0.0, 0.0, 0, 0.0, 1.0)
+    for intent in ("cancel", "stop", "pause", "interrupted", "requeue"):
+        assert verdict(intent, lacking)[0] is JobState.CANCELLED
+    for intent in ("", "timeout", "memory"):
+        assert verdict(intent, lacking)[0] is JobState.FAILED and "unavailable" in verdict(intent, lacking)[1]
+
+
 def test_a_lost_node_is_no_success() -> None:
     assert verdict("node", status(), "n1 is down") == (JobState.FAILED, "n1 is down")
     assert verdict("", status(code=3)) == (JobState.FAILED, "exit 3")

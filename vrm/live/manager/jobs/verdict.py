@@ -31,6 +31,10 @@ HOLD = 1.0
 and tells vrm in the same moment, in any order."""
 
 
+WANTED = ("cancel", "stop", "pause", "interrupted", "requeue")
+"""Why a job that could not be started would have been ended anyhow."""
+
+
 def verdict(intent: str, status: ExitStatus | None, why: str = "",
             told: float = math.inf) -> tuple[JobState, str]:
     """How a job ended, and the reason for people.
@@ -40,7 +44,7 @@ def verdict(intent: str, status: ExitStatus | None, why: str = "",
     """
     if status is not None and status.ok and status.before(told) and intent != "node":
         return JobState.COMPLETED, ""
-    if status is not None and status.error:
+    if status is not None and status.error and intent not in WANTED:
         return JobState.FAILED, status.describe()
     unknown = "its supervisor was killed, so its exit status is not known"
     return {
