@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Site, mpiruns
+from conftest import Site, mpiruns, wait_until
 from support.machines import EVEN_ODD_THREADS, machine
 
 from vrm.live.launch.openmpi_output import parse_bindings, parse_map
@@ -109,3 +111,23 @@ def test_under_pack_threads_are_any(site: Site) -> None:
     site.run("--once")
     assert site.statuses() == {0: "completed", 1: "refused"}
     assert "pack gives any hardware threads" in site.rows()[1].reason
+
+
+def test_forecasts_of_a_run_know_its_threads(site: Site) -> None:
+    """They read the journal: a job waits for the threads that it asks for, and others cannot have them."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Threads=2, Emulate=True, Allocation={"Policy": "strip"}, Launcher={"Kind": "direct"},
+                Scheduling={"Backfilling": "easy"})
+    site.program("stays", f"until [ -e {site.root}/go ]; do sleep 0.02; done")
+    site.lines("stays 2 60 0 threads=2", end=False)
+    manager = site.start("--wait")
+    wait_until(lambda: site.running(), "it runs")
+    for threads in ("1", "2"):
+        done = site.run("submit", "stays", "2", "60", "--threads", threads, "--test-only", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        found, = json.loads(done.stdout)
+        assert found["start"] > time.time(), "it waits for the one that has all threads"
+    done = site.run("submit", "stays", "4", "60", "--threads", "1", "--test-only")
+    assert done.returncode and "at most 2 of them" in done.stdout + done.stderr
+    (site.root / "go").touch()
+    assert site.run("stop").returncode == 0
+    site.finish(manager)

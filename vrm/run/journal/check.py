@@ -80,7 +80,7 @@ def _device(value: Any) -> bool:
 
 
 _NODE_MAY: dict[str, Check] = {"resources": _amounts, "features": list_of(line),
-                               "devices": _devices}
+                               "devices": _devices, "threads": positive}
 """What a node may have besides its sockets."""
 
 

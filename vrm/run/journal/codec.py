@@ -132,7 +132,8 @@ def nodes_record(nodes: Sequence[Node]) -> list[list[Any]]:
 def _more(node: Node) -> list[Record]:
     more = {"resources": dict(node.resources), "features": sorted(node.features),
             "devices": {name: [[each.index, each.socket, each.uuid] for each in devices]
-                        for name, devices in node.devices.items()}}
+                        for name, devices in node.devices.items()},
+            "threads": node.threads if node.threads > 1 else 0}
     found = {key: value for key, value in more.items() if value}
     return [found] if found else []
 
@@ -154,7 +155,7 @@ def nodes_of(values: Iterable[Any]) -> list[Node]:
     return [Node(name, tuple(sockets), more.get("resources", {}),
                  frozenset(more.get("features", ())),
                  {name: tuple(Device(*each) for each in devices)
-                  for name, devices in more.get("devices", {}).items()})
+                  for name, devices in more.get("devices", {}).items()}, threads=more.get("threads", 1))
             for name, sockets, more in ((*each, {})[:3] for each in values)]
 
 
