@@ -74,20 +74,18 @@ def confine(pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int, str]":
             known[thread] = True
 
 
-class MaskSetter:
-    """Sets the masks of a job until they are right, or `patience` seconds have passed. `due`: when to look
-    next.
+class EpochOrder:
+    """An order about the processes of a job here: they are looked at until it is carried out, or `patience` seconds
+    have passed. `due`: when to look next.
 
-    An order with an older epoch than the last one of its job is not carried out; it is answered with the
-    last one. `clear` in the answer: every rank was found, and no thread of the job here may use a core
-    outside its mask.
+    An order with an older epoch than the last one of its job is not carried out; it is answered with the last one.
     """
 
     ends_by_sweep = True
-    last: "Dict[Tuple[bytes, ...], Tuple[int, Tasks, Tasks]]" = {}
-    """Epoch, cores and own cores of each job's last order, by its marks."""
+    last: "Dict[Tuple[bytes, ...], Tuple[Any, ...]]" = {}
+    """Epoch of each job's last order, and what it wants, by its marks: a dictionary for each kind of orders."""
 
-    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
+    def __init__(self, request: "Dict[str, Any]", now: float, *wants: "Any") -> None:
         self.number = request["number"]
         self.job = int(request["job"])
         self.marks = proc.marks(str(request["run"]), self.job)
@@ -96,27 +94,80 @@ class MaskSetter:
         self.due = now
         self.pause = PAUSE
         self.found: "List[Tuple[Process, List[bytes]]]" = []
-        self.threads: "Dict[int, int]" = {}
-        self.behind: "Set[int]" = set()
-        self.by_dlb: "Dict[int, Set[int]]" = {}
-        self.place = lending.folder(str(request["run"]), self.job)
         self.clear = False
-        self.error = ""
-        tasks, own = ({int(rank): frozenset(map(int, cpus)) for rank, cpus in request[name].items()}
-                      for name in ("tasks", "own"))
-        epoch = int(request["epoch"])
-        if epoch > self.last.get(tuple(self.marks), (-1,))[0]:
-            self.last[tuple(self.marks)] = (epoch, tasks, own)
-        self.epoch, self.tasks, self.own = self.last[tuple(self.marks)]
+        epoch, key = int(request["epoch"]), tuple(self.marks)
+        if epoch > self.last.get(key, (-1,))[0]:
+            self.last[key] = (epoch,) + wants
+        self._newest = self.last[key]
+
+    def newest(self) -> "Tuple[Any, ...]":
+        """The epoch, and what is wanted: a newer order may have come."""
+        self._newest = self.last.get(tuple(self.marks), self._newest)
+        return self._newest
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job."""
         self.found.append((process, environment))
 
+    def over(self, now: float) -> bool:
+        """After a look: whether nothing is left to do, or there is no time left."""
+        self.due = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        return self.clear or now >= self.until
+
     def looked(self, now: float) -> bool:
         """All processes have been seen: True when nothing is left to do, or there is no time left."""
-        # A newer order may have come.
-        self.epoch, self.tasks, self.own = self.last.get(tuple(self.marks), (self.epoch, self.tasks, self.own))
+        raise NotImplementedError
+
+
+class OrderGuard:
+    """Looks again after an order was answered, for what was in the making then, or comes later, as long as the order is
+    the last one and the job has processes. `due`: when to look next."""
+
+    ends_by_sweep = lasts = True
+
+    def __init__(self, order: EpochOrder, now: float, pause: float) -> None:
+        self.order = order
+        self.marks = order.marks
+        self.epoch = order.newest()[0]
+        self.see = order.see
+        self.pause = pause
+        self.due = now + self.pause
+
+    def looked(self, now: float) -> bool:
+        """All processes have been seen: True after the last look."""
+        if not self.order.found or self.order.last.get(tuple(self.marks), (-1,))[0] != self.epoch:
+            self.order.found = []
+            return True
+        self.order.looked(now)
+        self.pause = min(2 * self.pause, LONGEST_GUARD)
+        self.due = now + self.pause
+        return False
+
+    def answer(self) -> None:
+        """Nobody has asked."""
+
+
+class MaskSetter(EpochOrder):
+    """Sets the masks of a job until they are right. `clear` in the answer: every rank was found, and no thread of the
+    job here may use a core outside its mask."""
+
+    last: "Dict[Tuple[bytes, ...], Tuple[Any, ...]]" = {}
+
+    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
+        tasks, own = ({int(rank): frozenset(map(int, cpus)) for rank, cpus in request[name].items()}
+                      for name in ("tasks", "own"))
+        EpochOrder.__init__(self, request, now, tasks, own)
+        self.threads: "Dict[int, int]" = {}
+        self.behind: "Set[int]" = set()
+        self.by_dlb: "Dict[int, Set[int]]" = {}
+        self.place = lending.folder(str(request["run"]), self.job)
+        self.error = ""
+        self.epoch, self.tasks, self.own = self.newest()
+
+    def looked(self, now: float) -> bool:
+        """All processes have been seen: True when nothing is left to do, or there is no time left."""
+        self.epoch, self.tasks, self.own = self.newest()
         found, self.found = self.found, []
         ranks = ranks_of(found, self.variables)
         self.threads, self.error = dict.fromkeys(self.tasks, 0), ""
@@ -141,9 +192,7 @@ class MaskSetter:
         if missing and not self.error:
             self.error = "no process of rank {} was found".format(", ".join(map(str, missing)))
         self.clear = quiet and not self.error
-        self.due = now + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE)
-        return self.clear or now >= self.until
+        return self.over(now)
 
     def _by_dlb(self, found: "List[Tuple[Process, List[bytes]]]", ranks: "List[Optional[int]]") -> "Set[int]":
         """The ranks that follow by DLB and have been given this order, which is done once."""
@@ -163,42 +212,15 @@ class MaskSetter:
                 self.by_dlb[self.epoch] |= {of[pid] for pid, code in answer.items() if code >= 0}
         return self.by_dlb[self.epoch]
 
-    def then(self, now: float) -> "List[MaskGuard]":
+    def then(self, now: float) -> "List[OrderGuard]":
         """Who looks after the answer."""
-        return [MaskGuard(self, now)] if self.clear else []
+        return [OrderGuard(self, now, GUARD_PAUSE)] if self.clear else []
 
     def answer(self) -> "Dict[str, Any]":
         """How it is at the last look."""
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
                 "tasks": {str(rank): {"threads": threads, "acknowledged": rank not in self.behind}
                           for rank, threads in self.threads.items()}, "error": self.error}
-
-
-class MaskGuard:
-    """Looks again after an order was answered, for what was in the making then, or makes a file later, as
-    long as the order is the last one and the job has processes. `due`: when to look next."""
-
-    ends_by_sweep = lasts = True
-
-    def __init__(self, order: MaskSetter, now: float) -> None:
-        self.order = order
-        self.marks = order.marks
-        self.epoch = order.epoch
-        self.see = order.see
-        self.pause = GUARD_PAUSE
-        self.due = now + self.pause
-
-    def looked(self, now: float) -> bool:
-        """All processes have been seen: True after the last look."""
-        if not self.order.found or self.order.last.get(tuple(self.marks), (-1,))[0] != self.epoch:
-            return True
-        self.order.looked(now)
-        self.pause = min(2 * self.pause, LONGEST_GUARD)
-        self.due = now + self.pause
-        return False
-
-    def answer(self) -> None:
-        """Nobody has asked."""
 
 
 def take(request: "Dict[str, Any]", now: float) -> MaskSetter:
