@@ -17,6 +17,7 @@ from support.lending_site import allowed, cores, done, events, lends, prepared, 
 from support.testbed import Testbed, missing
 
 from vrm.live.nodes.topology import read_topology
+from vrm.live.relay.boot import MARK
 from vrm.results import shares
 from vrm.results.jobs import read_jobs
 from vrm.run.journal import files as journal
@@ -237,7 +238,8 @@ def test_a_node_is_killed_before_it_has_cleared_the_cores_that_are_lent(tmp_path
     with Testbed(3, len(sockets), len(sockets[0]), slurm=False, synthetic=False) as testbed:
         run = TwoNodes(testbed, tmp_path, len(sockets[0]))
         with run.running():
-            agents = [pid for pid, line in testbed.pids("n2").items() if "vrm/live/nodes/agent" in line]
+            agents = [pid for pid, line in testbed.pids("n2").items() if MARK[:-1] in line]
+            assert agents
             testbed.exec("n2", ["kill", "-STOP", *agents])  # it answers no order
             run.vrm("lend", "0", "--to", "1")
             wait_until(lambda: ("lend", 0) in run.events(), "job 0 is to lend")
