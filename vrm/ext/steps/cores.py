@@ -94,7 +94,7 @@ def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
 def requested(job: StepJob, options: SrunOptions, group: StepGroup | None, outside: bool, warn: Callable[[str], None]
               ) -> StepRequest:
     """What these options ask for: of a component of the job, its `group`. `outside`: they were not typed in the job, so
-    without numbers there is a task on each node. `warn` is told of what is done otherwise than asked."""
+    without numbers there is a task on each node. `warn` gets a message for each option that is not followed."""
     there = group or job
     nodes = options.nodes()
     per_node = options.number("ntasks-per-node", 0)

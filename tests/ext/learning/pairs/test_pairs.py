@@ -16,7 +16,7 @@ from support.executor import Managed, root  # noqa: F401
 
 from vrm.ext.learning.observed import LearnedJob
 from vrm.ext.learning.pairs.company import ALONE, CoRun, co_runs
-from vrm.ext.learning.pairs.heatmap import GUESSED, LEARNED, LearnedHeatmap, learned_file, speedups_of
+from vrm.ext.learning.pairs.heatmap import GUESSED, LEARNED, LearnedHeatmap, learned, speedups_of
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.learning.part import LearningPart
 from vrm.ext.learning.store import LearnedStore
@@ -168,7 +168,7 @@ def test_a_manager_learns_while_it_works_and_from_earlier_runs(root: Path) -> No
         "Path": "bin", "Queue": "queue", "Heatmap": "learned"}, Learning={"Store": str(root / "store")})
     heatmap = managed.live.scheduler.policy.heatmap
     assert isinstance(heatmap, LearnedHeatmap) and heatmap.jobs == 30
-    found = learned_file(managed.live.settings)
+    found = learned.shown(managed.live.settings)
     assert {(figure.app, figure.partner): figure.source for figure in found.figures} == {
         ("a.A", "b.A"): LEARNED, ("b.A", "a.A"): LEARNED, ("a.A", "c.A"): LEARNED, ("c.A", "a.A"): LEARNED,
         **dict.fromkeys([("a.A", "a.A"), ("b.A", "b.A"), ("c.A", "c.A"), ("b.A", "c.A"), ("c.A", "b.A")], GUESSED)}

@@ -44,7 +44,7 @@ class NodeReport:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return this as a mapping for JSON."""
         found, record = self.finding, self.record
         return {"machine": self.machine, "node": self.name, "state": self.state,
                 "cause": found.cause if found else record.cause if record else "",

@@ -69,44 +69,48 @@ class LearnedHeatmap(Heatmap):
         return []
 
 
-def learned(settings: Settings, cluster: Cluster) -> LearnedHeatmap:
-    """Return the heatmap of what was learned on this machine, for `Applications: {Heatmap: learned}`. SpeedError."""
-    path = place(settings.extended("Learning.Store"))
-    machine = machine_of(codec.nodes_record(cluster.nodes))
-    try:
-        with contextlib.nullcontext() if path is None else LearnedStore(path, reading=True) as store:
-            jobs = [] if store is None else store.jobs(machine=machine, last=HISTORY)
-    except StoreError:
-        jobs = []  # the part of the manager that brings jobs into the store says so
-    return LearnedHeatmap(jobs, settings.rules.min_throughput)
+class LearnedSource:
+    """Makes the heatmap of `Applications: {Heatmap: learned}`."""
+
+    def __call__(self, settings: Settings, cluster: Cluster) -> LearnedHeatmap:
+        """Return it for the placement of jobs, of what was learned on this machine. SpeedError."""
+        path = place(settings.extended("Learning.Store"))
+        machine = machine_of(codec.nodes_record(cluster.nodes))
+        try:
+            with contextlib.nullcontext() if path is None else LearnedStore(path, reading=True) as store:
+                jobs = [] if store is None else store.jobs(machine=machine, last=HISTORY)
+        except StoreError:
+            jobs = []  # the part of the manager that brings jobs into the store says so
+        return LearnedHeatmap(jobs, settings.rules.min_throughput)
+
+    def shown(self, settings: Settings) -> HeatmapFile:
+        """Return it for `vrm heatmap`, in the form of a file of measured pairs: of the machine of the last run.
+
+        SpeedError."""
+        path = place(settings.extended("Learning.Store"))
+        if path is None:
+            raise SpeedError("nothing is learned here (Learning: {Store: off}); remove the key, or name a file")
+        try:
+            with LearnedStore(path, reading=True) as store:
+                last = store.jobs(last=1)
+                machine = store.machines()[last[0].run] if last else ""
+                jobs = store.jobs(machine=machine, last=HISTORY) if last else []
+        except StoreError as error:
+            raise SpeedError(str(error)) from error
+        model = PairModel(co_runs(jobs))
+        if not model.loads:
+            raise SpeedError(f"{path}: no job has run yet from which pairs could be learned")
+        pairs = [(load, other) for load in model.loads for other in model.loads]
+        figures = []
+        for (load, other), speed in zip(pairs, model.speeds(pairs)):
+            (app, procs), (partner, partner_procs) = split_load(load), split_load(other)
+            figures.append(HeatmapLine(STRIP, app, procs, partner, partner_procs, speedup_compact=speed.value,
+                                       spread=(speed.high - speed.low) / speed.value, runs=speed.runs,
+                                       source=LEARNED if speed.runs else GUESSED))
+        speedups = speedups_of(model)
+        return HeatmapFile(speedups.heatmap(), speedups, tuple(ranked(figures)),
+                           (f"machine: {machine}", "speed-ups are against running alone on half of the cores; "
+                            "spread is the range of 8 in 10 cases"))
 
 
-def learned_file(settings: Settings) -> HeatmapFile:
-    """Return what was learned in the form of a file of measured pairs: of the machine of the last run. SpeedError."""
-    path = place(settings.extended("Learning.Store"))
-    if path is None:
-        raise SpeedError("nothing is learned here (Learning: {Store: off}); remove the key, or name a file")
-    try:
-        with LearnedStore(path, reading=True) as store:
-            last = store.jobs(last=1)
-            machine = store.machines()[last[0].run] if last else ""
-            jobs = store.jobs(machine=machine, last=HISTORY) if last else []
-    except StoreError as error:
-        raise SpeedError(str(error)) from error
-    model = PairModel(co_runs(jobs))
-    if not model.loads:
-        raise SpeedError(f"{path}: no job has run yet from which pairs could be learned")
-    pairs = [(load, other) for load in model.loads for other in model.loads]
-    figures = []
-    for (load, other), speed in zip(pairs, model.speeds(pairs)):
-        (app, procs), (partner, partner_procs) = split_load(load), split_load(other)
-        figures.append(HeatmapLine(STRIP, app, procs, partner, partner_procs, speedup_compact=speed.value,
-                                   spread=(speed.high - speed.low) / speed.value, runs=speed.runs,
-                                   source=LEARNED if speed.runs else GUESSED))
-    speedups = speedups_of(model)
-    return HeatmapFile(speedups.heatmap(), speedups, tuple(ranked(figures)),
-                       (f"machine: {machine}", "speed-ups are against running alone on half of the cores; "
-                        "spread is the range of 8 in 10 cases"))
-
-
-learned.shown = learned_file  # type: ignore[attr-defined]  # `vrm heatmap show learned`
+learned = LearnedSource()
