@@ -44,7 +44,13 @@ def test_ranks_leave_lent_cores_and_have_them_again(site: Site) -> None:
     wait_until(lambda: allowed(site.root, 1), "job 1 runs")
     assert allowed(site.root, 0) == first and allowed(site.root, 1) == second
     wait_until(lambda: "lends 1 core to 1" in site.run("queue").stdout, "the queue shows it")
-    state = json.loads(site.run("-i", "state", "--json").stdout)
+
+    def known() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(site.run("-i", "state", "--json").stdout)
+        return found
+
+    wait_until(lambda: known()["lends"][0]["phase"] != "lend", "it is known that the core is clear")
+    state = known()
     lend, = state["lends"]
     assert (lend["id"], lend["to"], lend["phase"], lend["cores"]) == (0, 1, "lent", 1)
     assert [socket["jobs"] for node in state["nodes"] for socket in node["sockets"]] == [[0, 1]]

@@ -96,6 +96,21 @@ def test_a_node_that_does_not_stop_a_job_starts_nothing_and_the_promise_stays(ro
     run.close()
 
 
+def test_a_job_that_did_not_stop_is_asked_again_where_no_other_can_make_room(root: Path) -> None:
+    run = managed(root, RIGID, RIGID + " no_pause=1", URGENT, Interrupted="mark")
+    asked(run, 2.0, do="urgent", id=2, pause=[0])
+    run.agents.says.append(Masks("n0", 0, 1, False, {}, frozenset(), "some of its processes do not stop"))
+    run.turn(3.0)
+    clear(run, 0, 4.0)
+    run.turn(8.5)
+    assert run.agents.pauses[-1] == (0, 2, False), "not at once"
+    run.turn(13.5)
+    assert run.agents.pauses[-1] == (0, 3, True)
+    clear(run, 0, 14.0)
+    assert states(run)[2] == "running"
+    run.close()
+
+
 def test_a_job_that_is_requeued_makes_room_when_it_has_left(root: Path) -> None:
     run = managed(root, "ok.x 4 100", RIGID, "ok.x 4 50")
     said = asked(run, 2.0, do="urgent", id=2, requeue=[0])

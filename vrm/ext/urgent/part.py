@@ -194,6 +194,7 @@ class UrgentPart(Part):
                 found = rooms.cheapest(rooms.asking(job, live.scheduler), live.cluster, self._able()[0], self.memory,
                                        live.now, price)
             if found is None:
+                live.cluster.loans.unwilling.clear()  # nobody else has cores: ask these again
                 raise LifeError("no running jobs that could make room have enough cores")
             live.tell("note", f"#{job_id} {job.app} is urgent and starts when {self._said(found)}")
             self.lending.borrow(job, found.placement, found.ids(REQUEUE))
