@@ -45,6 +45,8 @@ RESULTS = {
     "borrowed": "core seconds that it borrowed",
     "cpu_time": "CPU seconds of its processes on all nodes, as far as they are known",
     "largest_process": "the most memory of one process, on its first node",
+    "programs_use": "of each program of a coupled job that ran for 5 s, CPU seconds and the most memory of one process, as "
+    "12.5 40M : 3.1 20M",
     "threads_beyond": "how many more threads ran at once on a node than it had cores there, of a job that ran for 5 s",
     "changes": "how often its cores changed", "cause": "what interrupted or ended it"}
 """What the columns say that are not fields of a job."""

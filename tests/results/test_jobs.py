@@ -75,7 +75,7 @@ def test_header_is_the_contract():
                       "features,node_range,tasks_per_node,queue,devices,expected,memory_peak,"
                       "reservation,script,file,malleable,watts,frequency,energy,power,mates,lent,borrowed,changes,"
                       "metered,begin,cause,deadline,nodelist,exclude,coupled,cpu_time,largest_process,threads_beyond,"
-                      "threads\n")
+                      "threads,programs_use\n")
     assert HEADER.startswith(SIMULATED[:-1]) and SIMULATED.endswith(",binding,reason\n")
 
 
@@ -107,10 +107,10 @@ def test_a_line_with_what_it_asked_of_the_machine():
                  watts=250.5, frequency=1.8, energy=1753.5, power=250.5, mates="3,7", lent=12.5,
                  borrowed=0.5, changes=3, metered=True, begin=90.0, cause="memory",
                  deadline=7200.0, nodelist="n[1-2]", exclude="n3", coupled="a 1 : b 1", cpu_time=12.25,
-                 largest_process="80M", threads_beyond=2, threads=1)
+                 largest_process="80M", threads_beyond=2, threads=1, programs_use="1.5 40M : 10.75 80M")
     assert row.line.endswith(
         ',,,,,1,4G,,,,"ssd:1,x:2",,ib,2-4,,long,"n0:gpu/0,1",1.5,106M,demo,1,/opt/a,1,250.5,1.8,1753.5,250.5,'
-        '"3,7",12.5,0.5,3,1,90,memory,7200,n[1-2],n3,a 1 : b 1,12.25,80M,2,1\n')
+        '"3,7",12.5,0.5,3,1,90,memory,7200,n[1-2],n3,a 1 : b 1,12.25,80M,2,1,1.5 40M : 10.75 80M\n')
 
 
 LEFT_OUT = len(MORE)
@@ -383,7 +383,7 @@ def test_columns_of_extensions_are_behind_all_others(tmp_path, colour):
         out.write(dataclasses.replace(QUOTED, more=(("colour", "deep, blue"),)))
         out.write(QUOTED)
     first, second = read_jobs(path)
-    assert path.read_text().splitlines()[0].endswith("threads,colour,doubled")
+    assert path.read_text().splitlines()[0].endswith("programs_use,colour,doubled")
     assert (first.added("colour"), first.added("doubled")) == ("deep, blue", "2")
     assert (second.added("colour", "none"), second.reason) == ("none", 'x, "y"')
 

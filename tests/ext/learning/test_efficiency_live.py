@@ -87,3 +87,24 @@ def test_the_ranks_of_an_mpi_job_count_together(site: Site, mpirun: str) -> None
     use, = json.loads(site.run("efficiency", "--json").stdout)["jobs"]
     assert 1.0 <= use["busy"] * use["seconds"] <= 1.0 + 1.2
     assert "(MPI ranks that wait for others count as busy.)" in site.run("efficiency", "0").stdout
+
+
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_each_program_of_a_coupled_job_counts_by_itself(site: Site, mpirun: str) -> None:
+    """One is busy for 2 s, the other has much memory; the agents look after 5 s."""
+    for name in ("ocean.x", "atmos.x"):
+        site.program(name, PROGRAM)
+    site.config(Nodes="auto", Sockets="auto", Cores="auto", Launcher={"Kind": "openmpi", "Mpirun": mpirun},
+                Allocation={"Policy": "pack"})
+    site.lines("model 2 60 0 coupled='ocean.x 1 args=\"2 9 5 1\" : atmos.x 1 args=\"0 9 90 1\"'")
+    done = site.run("--once")
+    assert done.returncode == 0, done.stdout
+    use, = json.loads(site.run("efficiency", "--json").stdout)["jobs"]
+    ocean, atmos = use["programs"]
+    assert (ocean["app"], ocean["ranks"], ocean["cores"], atmos["app"]) == ("ocean.x", 1, 1, "atmos.x")
+    seconds = [each["busy"] * use["seconds"] for each in (ocean, atmos)]
+    assert sum(seconds) == pytest.approx(use["busy"] * use["seconds"], abs=0.01)
+    assert seconds[0] >= 1.9 and seconds[0] > 3 * seconds[1]
+    assert ocean["largest"] < 60 << 20 and 90 << 20 <= atmos["largest"] < 150 << 20
+    said = site.run("efficiency", "0").stdout
+    assert "\n  ocean.x on 1 rank: " in said and "\n  atmos.x on 1 rank: 0." in said and " in its largest process\n" in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +18,10 @@ from vrm.live.launch.direct import Direct
 from vrm.live.manager.records.records import EndedJob
 from vrm.live.runner import proc
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.forms.fields import made
 from vrm.model.job import Program
 from vrm.scheduling import make_policy
+from vrm.workload.grammar import FIELDS
 
 RUN = "use-of-a-test"
 
@@ -44,9 +46,9 @@ time.sleep(1000)
     process.wait()
 
 
-def looked(job: int) -> dict[str, Any]:
+def looked(job: int, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What the probe of an agent answers."""
-    task = probe.take({"number": 3, "run": RUN, "job": job}, 0.0)
+    task = probe.take({"number": 3, "run": RUN, "job": job, "ends": ends, "variables": ["PMI_RANK", "RANK"]}, 0.0)
     for _ in range(probe.LOOKS):
         for process, environment in proc.marked():
             if all(mark in environment for mark in task.marks):
@@ -61,7 +63,25 @@ def test_threads_that_run_are_counted_and_their_time() -> None:
     wait_until(lambda: looked(7)["running"] == 2, "two processes are at work")
     before = looked(7)["cpu"]
     wait_until(lambda: looked(7)["cpu"] > before + 0.2, "they take time")
-    assert looked(8) == {"number": 3, "cpu": 0.0, "running": 0}
+    assert looked(8) == {"number": 3, "cpu": 0.0, "running": 0, "programs": []}
+
+
+def test_each_program_of_a_coupled_job_is_counted_by_its_ranks() -> None:
+    program = "import time\nkept = bytearray({} << 20)\nfor _ in range({}): pass\ntime.sleep(1000)"
+    ranks = [("0", 20, 0), ("1", 60, 0), ("2", 0, 10 ** 7), (None, 200, 0), ("3", 0, 0)]
+    started = [subprocess.Popen([sys.executable, "-c", program.format(size, turns)], env={
+        **os.environ, "VRM_RUN": RUN, "VRM_JOB_ID": "9", **({"RANK": rank} if rank else {})})
+        for rank, size, turns in ranks]
+    try:
+        def programs() -> Any:
+            return looked(9, [2, 3])["programs"]
+
+        wait_until(lambda: programs()[0][1] > 60 << 20 and programs()[1][0] > 2 * programs()[0][0], "all have begun")
+        assert programs()[0][1] < 100 << 20 and programs()[1][1] < 50 << 20, "mpirun is of no program"
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 # ----------------------------------------------------------------------- what is made of it
@@ -71,11 +91,12 @@ class Watch:
     """Nodes that are asked, of which n0 is this machine."""
 
     def __init__(self, beyond: bool) -> None:
-        self.watches, self.here, self._beyond = True, "n0", beyond
+        self.watches, self.here, self._beyond, self.variables = True, "n0", beyond, ("RANK",)
         self.asked: list[tuple[int, set[str]]] = []
 
-    def order(self, order: object, job_id: int, hosts: Mapping[str, object]) -> set[str]:
+    def order(self, order: object, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
         assert order is USE
+        self.ends = next(iter(hosts.values()))["ends"]
         self.asked.append((job_id, set(hosts)))
         return set(hosts)
 
@@ -83,11 +104,11 @@ class Watch:
         return self._beyond
 
 
-def followed(ranks: int, kind: str = "openmpi", script: bool = False) -> tuple[JobUses, Watch, Booking]:
+def followed(ranks: int, kind: str = "openmpi", script: bool = False, coupled: Job | None = None) -> tuple[JobUses, Watch, Booking]:
     cluster = Cluster.regular(3, 1, 2)
     watch = Watch(ranks > 2)
     live: Any = SimpleNamespace(watch=watch, cluster=cluster, launcher=SimpleNamespace(kind=kind))
-    job = Job(4, "a.x", ranks, 60.0, payload=Program(script=script))
+    job = coupled or Job(4, "a.x", ranks, 60.0, payload=Program(script=script))
     booking = cluster.book(job, make_policy("pack", cluster, None).place(job, cluster), 100.0)
     uses = JobUses(live)
     uses.launched(booking, 100.0)
@@ -143,7 +164,23 @@ def test_a_program_that_is_started_alone_counts_on_its_first_node(kind: str, scr
     assert outcome.cpu == pytest.approx(14.0)
 
 
+@pytest.mark.parametrize("cpu, seconds", [(None, (22.0, 22.0)), (4.0, (2.0, 2.0))])
+def test_what_the_programs_of_a_coupled_job_used_is_put_together(cpu: float | None, seconds: tuple[float, ...]) -> None:
+    """The seconds of the whole job are theirs, as they had used them by the last look."""
+    job, _ = made({"app": "c", "procs": 4, "walltime": 60.0,
+                   "components": FIELDS["coupled"].kind.read("a.x 3 nodes=2 : b.x 1")}, 4, 0.0)
+    uses, watch, booking = followed(4, coupled=job)
+    uses.ask(105.0)
+    assert watch.ends == [3, 4]
+    uses.answered(NodeUse("n0", 4, 10.0, 1, ((9.0, 5 << 20), (0.0, 0))), 110.0)
+    assert not ended(booking, 120.0, cpu).programs
+    uses.answered(NodeUse("n1", 4, 20.0, 1, ((1.0, 7 << 20), (10.0, 3 << 20))), 110.0)
+    outcome = ended(booking, 120.0, cpu)
+    uses.complete(outcome)
+    assert outcome.programs == ((seconds[0], 7 << 20), (seconds[1], 3 << 20))
+
+
 def test_the_answer_of_an_agent_is_read() -> None:
-    assert USE.read("n1", {"job": 4}, {"cpu": 1.5, "running": 2}) == NodeUse("n1", 4, 1.5, 2)
+    assert USE.read("n1", {"job": 4}, {"cpu": 1.5, "running": 2, "programs": [[1, 5]]}) == NodeUse("n1", 4, 1.5, 2, ((1.0, 5),))
     with pytest.raises(KeyError):
         USE.read("n1", {"job": 4}, {"cpu": 1.5})

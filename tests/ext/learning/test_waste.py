@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vrm.ext.learning.waste import by_program, run_use, use_of
+from vrm.ext.learning.waste import ProgramUse, by_program, run_use, use_of
 from vrm.results.jobs import JobRow
 
 ROW = JobRow(3, "a.x", 1, 0.0, 0.0, 100.0, 100.0, "completed", 0, nodes="n1", cores="n1:0/0-7")
@@ -39,6 +39,22 @@ def test_what_is_found(row: JobRow, more: dict[str, Any], ask: dict[str, Any], w
     use = use_of(replace(row, **more))
     assert use is not None and use.ask == ask
     assert any(words in finding for finding in use.findings) if words else use.findings == ()
+
+
+COUPLED = replace(FOUR, coupled="ocean.x 2 : atmos.x 1 cores=2", procs=3, cpu_time=390.0, programs_use="195 40M : 50.5 80M")
+
+
+def test_the_programs_of_a_coupled_job_are_found_one_by_one() -> None:
+    use = use_of(COUPLED)
+    assert use is not None and not use.ask
+    assert use.programs == (ProgramUse("ocean.x", 2, 2, 1.95, 40 << 20), ProgramUse("atmos.x", 1, 2, 0.505, 80 << 20))
+    assert use.findings == ("atmos.x: 0.5 of 2 cores were busy: ask for cores=1",)
+
+
+@pytest.mark.parametrize("damaged", ["", "1 40M", "1 40M : 2 3M : 3 4M", "1 40M : ", "x 40M : 2 3M", "1 : 2 3M"])
+def test_what_programs_have_used_is_not_known_where_it_is_damaged(damaged: str) -> None:
+    use = use_of(replace(COUPLED, programs_use=damaged))
+    assert use is not None and not use.programs and not use.findings and not use.ask
 
 
 def test_a_job_that_never_ran_has_no_use() -> None:

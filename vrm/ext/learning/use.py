@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 from collections.abc import Mapping
 
@@ -23,16 +24,19 @@ EVERY = 120.0
 
 @dataclass(frozen=True)
 class NodeUse:
-    """What the processes of a job on a node have used so far: CPU seconds, and the threads that `running` at once."""
+    """What the processes of a job on a node have used so far: CPU seconds, and the threads that run at once.
+    `programs`: of each program of a coupled job, CPU seconds and the bytes of its largest process."""
 
     host: str
     job_id: int
     cpu: float
     running: int
+    programs: tuple[tuple[float, int], ...] = ()
 
 
 def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> NodeUse:
-    return NodeUse(host, request["job"], float(answer["cpu"]), int(answer["running"]))
+    return NodeUse(host, request["job"], float(answer["cpu"]), int(answer["running"]),
+                   tuple((float(cpu), int(largest)) for cpu, largest in answer["programs"]))
 
 
 USE = AgentOrder("use", use.__file__, _read)
@@ -41,12 +45,14 @@ USE = AgentOrder("use", use.__file__, _read)
 @dataclass
 class _Looked:
     """What is known of a running job: CPU seconds by host and when that was said, and how many threads ran at most
-    beyond the cores that it has there."""
+    beyond the cores that it has there. `ends`: of each program of a coupled job, its last rank and 1."""
 
     cores: dict[str, int]
     due: float
+    ends: list[int]
     asked: int = 0
     cpu: dict[str, tuple[float, float]] = field(default_factory=dict)
+    programs: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     beyond: int = 0
 
 
@@ -63,7 +69,8 @@ class JobUses:
         if self._live.watch.watches:
             nodes = self._live.cluster.nodes
             cores = {nodes[node].name: bits.count(cores) for node, _, cores in booking.placement.on_nodes(nodes)}
-            self._jobs[booking.job.id] = _Looked(cores, now + LOOKS[0])
+            ends = list(accumulate(part.procs for part in booking.job.parts)) if booking.job.request.parts else []
+            self._jobs[booking.job.id] = _Looked(cores, now + LOOKS[0], ends)
             self.due = min(self.due, now + LOOKS[0])
 
     def ask(self, now: float) -> None:
@@ -74,7 +81,8 @@ class JobUses:
             if now >= job.due:
                 job.asked += 1
                 job.due += LOOKS[job.asked] - LOOKS[job.asked - 1] if job.asked < len(LOOKS) else EVERY
-                self._live.watch.order(USE, job_id, {host: {} for host in job.cores})
+                values = {"ends": job.ends, "variables": list(self._live.watch.variables)}
+                self._live.watch.order(USE, job_id, dict.fromkeys(job.cores, values))
         self.due = min((job.due for job in self._jobs.values()), default=math.inf)
 
     def answered(self, event: NodeUse, now: float) -> None:
@@ -82,6 +90,7 @@ class JobUses:
         job = self._jobs.get(event.job_id)
         if job is not None:
             job.cpu[event.host] = event.cpu, now
+            job.programs[event.host] = event.programs
             job.beyond = max(job.beyond, event.running - job.cores[event.host])
 
     def complete(self, outcome: EndedJob) -> None:
@@ -97,6 +106,8 @@ class JobUses:
             here = [(said, at - booking.start) for host, (said, at) in job.cpu.items() if host in others]
             if len(here) == len(others) and all(since > 0 for _, since in here):
                 outcome.cpu = sum(outcome.used[:2]) + sum(said * max(1.0, lasted / since) for said, since in here)
+        if job.ends and len(job.programs) == len(job.cores):
+            outcome.programs = _programs(list(job.programs.values()), outcome.cpu)
 
     def _elsewhere(self, booking: Booking) -> set[str]:
         """The nodes of a job on which its launcher's process is not, and has not waited for what ran there."""
@@ -104,3 +115,11 @@ class JobUses:
         names = [live.cluster.nodes[node].name for node in booking.placement.nodes]
         alone = booking.job.payload.script or live.launcher.kind == "direct"
         return {*names} - {names[0] if alone else live.watch.here}
+
+
+def _programs(nodes: list[tuple[tuple[float, int], ...]], whole: float | None) -> tuple[tuple[float, int], ...]:
+    """CPU seconds of each program of a coupled job, and bytes of its largest process, from what was seen on the nodes.
+    The seconds of the `whole` job are theirs, as they had used them by the last look (None: as seen)."""
+    seen = [(sum(cpu for cpu, _ in each), max(largest for _, largest in each)) for each in zip(*nodes)]
+    total = sum(cpu for cpu, _ in seen)
+    return tuple((cpu * whole / total if whole and total else cpu, largest) for cpu, largest in seen)

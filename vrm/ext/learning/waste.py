@@ -18,6 +18,7 @@ from vrm.model.quantities import fold, memory_bytes, memory_text, numbers, said
 from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import JobRow
 from vrm.results.places import parse_cores
+from vrm.workload.grammar import FIELDS
 
 FEW_BUSY = 0.75
 """Of the cores of a job, the part below which those that were busy are few."""
@@ -51,11 +52,24 @@ NOT_KNOWN: CoreSeconds = {}
 
 
 @dataclass(frozen=True)
+class ProgramUse:
+    """What a program of a coupled job has used, by the last look at it: `busy` are the cores that were busy on average,
+    of `cores`; `largest` are the bytes of its largest process."""
+
+    app: str
+    ranks: int
+    cores: int
+    busy: float
+    largest: int
+
+
+@dataclass(frozen=True)
 class JobUse:
     """What a job has used: `busy` are the cores that were busy on average, of `cores` (None: not known). `beyond` are
     threads that ran beyond the cores of a node. `memory` are the most bytes on a node, of those that it `asked` for
     there (0: none). `seconds` is its run time, `limit` its walltime. `findings` are sentences, `ask` what to ask for
-    next time, by the fields of a job (`ranks` and `time` for the second and the third word of its line)."""
+    next time, by the fields of a job (`ranks` and `time` for the second and the third word of its line). `programs` are
+    those of a coupled job, where nodes were asked about it."""
 
     id: int
     app: str
@@ -71,6 +85,7 @@ class JobUse:
     asked: int
     findings: tuple[str, ...]
     ask: Mapping[str, Any]
+    programs: tuple[ProgramUse, ...] = ()
 
     @property
     def wasted(self) -> float:
@@ -88,9 +103,15 @@ def use_of(row: JobRow, work: CoreSeconds = NOT_KNOWN) -> JobUse | None:
     memory = int(memory_bytes(row.memory_peak)) if row.memory_peak else None
     found: list[str] = []
     ask: dict[str, Any] = {}
+    programs = programs_of(row) if row.coupled else ()
     if seconds >= SHORT:
-        _cores(row, busy, found, ask)
-        _widths(row, seconds, work, found)
+        if row.coupled:
+            few = [(each.app, _few_busy(each.busy, each.ranks, each.cores)[0]) for each in programs]
+            found += [f"{app}: {text}" for app, text in few if text]
+        else:
+            text, ask = _few_busy(math.inf if busy is None else busy, row.procs, row.processors)
+            found += [text] if text else []
+            _widths(row, seconds, work, found)
         if beyond:
             each = max(1, row.processors // row.procs)
             found.append(f"{beyond} more threads than cores ran at once: set OMP_NUM_THREADS={each}, or ask for more "
@@ -100,25 +121,35 @@ def use_of(row: JobRow, work: CoreSeconds = NOT_KNOWN) -> JobUse | None:
             ask["time"] = said(math.ceil(max(SPARE_TIME * seconds, seconds + 30) / 10) * 10)
             found.append(f"it ran for {said(seconds)} of {said(row.walltime)}: ask for {ask['time']}")
     return JobUse(row.id, row.app, input_of(row), row.status, seconds, row.walltime, row.procs, row.processors, busy,
-                  beyond, memory, asked, tuple(found), ask)
+                  beyond, memory, asked, tuple(found), ask, programs)
 
 
-def _cores(row: JobRow, busy: float | None, found: list[str], ask: dict[str, Any]) -> None:
-    """Whether a job has kept few of its cores busy."""
-    cores, ranks = row.processors, row.procs
-    if busy is None or busy >= FEW_BUSY * cores:
-        return
+def programs_of(row: JobRow) -> tuple[ProgramUse, ...]:
+    """Return what the programs of a coupled job have used; none where that is not known. It is damaged where it does
+    not agree with the programs that the job says, and then not known, either."""
+    seconds = (row.end or 0.0) - (row.start or 0.0)
+    try:
+        known = [text.split() for text in row.programs_use.split(" : ")]
+        return tuple(ProgramUse(part.app, part.request.tasks, part.request.tasks * part.request.cores_per_task,
+                                float(cpu) / seconds, int(memory_bytes(largest)))
+                     for part, (cpu, largest) in zip(FIELDS["coupled"].kind.read(row.coupled), known, strict=True))
+    except (ValueError, ZeroDivisionError):
+        return ()
+
+
+def _few_busy(busy: float, ranks: int, cores: int) -> tuple[str, dict[str, Any]]:
+    """What to say of a program that has kept few of its cores busy, and what to ask for; "" of others."""
+    if busy >= FEW_BUSY * cores:
+        return "", {}
     each = cores // ranks
     wanted = max(1, math.ceil(busy / ranks - ROUNDING))
-    begin = f"{busy:.1f} of {cores} cores were busy"
+    begin = f"{busy:.1f} of {cores} core{'s' * (cores > 1)} {'were' if cores > 1 else 'was'} busy"
     if wanted < each:
-        ask["cores"] = wanted
-        found.append(f"{begin}: ask for cores={wanted}")
-        return
+        return f"{begin}: ask for cores={wanted}", {"cores": wanted}
     fewer = max(1, math.ceil(busy / each - ROUNDING))
     if fewer < ranks:
-        ask["ranks"] = fewer
-        found.append(f"{begin}: its ranks wait for something; try {fewer} rank{'s' * (fewer > 1)}")
+        return f"{begin}: its ranks wait for something; try {fewer} rank{'s' * (fewer > 1)}", {"ranks": fewer}
+    return "", {}
 
 
 def _widths(row: JobRow, seconds: float, work: CoreSeconds, found: list[str]) -> None:

@@ -265,6 +265,7 @@ TABLE += [
     Field("", TEXT, "", RESULT, "largest_process", "", column="largest_process", form=4),
     Field("", COUNT, "", RESULT, "threads_beyond", 0, column="threads_beyond", form=4),
     _THREADS,
+    Field("", TEXT, "", RESULT, "programs_use", "", column="programs_use", form=4),
 ]
 
 

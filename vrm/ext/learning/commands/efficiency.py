@@ -87,7 +87,7 @@ def _record(use: JobUse) -> dict[str, Any]:
 
 def _sentences(uses: list[JobUse]) -> str:
     """What there is to say of each job."""
-    from vrm.model.quantities import said
+    from vrm.model.quantities import memory_text, said
     from vrm.report.tables import shown
 
     parts = []
@@ -96,6 +96,9 @@ def _sentences(uses: list[JobUse]) -> str:
         lines = [f"#{use.id} {shown(use.app)} on {use.ranks} rank{'s' * (use.ranks > 1)}, {said(use.seconds)}: {busy}"]
         lines += ([f"  {finding[0].upper()}{finding[1:]}." for finding in use.findings]
                   or ["  Nothing to save was found."])
+        lines[1:1] = [f"  {shown(each.app)} on {each.ranks} rank{'s' * (each.ranks > 1)}: {each.busy:.1f} of "
+                      f"{each.cores} cores busy, {memory_text(each.largest)} in its largest process"
+                      for each in use.programs]
         if use.ranks > 1 and use.busy is not None:
             lines.append("  (MPI ranks that wait for others count as busy.)")
         parts.append("\n".join(lines))

@@ -1,5 +1,6 @@
-"""What the processes of a job on a node have used so far, and how many threads run at once. One file, the standard
-library only, Python 3.6 or newer: agents (`agent.py`) run it on their nodes."""
+"""What the processes of a job on a node have used so far, and how many threads run at once; of a coupled job, what each
+of its programs has used. One file, the standard library only, Python 3.6 or newer: agents (`agent.py`) run it on their
+nodes."""
 
 import os
 
@@ -10,7 +11,7 @@ else:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional, Tuple
 
     from vrm.live.runner.proc import Process
 
@@ -26,29 +27,51 @@ class UseProbe:
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         self.marks = proc.marks(str(request["run"]), int(request["job"]))
+        self.ends: "List[int]" = request["ends"]
+        self.variables = [os.fsencode(name + "=") for name in request["variables"]]
         self.due = now
         self.running: "List[int]" = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Before a look."""
         self.cpu = 0.0
         self.here = 0
+        self.programs: "List[Tuple[float, int]]" = [(0.0, 0)] * len(self.ends)
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job: its time, with that of the children it has waited for, and its threads that run."""
         times = _words(f"/proc/{process[0]}/stat")
-        self.cpu += sum(map(int, times[11:15])) / _TICK
+        cpu = sum(map(int, times[11:15])) / _TICK
+        self.cpu += cpu
+        at = self.program(environment)
+        if at is not None:
+            before, largest = self.programs[at]
+            self.programs[at] = before + cpu, max(largest, _peak(process[0]))
         self.here += sum(_words(f"/proc/{process[0]}/task/{thread}/stat")[:1] == [b"R"]
                          for thread in proc.threads(process[0]))
+
+    def program(self, environment: "List[bytes]") -> "Optional[int]":
+        """Which program of a coupled job a process is of, by its rank; None for mpirun and its daemons."""
+        for variable in self.variables if self.ends else ():
+            rank = proc.rank_of(environment, variable)
+            if rank is not None:
+                return next((at for at, end in enumerate(self.ends) if rank < end), None)
+        return None
 
     def looked(self, now: float) -> bool:
         """All processes have been seen; whether that was often enough."""
         self.running.append(self.here)
         if len(self.running) == LOOKS:
             return True
-        self.due, self.cpu, self.here = now + PAUSE, 0.0, 0
+        self.due = now + PAUSE
+        self.begin()
         return False
 
     def answer(self) -> "Dict[str, Any]":
-        """CPU seconds, and threads that run at once."""
-        return {"number": self.number, "cpu": self.cpu, "running": sorted(self.running)[LOOKS // 2]}
+        """CPU seconds, and threads that run at once; CPU seconds of each program, and bytes of its largest process."""
+        return {"number": self.number, "cpu": self.cpu, "running": sorted(self.running)[LOOKS // 2],
+                "programs": self.programs}
 
 
 def take(request: "Dict[str, Any]", now: float) -> UseProbe:
@@ -63,3 +86,12 @@ def _words(path: str) -> "List[bytes]":
             return file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def _peak(pid: int) -> int:
+    """The most bytes that a process has had so far."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", 0) as file:
+            return int(file.read(4096).partition(b"VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -68,6 +68,7 @@ class EndedJob:
     used: tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
     cpu: float | None = None             # CPU seconds on all nodes, where they are known
     beyond: int = 0                      # threads that ran at once beyond the cores of a node, of one that was looked at
+    programs: tuple[tuple[float, int], ...] = ()  # of a coupled job, of each: CPU seconds, bytes of the largest process
 
 
 def called(job: Job, details: Details) -> str:
@@ -238,6 +239,9 @@ class Records:
             values["largest_process"] = f"{math.ceil(outcome.used[2] / 2**20)}M"
         if outcome.beyond:
             values["threads_beyond"] = outcome.beyond
+        if outcome.programs:
+            values["programs_use"] = " : ".join(f"{cpu:.3f} {math.ceil(largest / 2**20)}M"
+                                                for cpu, largest in outcome.programs)
         return row_of({**values, **self._shared(outcome), **self._drawn(outcome)})
 
     def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
