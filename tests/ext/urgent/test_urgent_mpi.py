@@ -16,6 +16,7 @@ import yaml
 from conftest import Site, mpiruns, wait_until
 from support.lending_site import PROGRAM, done, prepared, records
 from support.testbed import LOGIN, Testbed
+from support.two_nodes import TwoNodes
 
 from vrm.ext.lending.nodes.pausing import state_of
 from vrm.live.nodes.topology import read_topology
@@ -175,3 +176,31 @@ def test_ranks_on_two_nodes_stand_still(real: Testbed, tmp_path: Path) -> None:
             file.write("end\n")
         assert manager.wait(60) == 0, printed()
     assert "right after" in next((root / "log").glob("rounds.x.0*.o*")).read_text() and "MISMATCH" not in printed().upper()
+
+
+@pytest.mark.mpi
+@pytest.mark.testbed
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["another", "its own"])
+def test_a_node_is_lost_while_a_job_stands_still_there(testbed: Testbed, tmp_path: Path, lost: str) -> None:
+    """The job that stands still waits again, and nothing of it is left stopped on its other node. The urgent job goes on
+    where it is, or starts again on the node that is left."""
+    run = TwoNodes(testbed, tmp_path, lines=["wait 2 600 0 cores=4 nodes=2 tasks_per_node=1 mem_per_task=10M"],
+                   Sockets=1, Cores=4)
+    with run.running():
+        run.vrm("submit", "wait", "1", "60", "--mem-per-task", "10M", "--urgent", "--yes")
+        wait_until(lambda: len(run.ran(1)) == 1, "the urgent job runs")
+        here, = run.ran(1)
+        left = {"n1": "n2", "n2": "n1"}[here] if lost == "its own" else here
+        assert {"T", "Tl"} & set(states_on(testbed, left)), "job 0 stands still there"
+        testbed.kill("n2" if left == "n1" else "n1")
+        wait_until(lambda: ("again", 0) in run.events(), "job 0 waits")
+        wait_until(lambda: set(run.ran(1)) == {here, left}, "the urgent job runs where it can")
+        wait_until(lambda: not any(state.startswith("T") for state in states_on(testbed, left)), "nothing is stopped")
+    assert run.statuses() == {0: "cancelled", 1: "completed"}
+    assert (("again", 1) in run.events()) == (lost == "its own")
+
+
+def states_on(testbed: Testbed, node: str) -> list[str]:
+    """The states of the processes on a node, as ps shows them."""
+    return testbed.exec(node, ["ps", "-e", "-o", "stat="], check=True).stdout.split()
