@@ -13,7 +13,7 @@ from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.run.journal import files as journal
 
 PROGRAM = """
-echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"
+echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
 while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
 """
 """Says where it is, and stays until somebody makes the file `done` of its job."""
