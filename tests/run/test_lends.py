@@ -84,7 +84,7 @@ def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
     start = next(record for record in records if record["event"] == "start" and record["id"] == 2)
     there = codec.placement_of(start["placement"], state.cluster)
     assert there.lent == ((1, found.cores),)
-    assert past.rooms[1, 2][0]["id"] == 1
+    assert replay(records[:-2]).rooms[1, 2][0]["id"] == 1 and not past.rooms, "it has taken them back"
 
 
 def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> None:
@@ -132,6 +132,52 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     state.lending.regain(1, 130.0)
     assert not state.cluster.loans.all
     assert state.cluster.bookings[1].limit == pytest.approx(100 + (130 - 5) / 2)
+
+
+def lent_to(borrower: int, state: State) -> None:
+    """Job 1 lends half of its cores, on which another starts."""
+    placement = borrowed(state.queue.get(borrower), state.cluster, [(1, offer(state.cluster, 1).cores)], shrinks=True)
+    assert placement
+    booking = state.cluster.book(state.queue.get(borrower), placement, 5.0)
+    state.queue.remove_started([booking.job])
+    loan, = state.cluster.loans.of_borrower(borrower)
+    number = state.lending.lend(loan).number
+    state.lending.lent(number, 5.0)
+    state.started(Start(booking, False), 5.0)
+
+
+def test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower() -> None:
+    """A manager was killed between that and the record of the borrower's end (seed 795823056036 of the world)."""
+    records: Records = []
+    state = begun(records).state
+    lent_to(2, state)
+    assert list(replay(records).rooms) == [(1, 2)]
+    state.vacate(2)
+    state.lending.regain(1, 6.0)
+    assert not replay(records).rooms
+    state.lending.regained(1, 6.0)
+    state.vacate(1)
+    state.end(1, JobState.FAILED, 9.0, exit_code=1)
+    assert not replay(records).rooms
+
+
+def test_the_same_cores_are_lent_where_a_manager_has_other_nodes() -> None:
+    """As where one was left out (seed 795823058256 of the world)."""
+    records: Records = []
+    state = begun(records).state
+    lent_to(2, state)
+    first, second = (each[:] for each in records[0]["nodes"])
+    loan, shares = state.lends.all[1].loan, state.lends.shares[1]
+    assert loan.cores == 0b1100_1100 and shares[0].lent == loan.cores
+    records.append({"event": "run", "format": 2, "run": "r", "nodes": [["new", [1]], second, first]})
+    lends = replay(records).state.lends
+    assert lends.all[1].loan == loan._replace(cores=0b1_1001_1000) and lends.shares[1][0].lent == 0b1_1001_1000
+    assert lends.moved == {1}
+    records.append({"event": "run", "format": 2, "run": "r", "nodes": [second]})
+    lends = replay(records).state.lends
+    assert lends.all[1].loan.cores == lends.shares[1][0].lent == 0b1100, "the rest is not there"
+    records.append({"event": "run", "format": 2, "run": "r"})
+    assert replay(records).state.lends.all == lends.all, "a manager that does not say what nodes it has"
 
 
 @pytest.mark.parametrize("bad, why", [

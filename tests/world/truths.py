@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _LIFE = re.compile(rb'"event":"(job|start|end|again|back|revise)","id":(\d+)[^\n]*\n')
 
+DEAF = 2.5
+"""Seconds that what goes to a node takes, from which on its answer to a question may come too late."""
+
 SURE = ("start", "end", "again", "back", "revise")
 
 
@@ -138,9 +141,10 @@ def manager_of(world: World) -> Any:
 
 
 def all_ended(manager: Any) -> bool:
-    """Whether no job is left, nor one that was ended by a stop, which the same command runs again."""
+    """Whether no job is left, nor one that was ended by a stop, which the same command runs again, nor an end that the disk did
+    not take."""
     state = manager.live.state
-    return not state.waiting and not manager.live.running and not any(
+    return not state.waiting and not manager.live.running and not manager.live.records.pending and not any(
         entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
 
 
@@ -175,6 +179,16 @@ class Run:
     @property
     def alive(self) -> bool:
         return self.ended is None
+
+    @property
+    def nodes(self) -> set[str]:
+        """Where its cores are."""
+        return {name for name, _, _ in self.cores}
+
+    def reaches(self, host: str) -> bool:
+        """Whether a node, or any other than the manager's (""), is one of its own."""
+        nodes = self.nodes | {self.process.host.name}
+        return host in nodes if host else bool(nodes - {K.home.name})
 
     @property
     def brief(self) -> bool:
@@ -288,21 +302,19 @@ class History:
                      f"{runs}")
         else:
             self._cores(world, run, record)
+        run.unlinked |= any(host.name in run.nodes and (not host.on or host.cut or host.delay >= DEAF) for host in K.hosts.values())
         runs.append(run)
         return run
 
     def _cores(self, world: World, run: Run, line: bytes) -> None:
         """No core has two jobs."""
-        house = vrm()
-        record = house.files._decode(f'{{{line.decode()}')[0]
+        record, nodes, run.cores = self._placed(line)
         run.ranks = record["placement"].get("procs", 0)
         self._shape(run, record["placement"])
-        data = self.known(disk=True)
-        at = data.rfind(b'{"event":"run"', 0, data.find(line))
-        nodes = nodes_of(data[at:data.find(b"\n", at)])
-        placement = house.codec.placement_of(record["placement"], house.Cluster(nodes))
-        run.cores = frozenset((nodes[slot.node].name, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
-        names = {name for name, _, _ in run.cores}
+        names = run.nodes
+        if world.plan.hosts and run.process.host.name not in names and self._was_on(run):
+            run.unlinked = run.late = True
+            return
         if world.plan.hosts and (run.process.host.name not in names or (len(names) > 1 and run.process.role != "script")):
             self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
         lent = self._lent(nodes) if world.plan.lends else {}
@@ -315,6 +327,21 @@ class History:
                     on, there = run.process, each.process
                     if world.plan.hosts and on.host is there.host and on.affinity & there.affinity and not each.unlinked:
                         self.say(f"{run} is bound to {sorted(on.affinity)}, and {each} to {sorted(there.affinity)}")
+
+    def _placed(self, line: bytes) -> tuple[Any, list[Any], frozenset[tuple[str, int, int]]]:
+        """The record of a start in this line of the journal, the nodes of its manager, and the job's cores."""
+        house = vrm()
+        record = house.files._decode(f'{{{line.decode()}')[0]
+        data = self.known(disk=True)
+        at = data.rfind(b'{"event":"run"', 0, data.find(line))
+        nodes = nodes_of(data[at:data.find(b"\n", at)])
+        placement = house.codec.placement_of(record["placement"], house.Cluster(nodes))
+        return record, nodes, frozenset((nodes[slot.node].name, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
+
+    def _was_on(self, run: Run) -> bool:
+        """Whether an earlier start of a job was to be on the node of its program: that was on its way when it was given up."""
+        starts = [found[0] for found in _LIFE.finditer(self.known(disk=True)) if int(found[2]) == run.job and found[1] == b"start"]
+        return any(run.process.host.name in {name for name, _, _ in self._placed(line)[2]} for line in starts[:-1])
 
     def _lent(self, nodes: list[Any]) -> dict[int, frozenset[tuple[str, int, int]]]:
         """The cores that jobs have left, by the journal on disk."""
@@ -398,9 +425,9 @@ class History:
 
     @staticmethod
     def _written(job: int) -> bool:
-        """Whether a supervisor has written into the marker how a job has ended."""
+        """Whether a supervisor has written into the marker, all of it, how a job has ended."""
         try:
-            return b'"code"' in bytes(K.disk.find(f"/home/user/w/log/pids/{job}", "/").data)
+            return bytes(K.disk.find(f"/home/user/w/log/pids/{job}", "/").data).count(b"\n") > 1
         except OSError:
             return False
 
@@ -422,13 +449,13 @@ class History:
         for job, start, run in self._begun():
             if run is None:
                 self.loose[job] = start
-            elif run.process.host is not K.home and host in ("", run.process.host.name):
+            elif run.reaches(host):
                 run.unlinked = True
-                run.cut |= cut
+                run.cut |= cut and run.process.host.name == host
         for run in [run for runs in self.runs.values() for run in runs[-1:] if run.alive]:
-            if run.process.host is not K.home and host in ("", run.process.host.name):
+            if run.reaches(host):
                 run.unlinked = True
-                run.cut |= cut
+                run.cut |= cut and run.process.host.name == host
 
     def node_died(self, host: Host) -> None:
         """A node is gone, with all that runs there."""

@@ -500,6 +500,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             return False
         K.note(f"fault: the connection to {host.name} is slow")
         host.delay = min(8.0, fault.value)
+        if host.delay >= truths.DEAF:
+            self.history.unlinked(host.name)
 
         def over() -> None:
             host.delay = 0.0

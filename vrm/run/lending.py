@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.cluster import Cluster
 from vrm.model.sharing import core_share
@@ -44,9 +44,10 @@ class Lends:
     """Those of a run by number. `epochs` counts the orders about the cores of each lender: the last
     one is in force. `grown` are the cores that jobs got of lenders that have ended: from when on which ones
     together, and how many each rank. `shares` says of each job that has lent cores when that changed, and which it had
-    lent from then on."""
+    lent from then on. Of the jobs in `moved` these are by the numbers of other nodes than they started on."""
 
     def __init__(self) -> None:
+        self.moved: set[int] = set()
         self.shares: dict[int, list[LentCores]] = {}
         self._mates: dict[int, set[int]] = {}
         self.all: dict[int, Lend] = {}
@@ -61,7 +62,21 @@ class Lends:
         twin.grown = {job_id: list(grown) for job_id, grown in self.grown.items()}
         twin.shares = {job_id: list(shares) for job_id, shares in self.shares.items()}
         twin._mates = {job_id: set(mates) for job_id, mates in self._mates.items()}
+        twin.moved = set(self.moved)
         return twin
+
+    def move(self, there: Callable[[int], int], jobs: Iterable[int]) -> None:
+        """Cores have other numbers from now on, as `there` says of a set of them: the same ones are lent, and were
+        lent or got before by these jobs, which run."""
+        self.all = {number: each._replace(loan=each.loan._replace(cores=there(each.loan.cores)))
+                    for number, each in self.all.items()}
+        for job_id in jobs:
+            if job_id in self.shares:
+                self.shares[job_id] = [each._replace(lent=there(each.lent)) for each in self.shares[job_id]]
+                self.moved.add(job_id)
+            if job_id in self.grown:
+                self.grown[job_id] = [(time, there(cores), width) for time, cores, width in self.grown[job_id]]
+                self.moved.add(job_id)
 
     def add(self, loan: Loan, number: int = 0) -> Lend:
         """Intend a loan; its number is the next one, where none is given."""
@@ -101,6 +116,7 @@ class Lends:
             return
         self.shares.pop(job_id, None)
         self.grown.pop(job_id, None)
+        self.moved.discard(job_id)
         self._mates[job_id] = {each.lender for each in self.of_borrower(job_id)}
         if not self._mates[job_id]:
             del self._mates[job_id]

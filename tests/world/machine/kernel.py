@@ -429,15 +429,14 @@ class Kernel:
     def power_on(self, host: Host) -> None:
         """A node is there again: connections to it from before are closed."""
         self.note(f"{host.name} starts")
-        lines = list(host.lines)
         host.start([*self.hosts].index(host.name), self.now - 5.0)
-        self._heard(lines)
+        self._heard(host.old)
 
     def cut(self, host: Host, off: bool) -> None:
         """Nothing comes through to a node or from it; or again."""
         self.note(f"{host.name} is {'cut off' if off else 'in reach again'}")
         host.cut = off
-        self._heard(host.lines)
+        self._heard([*host.lines, *host.old])
 
     def _heard(self, lines: Iterable[Any]) -> None:
         for line in lines:

@@ -92,7 +92,7 @@ class Process:
 
 class Host:
     """A machine of a world: the first one has the manager, others are its nodes. `on`: it has power; `cut`: nobody reaches it;
-    `boot` names the time since its last start, which was at `booted`; `lines` are its connections."""
+    `boot` names the time since its last start, which was at `booted`; `lines` are its connections, `old` those from before."""
 
     def __init__(self, name: str) -> None:
         self.name, self.boot, self.boots, self.booted = name, "", 0, 0.0
@@ -100,6 +100,7 @@ class Host:
         self.cut = False
         self.delay = 0.0
         self.lines: list[Any] = []
+        self.old: list[Any] = []
         self.init = Process(1, None, "init", ["init"], {}, 0)
 
     def start(self, number: int, now: float) -> Process:
@@ -107,6 +108,7 @@ class Host:
         self.boots += 1
         self.on, self.booted = True, now
         self.boot = f"00000000-0000-4000-8{number:03d}-{self.boots:012d}"
+        self.old += self.lines
         self.lines.clear()
         self.init = Process(1, None, "init", ["init"], {}, 0)
         self.init.subreaper, self.init.host = True, self

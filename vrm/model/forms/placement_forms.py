@@ -121,6 +121,20 @@ def moved(placement: Placement, before: tuple[Sequence[Node], CoreLayout], now: 
                      lease=placement.lease and Lease(tuple((lender, there(cores)) for lender, cores in placement.lent)))
 
 
+def moved_cores(cores: int, before: tuple[Sequence[Node], CoreLayout], now: tuple[Sequence[Node], CoreLayout]
+                ) -> int:
+    """Number a set of cores anew for another list of nodes, without those of nodes that are missing there, or have
+    other sockets."""
+    (old_nodes, old), (nodes, layout) = before, now
+    index = {node.name: number for number, node in enumerate(nodes)}
+    found = 0
+    for number in bits.members(old.nodes_of(cores)):
+        other = index.get(old_nodes[number].name)
+        if other is not None and nodes[other].sockets == old_nodes[number].sockets:
+            found |= old.on_node(cores, number) << layout.node_first[other]
+    return found
+
+
 def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[tuple[str, Sequence[int]]]) -> str:
     """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
     their sockets; "" when it can."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 from typing import Any
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.model import Cluster, Job, Node, Placement
 from vrm.model.forms import placement_forms
@@ -13,6 +13,7 @@ from vrm.model.forms.kinds import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.quantities import fold, numbers
+from vrm.run.lending import Lends
 from vrm.system.plugins import PluginError
 from vrm.workload.added import added
 
@@ -168,3 +169,12 @@ def moved(placement: Placement, before: Cluster, now: Cluster) -> Placement | No
     """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
     return placement if before is now else placement_forms.moved(
         placement, (before.nodes, before.layout), (now.nodes, now.layout))
+
+
+def move_lends(lends: Lends, jobs: Collection[int], before: Record, now: Cluster) -> None:
+    """Number anew the cores that these jobs lend and have got, where the nodes are others than those of a `run`
+    record."""
+    then = cluster_of(before, now)
+    if then is not now:
+        old, new = (then.nodes, then.layout), (now.nodes, now.layout)
+        lends.move(lambda cores: placement_forms.moved_cores(cores, old, new), jobs)

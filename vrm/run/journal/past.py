@@ -18,7 +18,7 @@ from vrm.model.rules import Rules
 from vrm.run import lending
 from vrm.run.journal import check as journal_check, folded
 from vrm.run.entry import LINE
-from vrm.run.journal.codec import MOST_TEMPLATES, jobs_of, missing, own_of
+from vrm.run.journal.codec import MOST_TEMPLATES, cluster_of, jobs_of, missing, move_lends, own_of
 from vrm.run.journal.files import START
 from vrm.run.journal.check import STATES, EndRecord, JournalError, Record, StartRecord
 from vrm.run.journal.lines import Lines
@@ -39,8 +39,9 @@ class Past:
     record of a change of how the run schedules, if there was one. With `defers_checks` the
     placements of starts that have a checksum are checked by `check_placements`, of jobs that still run then;
     `placement_fault` checks that of any job. `rooms` are, by lender and borrower, the
-    records of the start of jobs that have lent cores, and of the manager then. `lines` are those of the queue file,
-    `of_file` their jobs in the order in which they came, `by_command` those of each command file.
+    records of the start of jobs that have lent cores and not taken them back, and of the manager then. `lines` are
+    those of the queue file, `of_file` their jobs in the order in which they came, `by_command` those of each command
+    file.
     `parts` are the events of parts of the manager that extensions add, by the part: what happened, and its values.
     `marked` are jobs of which more was told than that they came, started and ended; `folded` those of `lives`.
     """
@@ -328,6 +329,9 @@ def _run(past: Past, record: Record) -> None:
     if not past.runs:
         past.format = record.get("format", 1)
     past.run, past.finished, past.input_ended = record["run"], False, False  # a copy takes another name
+    lends = past.state.lends
+    if (lends.all or lends.grown or lends.shares) and record.get("nodes") is not None:
+        move_lends(lends, [job.id for job, _ in past.running], past.runs[-1], cluster_of(record, past.state.cluster))
     past.runs.append(record)
 
 
@@ -485,7 +489,9 @@ def _lent(past: Past, record: Record) -> None:
 
 @event("regain", _lend_in(lending.LENDING, lending.LENT, lending.REGAINING))
 def _regain(past: Past, record: Record) -> None:
-    past.state.lending.regain(record["number"], record["time"], record["reason"])
+    found = past.state.lending.regain(record["number"], record["time"], record["reason"])
+    if all(each.lender != found.lender for each in past.state.lends.of_borrower(found.borrower)):
+        past.rooms.pop((found.lender, found.borrower), None)  # it leaves nothing to it any more
 
 
 @event("regained", _lend_in(lending.REGAINING))

@@ -30,7 +30,9 @@ from vrm.results.job_columns import JobFileError, header
 from vrm.results.jobs import JobRow, JobWriter, KnownFields, read_jobs, row_of
 from vrm.results.places import PlacementText
 from vrm.run.journal import codec
+from vrm.run.journal.check import StartRecord
 from vrm.run.journal.past import Past
+from vrm.run.lending import Lends
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
@@ -82,6 +84,15 @@ def _is_of(row: JobRow, past: Past) -> bool:
     if end is None or row.status != end["state"]:
         return False
     return row.start is None or (start is not None and row.start >= start["time"] - 0.01)
+
+
+def _booked(job: Job, start: StartRecord, cluster: Cluster, lends: Lends) -> Booking:
+    """Where a job has run on the cluster on which it was started; what it has lent and got is left out where that is by the
+    numbers of other nodes."""
+    placement, shares_of = codec.placement_of(start["placement"], cluster), tuple(lends.shares.get(job.id, ()))
+    if job.id in lends.moved:
+        return Booking(job, placement, start["time"], start["time"] + job.expected)
+    return Booking(job, lends.settled(placement, job.id), start["time"], start["time"] + job.expected, shares_of)
 
 
 class Records:
@@ -140,9 +151,7 @@ class Records:
             wrong = past.placement_fault(job_id) if start else ""
             if wrong:
                 raise RunError(f"{self.run.journal}: the start of job {job_id}, which is not in {self.run.jobs}: {wrong}")
-            booking = Booking(job, past.state.lends.settled(codec.placement_of(start["placement"], cluster), job_id),
-                              start["time"], start["time"] + job.expected,
-                              tuple(past.state.lends.shares.get(job_id, ()))) if start else None
+            booking = _booked(job, start, cluster, past.state.lends) if start else None
             self.pending.append(EndedJob(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,

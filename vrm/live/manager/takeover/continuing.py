@@ -111,6 +111,7 @@ class Continuing(Part):
         more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", nodes), nodes):
             live.tell("note", "the nodes have changed; the run continues on the present ones")
+            codec.move_lends(live.state.lends, [job.id for job, _ in past.running], past.runs[-1], live.cluster)
         live.journal.append("run", format=FORMAT, run=self.run_id, time=live.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(live.run_directory), **live.place.record())
