@@ -939,6 +939,19 @@ def test_the_lock_is_free_when_no_launch_is_under_way(place: Path, after: int) -
         end_sessions([m.pid for m in map(Marker.read, (place / "pids").iterdir()) if m])
 
 
+def test_a_supervisor_that_only_has_an_end_to_write_does_not_keep_its_job_from_the_next_start(place: Path) -> None:
+    """Nobody has recorded that end: the journal says that the job waits (seed 795823061072 of the world)."""
+    with Spawner() as first:
+        desk = Desk(place, first)
+        desk.launch(1, ["sh", "-c", "sleep 0.1; exit 3"], status=place / "missing" / "status")
+        old = desk.await_event(1, Started).supervisor_pid
+        desk.await_event(1, Ended)
+    assert lives(old) and desk.marker(1).exists()
+    with Spawner() as second:
+        again = Desk(place, second)
+        assert again.run(1, ["true"]).ok and not lives(old)
+
+
 def test_a_live_marker_is_not_launched_again(place: Path) -> None:
     with Spawner() as first:
         desk = Desk(place, first)

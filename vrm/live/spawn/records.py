@@ -6,11 +6,12 @@ import json
 import math
 import os
 import signal
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from vrm.system.files import read_own
-from vrm.system.processes import boot_id, read_stat
+from vrm.system.processes import Pid, boot_id, read_stat, session_members, signal_process
 
 JobId = int | str
 PathLike = str | bytes | os.PathLike[Any]
@@ -130,6 +131,18 @@ class Marker:
             return False
         stat = read_stat(self.pid)
         return stat is not None and stat.pid.started == self.started and not stat.dead
+
+    def end_idle(self, seconds: float) -> bool:
+        """End the supervisor, where it is on this machine and has no job any more, only an end that the disk has not
+        taken yet: it would write that over the marker of the job's next start. Whether it is dead, within so many
+        seconds."""
+        if not self.alive() or [pid for pid in session_members(self.pid, self.started) if pid != self.pid]:
+            return False
+        signal_process(Pid(self.pid, self.started), signal.SIGKILL)
+        limit = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < limit:
+            time.sleep(0.001)
+        return not self.alive()
 
 
 def _read_lines(path: PathLike, job: JobId | None) -> list[dict[str, Any]] | None:

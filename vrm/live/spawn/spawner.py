@@ -288,14 +288,14 @@ class Spawner:
 
     @staticmethod
     def _remove_marker(request: LaunchRequest) -> None:
-        """Remove a marker whose supervisor is dead for sure; raises ValueError otherwise."""
+        """Remove a marker whose supervisor is dead for sure, or has no job any more; raises ValueError otherwise."""
         try:
             marker = Marker.read(request.marker)
         except RecordError as error:
             if isinstance(error.__cause__, OSError):
                 raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
             marker = None  # only the death of a machine leaves a part of one, and with it its supervisor has died
-        if marker is not None and marker.alive() is not False:
+        if marker is not None and marker.alive() is not False and not marker.end_idle(DYING):
             raise ValueError(f"job {request.id} runs already, as process {marker.pid} on "
                              f"{marker.host} ({os.fsdecode(request.marker)})")
         os.unlink(request.marker)
