@@ -17,6 +17,7 @@ from vrm.run.rundir import RunDirectory
 from vrm.system import files
 from vrm.system.errors import RunError
 from vrm.system.files import write_atomically
+from vrm.system.hosts import boot_id
 
 
 @pytest.fixture
@@ -47,6 +48,20 @@ def test_a_command_whose_answer_is_there_is_not_carried_out_again(run: RunDirect
             assert control.wait_reply(run, name, 0) == {"ok": False, "text": "no"}
         assert list(control.take(run)) == [] and not (run.commands / name).exists()
         assert reads_first or control.wait_reply(run, name, 0) == {"ok": False, "text": "no"}
+
+
+def test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out(run: RunDirectory) -> None:
+    """It may have been refused, or taken back: its files are as they were before (seed 795823051152 of the world)."""
+    before = control.send(run, {"do": "submit", "line": "a 1 9"})
+    left = control.send(run, {"do": "submit", "line": "a 1 9", "unasked": True})
+    assert [name for name, _ in control.take(run, boot_id())] == [before, left], "who gave it is there"
+    elsewhere = "0.elsewhere"
+    (run.commands / elsewhere).write_text('{"do": "stop", "host": "elsewhere", "boot": "other"}')
+    (run.commands / "1.by-hand").write_text('{"do": "stop"}')
+    for path in run.commands.iterdir():
+        path.chmod(0o600)
+    assert [name for name, _ in control.take(run, "the next start")] == [elsewhere, left, "1.by-hand"]
+    assert not (run.commands / before).exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"stop"', '{"do": 3}', "x" * (1 << 20 | 1)])

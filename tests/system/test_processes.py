@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from conftest import wait_until
-from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, boot_id, pids_with_environment,
+from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, pids_with_environment,
                                   read_stat, session_members, sessions, signal_process, signal_session)
 
 READY = "print('ready', flush=True)\n"
@@ -376,10 +376,6 @@ def test_many_sessions_end_with_one_look(start: Start) -> None:
         return all(ending.poll(time.monotonic(), table) for ending in endings)
     wait_until(over, "end of ten sessions")
     assert [p.wait() for p in processes] == [-signal.SIGTERM] * 10
-
-
-def test_boot_id_is_the_kernels() -> None:
-    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_the_sessions_of_each_job_are_found(start: Start) -> None:

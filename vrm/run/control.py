@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator
 from vrm.run.rundir import PRIVATE, RunDirectory, write_json
 from vrm.system.errors import RunError
 from vrm.system.files import open_own, read_own
+from vrm.system.hosts import boot_id
 from vrm.model.quantities import MOST_JOBS, numbers
 
 Command = dict[str, Any]
@@ -51,11 +52,12 @@ def new_name() -> str:
 
 
 def send(run: RunDirectory, command: Command, name: str = "") -> str:
-    """Drop a command and return its name; RunError when the directory does not take it."""
+    """Drop a command, which says from which machine and since which start of that, and return its name; RunError when
+    the directory does not take it."""
     name = name or new_name()
     try:
         run.commands.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(run.commands / name, command, private=True)
+        write_json(run.commands / name, {**command, "host": os.uname().nodename, "boot": boot_id()}, private=True)
     except OSError as error:
         raise RunError(f"cannot write to {run.commands}: {error.strerror}; is this the directory of "
                        "your own run?") from error
@@ -111,21 +113,29 @@ def withdraw(run: RunDirectory, name: str) -> bool:
     return True
 
 
-def take(run: RunDirectory) -> Iterator[tuple[str, Command]]:
+def take(run: RunDirectory, boot: str = "") -> Iterator[tuple[str, Command]]:
     """The waiting commands, oldest first; the manager answers each, which removes its file.
 
     What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`. One that has its
-    answer, from a manager that was killed then, is removed.
+    answer, from a manager that was killed then, is removed; and so is one that was given on this machine before its
+    last start, which has this `boot`: nobody waits for its answer, and it may have been refused, or taken back.
     """
     for name in sorted(os.listdir(run.commands)):
         if name.startswith("."):
             continue
         over = os.path.isfile(run.replies / name)  # looked for first, since who reads it removes the command before
         command = _read(run.commands / name)
-        if over and command is not None and command["do"] != "invalid":
+        if command is None:
+            continue
+        if command["do"] != "invalid" and (over or (boot and _of_before(command, boot))):
             withdraw(run, name)
-        elif command is not None:
+        else:
             yield name, command
+
+
+def _of_before(command: Command, boot: str) -> bool:
+    """Whether a command was given on this machine before this start of it, by somebody who waited for the answer."""
+    return command.get("host") == os.uname().nodename and command.get("boot") != boot and not command.get("unasked")
 
 
 def _read(path: Path) -> Command | None:

@@ -78,12 +78,6 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(Pid(pid, int(fields[19]), int(fields[2])), int(fields[3]), dead)
 
 
-def boot_id() -> str:
-    """The kernel's name for the time since the last boot."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
 def _numbers() -> Iterator[int]:
     """The numbers of all processes, the newest first, with those that come while they are read:
     else a child could be missed that has come since, and whose parent has gone."""

@@ -59,7 +59,7 @@ class Orders(Part):
         """The commands that wait. Without the directory of the run no job can be followed."""
         run = self.live.run_directory
         try:
-            return [(name, command) for name, command in control.take(run)
+            return [(name, command) for name, command in control.take(run, self.live.place.boot)
                     if name not in self._deaf]
         except FileNotFoundError as error:
             if not self.gone:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vrm.system.files import read_own
-from vrm.system.processes import Pid, boot_id, read_stat, session_members, signal_process
+from vrm.system.hosts import boot_id
+from vrm.system.processes import Pid, read_stat, session_members, signal_process
 
 JobId = int | str
 PathLike = str | bytes | os.PathLike[Any]

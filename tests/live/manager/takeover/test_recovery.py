@@ -24,7 +24,7 @@ from vrm.model import Cluster, Job, Node
 from vrm.run.journal.codec import moved
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
-from vrm.system.processes import boot_id
+from vrm.system.hosts import boot_id
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

@@ -16,7 +16,7 @@ from vrm.model.forms.shapes import number
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.run.journal.check import Record
 from vrm.run.rundir import RunDirectory
-from vrm.system.processes import boot_id
+from vrm.system.hosts import boot_id
 
 UNSTARTED, RUNNING, ELSEWHERE, ENDED, LOST, INTERRUPTED = (
     "unstarted", "running", "elsewhere", "ended", "lost", "interrupted")
