@@ -67,7 +67,7 @@ ALL = (
     Mutation("a marker of an earlier start in the same boot is that of the last one", ((
         "vrm.live.manager.takeover.recovery", " or _before(marker.tick, under, start - SOON)", ""),), "seed 795819536946"),
     Mutation("a command that has its answer is carried out by the next manager", ((
-        "vrm.run.control", "        if over and command is not None", "        if False and command is not None"), (
+        "vrm.run.control", "(over or (boot", "(False or (boot"), (
         "vrm.run.control", "            withdraw(run, name)  # which", "            pass  # which")), "seed 795820256999"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
         "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._order)", "looked"),), "seed 6"),
@@ -109,6 +109,15 @@ ALL = (
         "vrm.live.manager.jobs.ends", "bool(running.intent)", "False")), "seed 30215"),
     Mutation("a job whose cores others have when it is taken over is not swept", ((
         "vrm.live.manager.jobs.ends", "        else:\n            lost =", "        elif not running.former:\n            lost ="),), "seed 795817095401"),
+    Mutation("a command that the death of the machine brought back is carried out", ((
+        "vrm.run.control", "(boot and _of_before(command, boot))", "False"),), "seed 795823051152"),
+    Mutation("a supervisor that has an end to write keeps its job from the next start", ((
+        "vrm.live.spawn.spawner", " and not marker.end_idle(DYING)", ""),), "seed 795823061072"),
+    Mutation("who has its cores back leaves them to its borrower when it ends", ((
+        "vrm.run.journal.past", "    if all(each.lender != found.lender", "    if False and all(each.lender != found.lender"),), "seed 795823056036"),
+    Mutation("lent cores keep the numbers that they had among other nodes", ((
+        "vrm.live.manager.takeover.continuing", "            codec.move_lends(", "            (lambda *_: None)("), (
+        "vrm.run.journal.past", "        move_lends(lends, [", "        (lambda *_: None)(lends, [")), "seed 795823058256"),
     # Others.
     Mutation("a job starts on lent cores before they are clear", ((
         "vrm.ext.lending.part", "if all(each.phase == LENT for each in", "if True or all(each.phase == LENT for each in"),)),
@@ -177,7 +186,7 @@ ALL = (
     Mutation("dependents of a job that ended are not told", ((
         "vrm.run.book", "        return self.dependencies.settle(entry, state, now)\n\n    def again", "        entry.state = state\n        return []\n\n    def again"),)),
     Mutation("a command file is written in place", ((
-        "vrm.run.control", "        write_json(run.commands / name, command, private=True)",
+        "vrm.run.control", '        write_json(run.commands / name, {**command, "host": os.uname().nodename, "boot": boot_id()}, private=True)',
         "        (run.commands / name).write_text(json.dumps(command))"),)),
     Mutation("a marker is written in place", ((
         "vrm.live.spawn.supervisor", "    write(old, text, True, False)\n    os.rename(old, path)\n", "    write(path, text, True, False)\n"),)),
