@@ -127,6 +127,14 @@ def test_a_job_that_fails_everywhere_is_no_evidence() -> None:
     assert judge([*sound, *own]) == [] == judge([*sound, *same])
 
 
+def test_a_program_that_has_completed_on_no_other_node_is_no_evidence() -> None:
+    """The jobs of a workflow have names of their own, and the first node has most of them."""
+    names = [NodeTrial("w", job, (f"task.{job}", "", 2, 1), frozenset({f"n{job % 5 // 4}"}), 10.0 * job, 5.0,
+                       "failed" if job % 3 == 0 else "completed") for job in range(90)]
+    here = [NodeTrial("x", job, ("broken", "", 2, 1), frozenset({"n2"}), 10.0 * job, 5.0, "failed") for job in range(20)]
+    assert judge(names) == [] == judge([*series(7, 20), *here])
+
+
 def test_a_node_that_was_repaired_begins_anew() -> None:
     trials = series(1, 20, 0.03, slow="n3")
     assert [finding.node for finding in judge(trials)] == ["n3"]

@@ -7,7 +7,8 @@ its evidence reaches h is at least exp(h) (Lorden 1971); SUSPECT and BAD are suc
 *Slow*: the logarithm of a run time, less the mean of the NEAREST runs in time of the same program, input, ranks and
 cores on other nodes, is normal with a mean of LIKE on a good node and of SLOW on a bad one. Its standard deviation is
 that of the times of this program, and larger while few other runs are known. *Failing*: a job fails on a bad node with
-the probability FAILING, and on a good one as often as its program fails on other nodes.
+the probability FAILING, and on a good one as often as its program fails on other nodes. Failures of a program that has
+completed on no other node do not count.
 
 A single run counts for at most ODD or ODD_FAILURE, so that two odd runs make no node suspicious, nor two failures a
 bad one; an exact test has to agree that failures are no accident. Runs on several nodes count for each of them, until
@@ -236,8 +237,8 @@ def _failing(trials: Sequence[NodeTrial], faulty: set[tuple[str, int]]) -> list[
         counted = set[tuple[str, int]]()
         for trial in sorted(here[node], key=lambda trial: trial.end):
             fails = trial.outcome == "failed"
-            if fails and (trial.run, trial.job) in counted:
-                continue  # a job that failed here before says nothing new
+            if fails and ((trial.run, trial.job) in counted or len(wrong[trial.app]) == len(others[trial.app])):
+                continue  # a job that failed here before, or whose program has completed on no other node, says nothing
             counted.add((trial.run, trial.job))
             usual = _usual(others[trial.app], wrong[trial.app], ends[trial.app], trial.end, any_fails)
             if usual < FAILING / 2:

@@ -65,7 +65,8 @@ class NodeHealth(Part):
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.mode = live.settings.extended("Hosts.Quarantine") or OFF
+        # Emulated nodes are all this machine.
+        self.mode = live.settings.extended("Hosts.Quarantine") or OFF if live.watch.watches else OFF
         self._path = place(live.settings.extended("Learning.Store"))
         self._machine = machine_of(codec.nodes_record(live.cluster.nodes))
         self._index = {node.name: number for number, node in enumerate(live.cluster.nodes)}
