@@ -204,7 +204,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self.lives += 1
             self.watching = K.now
             self.found = set(truths.commands())
-            self.silent = {host.name for host in K.hosts.values() if host.cut or not host.on}
+            self.silent = {host.name for host in K.hosts.values() if host.cut or not host.on or host.delay >= truths.DEAF}
             self.manager = actors.user("manager", self._life)
             if self.plan.batch:
                 life = self.lives
@@ -501,6 +501,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         K.note(f"fault: the connection to {host.name} is slow")
         host.delay = min(8.0, fault.value)
         if host.delay >= truths.DEAF:
+            self.silent.add(host.name)
             self.history.unlinked(host.name)
 
         def over() -> None:
