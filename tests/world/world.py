@@ -107,6 +107,7 @@ class World:
         K.over = False
         if self.finished and not wrong and not K.wrong:
             K.on_end, K.fault_at = self._ended, NEVER
+            K.disk.armed = K.looking = None
             self._heal()
             K.run(K.now + (300.0 if plan.hosts else 30.0))
             truths.judge(self)
