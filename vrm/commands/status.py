@@ -7,11 +7,14 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from collections.abc import Iterator, Mapping
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, nothing_yet, run_of, seconds
+
+if TYPE_CHECKING:
+    from vrm.report.overviews import Overview
 
 ROWS = 1000
 """Rows of waiting jobs in a table, where nobody says otherwise."""
@@ -50,6 +53,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
+    from vrm.report.overviews import overviews
     from vrm.results import state
     from vrm.system.printing.text import marked
 
@@ -59,10 +63,13 @@ def info(arguments: argparse.Namespace) -> int:
 
     def render() -> Iterator[str]:
         try:
+            around = overviews(run.directory, run.log) if arguments.info == "state" else {}
+            if around and not path.exists():
+                return _alone(around, arguments)
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
-            return _text(snapshot, run.directory, arguments)
+            return _text(snapshot, run.directory, arguments, around)
         except FileNotFoundError:
             raise ValueError(nothing_yet(path)) from None
         except OSError as error:
@@ -84,8 +91,18 @@ def info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace) -> Iterator[str]:
-    """What is shown of a snapshot, and of the jobs that have ended where that is wanted, in parts."""
+def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Iterator[str]:
+    """What extensions show where no manager has written a state."""
+    from vrm.system.printing.output import json_text
+
+    if arguments.json:
+        return iter([json_text({name: each.record for name, each in around.items()}, None if arguments.watch else 2)])
+    return iter(["\n\n".join(each.text() for each in around.values())])
+
+
+def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace,
+          around: Mapping[str, Overview]) -> Iterator[str]:
+    """What is shown of a snapshot, of the jobs that have ended where that is wanted, and by extensions, in parts."""
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
@@ -100,6 +117,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
         data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
         if rows is not None and queue:
             data["ended_jobs"] = ended_json(rows)
+        data.update((name, each.record) for name, each in around.items())
         return json_parts(data, "" if arguments.watch else "\n")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     now = state.now(snapshot)
@@ -112,6 +130,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
                      else tables.state_table(snapshot, now, width))
     if rows:
         parts.append(ended_table(rows, width, everything))
+    parts += [f"\n{each.text()}" for each in around.values()]
     return iter(["\n".join(parts)])
 
 

@@ -37,7 +37,7 @@ GROUPS: dict[str, str] = {
     "vrm.speeds": "model of speeds",
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
     "vrm.keys": "configuration key", "vrm.constraints": "constraint on starts", "vrm.columns": "column of jobs.csv",
-    "vrm.objectives": "objective of advice"}
+    "vrm.overviews": "table around a run", "vrm.objectives": "objective of advice"}
 """The groups of entry points, and what one of each is."""
 
 MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "

@@ -57,21 +57,22 @@ _HELP = (
 
 def render(snapshot: Snapshot | None, ends: Sequence[JobEnd], size: tuple[int, int], now: float,
            view: View = PLAIN, status: Span = ("", "plain"), alive: bool | None = None,
-           glyphs: Glyphs = UNICODE, interactive: bool = True) -> list[Line]:
+           glyphs: Glyphs = UNICODE, interactive: bool = True, around: Sequence[str] = ()) -> list[Line]:
     """The picture: at most `size[1]` lines of at most `size[0]` columns.
 
     `snapshot` is None as long as there is no state file; `ends` are the last jobs that ended, the
     latest first; `now` is in epoch seconds. `status` takes the place of the keys in the last
-    line. `alive` tells whether the manager is known to live. Not `interactive`: no last line.
+    line. `alive` tells whether the manager is known to live. Not `interactive`: no last line. `around` are lines that
+    extensions show: all of them where there is no state file, else as many as leave room for the jobs.
     ValueError when the snapshot has another format.
     """
     width, height = max(1, size[0]), max(1, size[1])
     if snapshot is None:
         top: list[Line] = [[("vrm top", "title")]]
-        body = _help(width, glyphs) if view.mode == "help" else []
+        body = _help(width, glyphs) if view.mode == "help" else _around(around, height)
     else:
         snapshot = current(snapshot)
-        top = _head(snapshot, now, width, height, alive, glyphs)
+        top = [*_head(snapshot, now, width, height, alive, glyphs), *_around(around, height // 4)]
         room = height - len(top) - interactive
         body = (_help(width, glyphs) if view.mode == "help"
                 else _body(snapshot, ends, width, room, now, view, glyphs))
@@ -106,6 +107,13 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool |
                  for each in snapshot.get("lends", ())[:max(1, height // 12)]]
     return [[(title, "title")], counts, _use(snapshot, now, width, glyphs), *reserved,
             *_notices(snapshot, now, width, height, alive)]
+
+
+def _around(lines: Sequence[str], rows: int) -> list[Line]:
+    """What extensions show, in so many lines."""
+    if len(lines) > rows:
+        lines = [*lines[:max(0, rows - 1)], f"... {len(lines) - max(0, rows - 1)} more lines (vrm status)"]
+    return [[(shown(line), "plain" if at else "bold")] for at, line in enumerate(lines)]
 
 
 def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:

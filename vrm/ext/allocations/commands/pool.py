@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from vrm.commands.shared import CannotRun, count, default_config, tell
 
 if TYPE_CHECKING:
     from vrm.ext.allocations.pool.journal import PoolJournal
-    from vrm.ext.allocations.pool.state import PoolState
 
 MOST = 3
 """Allocations at once, unless another number is asked for."""
@@ -245,7 +243,7 @@ def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
     """In an allocation: run jobs of the pool; 0, 2 where that cannot be."""
     from vrm import cli
     from vrm.ext.allocations.parts import config_with
-    from vrm.ext.allocations.pool.part import MEMBER
+    from vrm.ext.allocations.pool.overview import MEMBER
     from vrm.live.batch.allocation import batch_job
     from vrm.live.batch.base import around
 
@@ -274,58 +272,8 @@ def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
 
 def _status(arguments: argparse.Namespace, journal: PoolJournal) -> int:
     """Print which allocations there are, and what has become of the jobs; 0."""
+    from vrm.ext.allocations.pool.overview import of
     from vrm.system.printing.output import show
-    found = _record(journal)
-    show(arguments.json, lambda: found, lambda: _text(found, journal.state))
+    found = of(journal, asks=True)
+    show(arguments.json, lambda: found.record, found.text)
     return 0
-
-
-def _record(journal: PoolJournal) -> dict[str, Any]:
-    """All of it as JSON values."""
-    from vrm.ext.allocations.pool.batch import ended
-    from vrm.ext.allocations.pool.journal import PoolError
-    from vrm.ext.allocations.pool.records import Fate, of_run
-
-    state = journal.state
-    done, allocations = dict(state.done), []
-    for each in state.allocations.values():
-        held = each.held
-        there = "ended" if each.ended else "died" if ended(state.options.get("system", ""), each.job) else "running"
-        try:
-            now = Fate(each.done, set()) if each.ended else of_run(journal.directory / each.name)
-            trouble = ""
-        except PoolError as error:
-            now, trouble = Fate({}, set()), str(error)
-        done.update(now.done)
-        running = len(now.running & held.keys())
-        allocations.append({"name": each.name, "state": there, "nodes": each.nodes, "until": each.until,
-                            "done": len(now.done), "running": running,
-                            "waiting": len([job for job in held if job not in now.done]) - running, "trouble": trouble})
-    none = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": ""}
-    allocations += [{"name": f"{state.options['system']}-{request.job}", "state": "asked for", "nodes": request.nodes,
-                     **none} for request in state.pending()]
-    ends: dict[str, int] = {}
-    for how in done.values():
-        ends[how] = ends.get(how, 0) + 1
-    return {"pool": str(journal.directory), "jobs": len(state.lines), "ended": ends, "waiting": len(state.free),
-            "stopped": bool(state.stopped), "allocations": allocations,
-            "refused": [each.over for each in state.requests.values() if each.over]}
-
-
-def _text(found: dict[str, Any], state: PoolState) -> str:
-    from vrm.run.reasons import clock
-    from vrm.system.printing.output import boxed
-    now = time.time()
-    rows = [[each["name"], each["state"], str(each["nodes"]), clock(each["until"], now) if each["until"] else "",
-             *(str(each[key]) for key in ("done", "running", "waiting"))] for each in found["allocations"]]
-    held = len(state.holder)
-    said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
-    lines = [f"{found['jobs']} jobs in {found['pool']}: {said}; {found['waiting']} wait for an allocation", "",
-             boxed(["allocation", "state", "nodes", "until", "done", "running", "waiting"], rows, left=(0, 1))]
-    lines += [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
-    lines += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
-    if found["stopped"]:
-        lines.append("The pool is stopped; `vrm pool start` continues it.")
-    elif (found["waiting"] or held) and not state.living():
-        lines.append("No allocation is left; `vrm pool start` asks for more.")
-    return "\n".join(lines)

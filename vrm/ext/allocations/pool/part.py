@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.overview import MEMBER
 from vrm.ext.allocations.pool.records import TOOK, fate, ids_of, of_run
 from vrm.ext.allocations.pool.requests import ask, request_of
 from vrm.ext.allocations.pool.state import Entry, PoolState, taking
@@ -31,9 +32,6 @@ from vrm.model.forms import shapes
 from vrm.model.job import Details
 from vrm.workload.grammar import QueueLine, parse_line
 from vrm.workload.submission import Submission
-
-MEMBER = "pool.json"
-"""The file in the directory of a run that says of which pool it is, and which allocation."""
 
 LOOKS = 1.0
 """Seconds between two looks at the pool's journal."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from vrm.commands.shared import nothing_yet
 from vrm.ext.top import cells, top, top_nodes, top_view
+from vrm.report.overviews import overviews
 from vrm.results import forecast
 from vrm.results.state import Snapshot, current, now as clock_of, parsed
 from vrm.run import control
@@ -29,6 +30,8 @@ SILENT = 7.0
 """Age in seconds of a state from which it is asked whether its manager lives."""
 REPLY_SECONDS = 15.0
 MESSAGE_SECONDS = 8.0
+AROUND, REST = 2.0, 20.0
+"""Seconds between two questions to extensions at the least; times the seconds that one has taken."""
 LAST_WORDS = 2.0
 """Seconds that are waited at the end for the answer to the last command."""
 
@@ -38,12 +41,13 @@ LAST_WORDS = 2.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read last; `alive` is None where it is not known."""
+    """What was read last; `alive` is None where it is not known. `around` are lines that extensions show."""
 
     snapshot: Snapshot | None = None
     ends: tuple[top_view.JobEnd, ...] = ()
     alive: bool | None = None
     trouble: str = ""
+    around: tuple[str, ...] = ()
 
 
 class Reader(threading.Thread):
@@ -61,7 +65,7 @@ class Reader(threading.Thread):
         self._sent: dict[str, float] = {}
         self._versions: dict[str, Any] = {}
         self._forecasts: tuple[float, dict[int, forecast.Record]] = (0.0, {})
-        self._asked = 0.0
+        self._asked = self._around_due = 0.0
         self._failure: BaseException | None = None
 
     def send(self, wanted: top_view.Command) -> None:
@@ -124,6 +128,7 @@ class Reader(threading.Thread):
 
     def look(self) -> None:
         """Read what has changed."""
+        self._look_around()
         try:
             found = self._look_at_forecast()
             state = self._changed("state", self._run.state)
@@ -133,7 +138,7 @@ class Reader(threading.Thread):
                 top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:
-            self._trouble(nothing_yet(self._run.state))
+            self._trouble("" if self.seen.around else nothing_yet(self._run.state))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._trouble(f"cannot read {self._run.state}: {error}")
         try:
@@ -142,6 +147,16 @@ class Reader(threading.Thread):
         except OSError:
             self._versions.pop("jobs", None)  # there is none before the first job has ended
         self._ask()
+
+    def _look_around(self) -> None:
+        """Ask the extensions what they show; rarely when that is slow."""
+        begun = time.monotonic()
+        if begun >= self._around_due:
+            around = tuple(line for each in overviews(self._run.directory, self._run.log).values() for line in each.lines())
+            done = time.monotonic()
+            self._around_due = done + max(AROUND, REST * (done - begun))
+            if around != self.seen.around:
+                self.seen = replace(self.seen, around=around)
 
     def _look_at_forecast(self) -> bool:
         """Read the forecast if it has changed; whether that is so."""
@@ -303,7 +318,7 @@ class Screen:
         window.erase()
         for row, line in enumerate(top.render(
                 seen.snapshot, seen.ends, (size[1], size[0]), clock_of(seen.snapshot or {}), self.view, status,
-                seen.alive, self.glyphs)):
+                seen.alive, self.glyphs, around=seen.around)):
             column = 0
             for text, style in line:
                 window.addstr(row, column, text, self._attribute(style))

@@ -76,13 +76,13 @@ def print_pictures(reader: Any, once: bool) -> int:
     while True:
         reader.look()
         seen = reader.seen
-        if seen.snapshot is None:
+        if seen.snapshot is None and seen.trouble:
             raise CannotRun(seen.trouble)
         size = (shutil.get_terminal_size((80, 24)).columns, 1000)
-        print(cells.plain_text(top.render(seen.snapshot, seen.ends, size, now(seen.snapshot),
-                                        alive=seen.alive, glyphs=glyphs, interactive=False)),
+        print(cells.plain_text(top.render(seen.snapshot, seen.ends, size, now(seen.snapshot or {}),
+                                        alive=seen.alive, glyphs=glyphs, interactive=False, around=seen.around)),
               flush=True)
-        if once or seen.snapshot["manager"]["phase"] == "ended":
+        if once or (seen.snapshot is not None and seen.snapshot["manager"]["phase"] == "ended"):
             return 0
         try:
             time.sleep(2.0)

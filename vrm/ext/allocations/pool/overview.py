@@ -1,0 +1,134 @@
+"""A pool for people: which allocations there are, until when, what runs there, and what waits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+
+if TYPE_CHECKING:
+    from vrm.ext.allocations.pool.journal import PoolJournal
+    from vrm.ext.allocations.pool.state import PoolAllocation, PoolState
+    from vrm.report.overviews import Overview
+
+MEMBER = "pool.json"
+"""The file in the directory of a run that says of which pool it is, and which allocation."""
+
+PROGRAMS = 3
+"""Programs that are named, of jobs that run or wait."""
+
+
+def around(directory: Path, log: Path) -> Overview | None:
+    """The pool that a run belongs to, or that was begun with its configuration; None where there is none. What the
+    batch system knows is not asked."""
+    try:
+        place = Path(json.loads((directory / MEMBER).read_text())["pool"])
+    except (OSError, ValueError, KeyError, TypeError):
+        place = log / "pool"
+    try:
+        pool = _journal(place, os.stat(place / "entries").st_ino)
+    except OSError:
+        return None
+    return of(pool, asks=False)
+
+
+@functools.lru_cache(maxsize=4)
+def _journal(place: Path, _inode: int) -> PoolJournal:
+    """A pool's journal: a process that looks again reads what is new alone."""
+    from vrm.ext.allocations.pool.journal import PoolJournal
+    return PoolJournal(place)
+
+
+def of(pool: PoolJournal, asks: bool) -> Overview:
+    """A pool as it is now. `asks`: the batch system says which allocations have died."""
+    from vrm.ext.allocations.pool.journal import PoolError
+    from vrm.report.overviews import Overview
+    try:
+        state = pool.look()
+    except PoolError as error:
+        return Overview(f"pool {pool.directory}: {error}", (), (), {"pool": str(pool.directory), "trouble": str(error)})
+    return table(record(pool, asks), state)
+
+
+def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
+    """All of it as JSON values."""
+    state, done, allocations = pool.state, dict(pool.state.done), []
+    for each in state.allocations.values():
+        found = _allocation(pool, each, done, asks)
+        allocations.append(found)
+    none: dict[str, Any] = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": "", "programs": {}}
+    allocations += [{"name": f"{state.options['system']}-{request.job}", "state": "asked for", "nodes": request.nodes,
+                     **none} for request in state.pending()]
+    return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
+            "waiting": len(state.free), "programs": _programs(state, state.free), "stopped": bool(state.stopped),
+            "allocations": allocations, "refused": [each.over for each in state.requests.values() if each.over]}
+
+
+def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], asks: bool) -> dict[str, Any]:
+    """An allocation as JSON values; what it has `done` is entered."""
+    from vrm.ext.allocations.pool.batch import ended
+    from vrm.ext.allocations.pool.journal import PoolError
+    from vrm.ext.allocations.pool.records import Fate, of_run
+
+    trouble, state = "", "ended" if one.ended else "running"
+    if not one.ended:
+        if _silent(pool.directory / one.name / "state"):
+            state = "silent"
+        if asks and ended(pool.state.options.get("system", ""), one.job):
+            state = "died"
+    try:
+        now = Fate(one.done, set()) if one.ended else of_run(pool.directory / one.name)
+    except PoolError as error:
+        now, trouble = Fate({}, set()), str(error)
+    done.update(now.done)
+    running = now.running & one.held.keys()
+    waiting = sum(job not in now.done for job in one.held) - len(running)
+    return {"name": one.name, "state": state, "nodes": one.nodes, "until": one.until, "done": len(now.done),
+            "running": len(running), "waiting": waiting, "trouble": trouble, "programs": _programs(pool.state, running)}
+
+
+def _silent(path: Path) -> bool:
+    """Whether a manager that wrote this state has not done so for long."""
+    from vrm.report.tables import STALE_AFTER
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime > STALE_AFTER
+    return False
+
+
+def _programs(state: PoolState, jobs: Iterable[int]) -> dict[str, int]:
+    """How many of these jobs are of which program, the most first."""
+    return dict(Counter(state.lines[job].partition(" ")[0] for job in sorted(jobs)).most_common())
+
+
+def _named(programs: dict[str, int]) -> str:
+    """Programs and how many of each."""
+    some = [f"{number} {program}" for program, number in programs.items()][:PROGRAMS]
+    return ", ".join([*some, *["..."] * (len(programs) > PROGRAMS)])
+
+
+def table(found: dict[str, Any], state: PoolState) -> Overview:
+    """It for people."""
+    from vrm.report.overviews import Overview
+    from vrm.run.reasons import clock
+    now = time.time()
+    rows = [[each["name"], each["state"], str(each["nodes"]), clock(each["until"], now) if each["until"] else "",
+             str(each["done"]), str(each["waiting"]), _named(each["programs"])]
+            for each in found["allocations"]]
+    said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
+    waits = f" ({_named(found['programs'])})" if found["waiting"] else ""
+    below = [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
+    below += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
+    if found["stopped"]:
+        below.append("The pool is stopped; `vrm pool start` continues it.")
+    elif (found["waiting"] or state.holder) and not state.living():
+        below.append("No allocation is left; `vrm pool start` asks for more.")
+    waits = f"{found['waiting']} wait for an allocation{waits}"
+    return Overview(f"{found['jobs']} jobs: {said}; {waits}; pool {found['pool']}",
+                    ("allocation", "state", "nodes", "until", "done", "waiting", "running"), rows, found,
+                    (0, 1, 6), below)

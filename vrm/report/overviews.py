@@ -1,0 +1,63 @@
+"""What extensions show around a run: tables that `vrm status` and `vrm top` have besides that of the nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+
+from vrm.system import plugins
+from vrm.system.printing.output import boxed
+
+
+GROUP = "vrm.overviews"
+"""The entry points of functions that give an overview of a run, or None."""
+
+
+class Overview(NamedTuple):
+    """A table: a line above it, the names of its columns and its rows, in which the columns `left` are aligned to the
+    left, and lines below it. `record` is all of it as JSON values."""
+
+    head: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    record: Mapping[str, Any]
+    left: Collection[int] = ()
+    below: Sequence[str] = ()
+
+    def text(self) -> str:
+        """It as text for people."""
+        table = ["", boxed(self.names, self.rows, left=self.left)] if self.rows else []
+        return "\n".join([self.head, *table, *self.below])
+
+    def lines(self) -> list[str]:
+        """It in few lines, without lines around the table."""
+        cells = [list(self.names), *map(list, self.rows)] if self.rows else []
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        return [self.head, *("  ".join(cell.ljust(width) if at in self.left else cell.rjust(width)
+                                       for at, (cell, width) in enumerate(zip(row, widths))).rstrip()
+                             for row in cells), *self.below]
+
+
+def overviews(directory: Path, log: Path) -> dict[str, Overview]:
+    """What extensions show around the run in a `directory`, and in the directory Log of its configuration, by their
+    names; they read files alone. Of one that cannot be used there is
+    the reason."""
+    found: dict[str, Overview] = {}
+    for plugin in (*plugins.own(GROUP), *plugins.installed(GROUP)):
+        try:
+            shown = _of(plugin, directory, log)
+        except plugins.PluginError as error:
+            shown = Overview(str(error), (), (), {"trouble": str(error)})
+        if shown is not None:
+            found.setdefault(plugin.name, shown)
+    return found
+
+
+def _of(plugin: plugins.Plugin, directory: Path, log: Path) -> Overview | None:
+    made = plugins.load(plugin)
+    try:
+        shown: Overview | None = made(directory, log)
+    except Exception as error:  # it is somebody else's program, which may raise anything
+        raise plugins.failed(plugin, error) from error
+    return shown
