@@ -21,8 +21,11 @@ FAKES = {
     "sbatch": 'n=$(ls "$FAKE" | grep -c job); cp "$2" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }; '
               'echo "$((100 + n))"',
     "scontrol": 'cat "$FAKE/state.$4" 2>/dev/null || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }',
-    "scancel": 'echo "$1" >>"$FAKE/cancelled"', "squeue": "exit 1"}
-"""A Slurm of files: `state.ID` is what it says of a job."""
+    "scancel": 'echo "$1" >>"$FAKE/cancelled"',
+    "squeue": '[ -e "$FAKE/squeue" ] && exec cat "$FAKE/squeue"; echo "squeue: error: Unable to contact slurm controller" >&2; '
+              'exit 1',
+    "sinfo": 'cat "$FAKE/sinfo"'}
+"""A Slurm of files: `state.ID` is what it says of a job, `squeue` and `sinfo` are what these print."""
 
 
 PACKED: dict[str, Any] = {"Allocation": {"Policy": "pack"}, "Scheduling": {"Backfilling": "easy"}}
@@ -54,6 +57,15 @@ class Pool:
         (self.fake / f"state.{job}").write_text(f"JobId={job} JobState=RUNNING\n")
         return self.site.start("pool", "work", "--pool", str(self.place), SLURM_JOB_ID=str(job),
                                SLURM_JOB_NODELIST=os.uname().nodename, SLURM_JOB_END_TIME=str(int(time.time() + seconds)), **env)
+
+    def free_site(self, nodes: int) -> None:
+        """The site has so many nodes of two cores, and no job."""
+        (self.fake / "squeue").touch()
+        (self.fake / "sinfo").write_text("".join(f"n{at}|p*|2|idle|1-00:00:00\n" for at in range(nodes)))
+
+    def script(self, number: int) -> str:
+        """The batch script of a request."""
+        return (self.fake / f"job.{number}").read_text()
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """The manager dies, and its processes: not at once known to the batch system."""

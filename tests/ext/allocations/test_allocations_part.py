@@ -35,7 +35,13 @@ def test_two_allocations_do_a_queue_once(pool: Pool) -> None:
     script = (pool.fake / "job.0").read_text()
     assert f"pool work --pool {pool.place}" in script and "#SBATCH --nodes=1" in script and "--exclusive" in script
     assert [each["state"] for each in pool.status()["allocations"]] == ["asked for", "asked for"]
-    for process in [pool.allocation(100), pool.allocation(101)]:
+    for number in range(40):
+        (site.bin / f"count.x.hold.{number}").touch()
+    both = [pool.allocation(100), pool.allocation(101)]
+    wait_until(lambda: len(ran(site, "log")) == 4, "both work")
+    for number in range(40):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    for process in both:
         site.finish(process)
     assert ran(site) == {str(number): 1 for number in range(40)} == pool.rows()
     status = pool.status()
@@ -199,7 +205,7 @@ def test_stopping_and_going_on(pool: Pool) -> None:
     ("count.x one\n", ["-N", "1", "-t", "1:00:00"], "queue:1: "),
     ("count.x 1 60\n", ["-N", "1"], "-N and -t belong together"),
     ("count.x 1 60\n", ["gone"], "gone is not there"),
-    ("count.x 1 60\n", [], "no plan: the reason is above")])
+    ("count.x 1 60\n", [], "no plan: squeue has failed (status 1)")])
 def test_what_cannot_be_started(pool: Pool, queue: str, words: list[str], said: str) -> None:
     pool.site.queue.write_text(queue)
     done = pool.vrm("start", *words)

@@ -17,7 +17,7 @@ from vrm.ext.allocations.pool.batch import Said, ended_in_pbs, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import lines_of
 from vrm.ext.allocations.pool.records import Fate, fate, ids_of, of_run
-from vrm.ext.allocations.pool.state import PoolState, taking
+from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, taking
 from vrm.run.state import State
 
 JOIN = [{"do": "join", "name": name, "job": name} for name in ("a", "b")]
@@ -60,6 +60,16 @@ def test_requests_count_until_their_allocations_have_ended() -> None:
     assert again is not None and again.name == "slurm-8-again-1"
 
 
+def test_an_allocation_whose_request_was_taken_back_does_not_begin_and_one_that_has_begun_is_not_taken_back() -> None:
+    state = PoolState([ADD, *({"do": "ask", "number": number, "nodes": 1, "seconds": 60.0} for number in range(2)),
+                       {"do": "asked", "number": 0, "job": "a"}, {"do": "asked", "number": 1, "job": "b"}])
+    over = {"do": "over", "number": 0, "why": TAKEN_BACK}
+    for entry in (over, *JOIN, {**over, "number": 1}, taking("a", [0]), taking("b", [1])):
+        state.apply(entry)
+    assert not state.is_live("a") and not state.may_join("a") and state.holder == {1: "b"}
+    assert state.may_join("b") and not state.requests[1].over
+
+
 class Manager:
     """A manager as the state of a pool requires it: it may be interrupted and killed between any two of its steps.
     `log` is shared; `alive` is what the batch system says, `records` the journals of the runs."""
@@ -87,7 +97,12 @@ class Manager:
         while not self.state.is_live(self.name):
             self.look()
             yield
+            if not self.state.may_join(self.name):
+                break
             self.append({"do": "join", "name": self.name, "job": self.name})
+        if not self.state.is_live(self.name):
+            world.alive.discard(self.name)
+            return
         while True:
             self.look()
             yield
@@ -97,6 +112,12 @@ class Manager:
                     yield
                     self.append({"do": "end", "name": other, "done": done})
                     yield
+            self.look()
+            waiting = [*self.state.pending()]
+            if not self.state.free and waiting:  # nothing waits for it
+                yield
+                if self.append({"do": "over", "number": waiting[0].number, "why": TAKEN_BACK}):
+                    world.cancelled.append(waiting[0].job)
             self.look()
             jobs = world.draw.sample([*self.state.free], min(len(self.state.free), world.draw.randint(1, 3)))
             yield
@@ -108,7 +129,8 @@ class Manager:
                 assert not [other for other in world.running.get(job, ()) if other in world.alive], "it runs twice at once"
                 assert not any(job in done for done in world.records.values()), "it runs again though it has ended"
                 world.running.setdefault(job, []).append(self.name)
-                yield
+                for _ in range(world.draw.randint(1, 12)):
+                    yield
                 world.records[self.name].append(job)
                 world.running[job].remove(self.name)
                 yield
@@ -133,16 +155,39 @@ class World:
         self.alive: set[str] = set()
         self.records: dict[str, list[int]] = {}
         self.running: dict[int, list[str]] = {}
+        self.queued: list[str] = []  # batch jobs that have not begun
+        self.cancelled: list[str] = []  # those that are being cancelled
+        self.asked = 0
+
+    def ask(self) -> None:
+        """Somebody asks for an allocation."""
+        self.log += [{"do": "ask", "number": self.asked, "nodes": 1, "seconds": 60.0},
+                     {"do": "asked", "number": self.asked, "job": f"m{self.asked}"}]
+        self.queued.append(f"m{self.asked}")
+        self.asked += 1
+
+    def cancel(self, job: str) -> None:
+        """The batch system ends a job that waits, or one that runs by now: no process of it is left."""
+        assert not PoolState(self.log).is_live(job), "an allocation that works is cancelled"
+        if job in self.queued:
+            self.queued.remove(job)
+        self.alive.discard(job)
 
     def run(self) -> PoolState:
         """Until all jobs have ended: where no manager is left another one begins."""
         managers: list[Manager] = []
         kills = self.draw.randint(0, 6)
+        begins = self.draw.choice((0.02, 0.1))
         while len(done := [job for record in self.records.values() for job in record]) < self.jobs:
             assert len(managers) < 60, "they do not come to an end"
+            if self.cancelled and self.draw.random() < 0.05:
+                self.cancel(self.cancelled.pop())
             live = [each for each in managers if each.name in self.alive]
-            if not live or (len(live) < 4 and self.draw.random() < 0.05):
-                managers.append(Manager(f"m{len(managers)}", self))
+            if not (live or self.queued) or (len(live) + len(self.queued) < 5 and self.draw.random() < 0.1):
+                self.ask()
+                continue
+            if self.queued and (not live or self.draw.random() < begins):
+                managers.append(Manager(self.queued.pop(self.draw.randrange(len(self.queued))), self))
                 self.alive.add(managers[-1].name)
                 self.records[managers[-1].name] = []
                 continue

@@ -6,8 +6,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,11 @@ if TYPE_CHECKING:
 
 MOST = 3
 """Allocations at once, unless another number is asked for."""
+
+CHOSEN = {"max_allocations": ("max_allocations",), "max_nodes": ("max_nodes",), "partition": ("partition",),
+          "nodes": ("shape",), "account": ("account",), "cores": ("cores", "exclusive"), "directive": ("directives",),
+          "history": ("history",), "site_history": ("site_history",)}
+"""Options of `start`, and what a pool keeps of them until they are given again."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -116,8 +119,9 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
         journal.create()
         journal.decide(lambda state: {"do": "add", "lines": lines} if not state.lines else None)
     state = journal.look()
-    if not state.options or state.stopped or any(getattr(arguments, key) for key in (
-            "max_allocations", "partition", "account", "cores", "directive")):
+    kept = {key for name, keys in CHOSEN.items() if not getattr(arguments, name) for key in keys}
+    options.update((key, value) for key, value in state.options.items() if key in kept)
+    if options != state.options or state.stopped:
         journal.decide(lambda state: {"do": "start", "options": options})
     forget_ended(journal)
     for each in _dead(journal):
@@ -129,7 +133,7 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     if more <= 0:
         tell(f"{state.living()} allocations run or wait; --max-allocations raises the limit")
         return 0
-    return _ask(arguments, config, journal, more)
+    return _ask(arguments, journal, more)
 
 
 def _options(arguments: argparse.Namespace, config: str, settings: Any, journal: PoolJournal) -> dict[str, Any]:
@@ -151,7 +155,10 @@ def _options(arguments: argparse.Namespace, config: str, settings: Any, journal:
             "command": vrm_command(config, arguments), "name": batch_name(config), "cores": None if whole else cores,
             "exclusive": whole, "partition": arguments.partition or "", "account": arguments.account or "",
             "directives": arguments.directive, "modules": modules([], os.environ.get("LOADEDMODULES", "")),
-            "max_allocations": arguments.max_allocations or MOST}
+            "max_allocations": arguments.max_allocations or MOST, "max_nodes": arguments.max_nodes,
+            "shape": None if arguments.nodes is None else [arguments.nodes, float(arguments.time)],
+            **{key: getattr(arguments, key) and os.path.abspath(getattr(arguments, key))
+               for key in ("history", "site_history")}}
 
 
 def _possible(settings: Any, arguments: argparse.Namespace, lines: list[str]) -> None:
@@ -172,47 +179,39 @@ def _possible(settings: Any, arguments: argparse.Namespace, lines: list[str]) ->
                             "or lower its limit")
 
 
-def _ask(arguments: argparse.Namespace, config: str, journal: PoolJournal, more: int) -> int:
+def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     from vrm.ext.allocations.pool.journal import PoolError
+    from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish, nodes_of
     from vrm.ext.allocations.pool.requests import ask
     from vrm.model.quantities import clock
 
     state = journal.state
-    if arguments.nodes is not None:
-        number, nodes, seconds = more, arguments.nodes, float(arguments.time)
-        if arguments.max_nodes:
-            number = min(number, arguments.max_nodes // nodes)
+    shape, most, enough = state.options.get("shape"), state.options.get("max_nodes"), math.inf
+    if shape is not None:
+        room = more if not most else (most - nodes_of(state)) // shape[0]
+        wish = PoolWish(min(more, room), *shape)
     else:
-        number, nodes, seconds = _planned(arguments, config, journal, more)
-    for at in range(number):
         try:
-            request = ask(journal, nodes, seconds)
+            wish = PoolPlan(journal, state.free, more).wish()
         except PoolError as error:
-            raise CannotRun(f"{error}. {at} of {number} allocations were asked for") from None
-        if request is not None:
-            tell(f"asked for {nodes} node{'s' * (nodes > 1)} x {clock(int(seconds))}: batch job {request.job}")
+            raise CannotRun(f"{error}. -N NODES -t TIME asks for allocations without one") from None
+        enough = wish.number
+    _, nodes, seconds = wish
+    asked = 0
+    while asked < wish.number:
+        try:
+            request = ask(journal, nodes, seconds, enough=enough)
+        except PoolError as error:
+            raise CannotRun(f"{error}. {asked} of {wish.number} allocations were asked for") from None
+        if request is None:
+            break
+        asked += 1
+        tell(f"asked for {nodes} node{'s' * (nodes > 1)} x {clock(int(seconds))}: batch job {request.job}")
+    if not asked:
+        tell("the requests that wait are as many as the plan recommends" if wish.number > 0 else
+             f"--max-nodes {most}: the allocations of the pool have as many")
     tell(f"{len(state.free)} jobs wait in {journal.directory}. `vrm pool status` shows them")
     return 0
-
-
-def _planned(arguments: argparse.Namespace, config: str, journal: PoolJournal, more: int) -> tuple[int, int, float]:
-    """How many allocations `vrm plan` recommends, of how many nodes, and for how long (s)."""
-    queue = journal.directory / "todo"
-    queue.write_text("".join(f"{journal.state.lines[number]}\n" for number in journal.state.free))
-    words = ["-c", config, "plan", str(queue), "--json", "--at-once", ",".join(
-        str(number) for number in (1, 2, 4) if number <= more)]
-    for option in ("partition", "history", "site_history"):
-        if getattr(arguments, option):
-            words += [f"--{option.replace('_', '-')}", getattr(arguments, option)]
-    done = subprocess.run([sys.executable, "-m", "vrm.cli", *words], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise CannotRun("no plan: the reason is above. -N NODES -t TIME asks for allocations without one")
-    most = arguments.max_nodes or math.inf
-    for each in json.loads(done.stdout)["requests"]:
-        if each["nodes"] <= most:
-            number = min(more, each["at_once"] * each["chain"])
-            return int(min(number, most // each["nodes"])), each["nodes"], each["seconds"]
-    raise CannotRun(f"--max-nodes {arguments.max_nodes}: no request with fewer nodes runs all jobs")
 
 
 def _dead(journal: PoolJournal) -> list[str]:
@@ -230,9 +229,10 @@ def _dead(journal: PoolJournal) -> list[str]:
 
 def _stop(arguments: argparse.Namespace, journal: PoolJournal) -> int:
     """Nothing starts any more, and requests are taken back; 0."""
-    from vrm.ext.allocations.pool.requests import cancel_pending
+    from vrm.ext.allocations.pool.requests import cancel, take_back
     journal.decide(lambda state: {"do": "stop", "now": bool(arguments.now)})
-    taken = cancel_pending(journal)
+    taken = take_back(journal)
+    cancel(journal, taken)
     live = sum(not each.ended for each in journal.state.allocations.values())
     tell(f"the pool is stopped: {live} allocations end {'now' if arguments.now else 'when their jobs have ended'}, "
          f"{len(taken)} requests were taken back. `vrm pool start` continues it")
@@ -251,18 +251,18 @@ def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
     name = batch_job(os.environ).replace(" ", "-")
     if not name:
         raise CannotRun("`vrm pool work` is for the scripts that `vrm pool start` submits: this is no batch job")
-    if state.stopped or not (state.free or state.holders() or state.held_by(name)):
+    system = around(os.environ)
+    job = system.job_id(os.environ) if system else ""
+    if state.stopped or not state.may_join(job) or not (state.free or state.holders() or state.held_by(name)):
         tell("no job of the pool waits: nothing to do")
         return 0
     config, directory = state.options["config"], journal.directory / name
     file = Path(config).with_name(f"{Path(config).stem}.{name}{Path(config).suffix}")
-    system = around(os.environ)
     try:
         directory.mkdir(0o700, exist_ok=True)
         (directory / "queue").touch()
         file.write_text(config_with(config, directory, directory / "queue"))
-        (directory / MEMBER).write_text(json.dumps({"pool": str(journal.directory), "name": name, "job":
-                                                    system.job_id(os.environ) if system else ""}))
+        (directory / MEMBER).write_text(json.dumps({"pool": str(journal.directory), "name": name, "job": job}))
     except OSError as error:
         raise CannotRun(f"cannot write {error.filename}: {error.strerror}; this allocation takes no jobs of the "
                         "pool") from None

@@ -10,6 +10,7 @@ import json
 import math
 import selectors
 import threading
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import MEMBER
-from vrm.ext.allocations.pool.records import TOOK, fate, ids_of, of_run
-from vrm.ext.allocations.pool.requests import ask, request_of
+from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of, of_run
+from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
+from vrm.ext.allocations.pool.requests import ask, cancel, request_of, take_back
 from vrm.ext.allocations.pool.state import Entry, PoolState, taking
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
@@ -45,6 +47,10 @@ AHEAD = 20.0
 MOST = 200
 """Jobs that are taken at once."""
 
+PLANNED_BEFORE, PLANNING, KEPT_BACK = 120.0, 60.0, 5.0
+"""Seconds before the end in which the plan for the next allocations is made; that it may take once all jobs have ended;
+that are left of the allocation then."""
+
 SEARCHED = 2000
 """Jobs of the pool that are looked at before those that fit count as none."""
 
@@ -66,6 +72,9 @@ class PoolPart(Part):
         self._question: threading.Thread | None = None
         self._answers: list[tuple[str, dict[int, str]]] = []
         self._trouble = ""
+        self._plan: PoolPlan | None = None
+        self._planned = False
+        self._cancelling: threading.Thread | None = None
         self._out = False  # the pool has given the jobs of this allocation to others
 
     # Of an earlier manager in the same allocation.
@@ -234,21 +243,87 @@ class PoolPart(Part):
                 self.live.tell("note", f"allocation {name} has died: its jobs that had not ended run elsewhere")
             self.live.changes()
 
+    def tidy(self, now: float) -> None:
+        """Take back the requests that nothing waits for; plan what to ask for when the end is near."""
+        state = self.pool.state
+        if self._takes() and not state.free and any(state.pending()) and self._cancelling is None:
+            self._safely(self._take_back_requests)
+        if self._cancelling is not None and not self._cancelling.is_alive():
+            self._cancelling = None
+        near = self.live.phase == "stopping" or now >= self.live.end.closing - PLANNED_BEFORE
+        if near and self._plan is None and not self._planned and self._asks():
+            self._begin_plan()
+
+    def _take_back_requests(self) -> None:
+        taken = take_back(self.pool, lambda state: not state.free)
+        if taken:
+            self.live.tell("note", f"no job of the pool waits: {len(taken)} requests for allocations are taken back")
+            self._cancelling = threading.Thread(target=cancel, args=(self.pool, taken), daemon=True)
+            self._cancelling.start()
+
+    def _asks(self) -> bool:
+        """Whether this allocation asks for another one at its end: its time is up, it has done something, and jobs are
+        left."""
+        state = self.pool.state
+        return bool(state.is_live(self.mine) and not state.stopped and not self.live.part(Stopping).signals
+                    and self._done() and (state.free or self._left()))
+
+    def _fits(self, seconds: float) -> bool:
+        """Whether an allocation of so many seconds has the time for a job that is left."""
+        fresh = seconds - self.live.settings.end.margin
+        return any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
+                   for number in (*islice(self.pool.state.free, SEARCHED), *self._left()))
+
+    def _like(self) -> PoolWish | None:
+        """One more allocation of the shape that was chosen, None where `vrm plan` chooses it."""
+        shape = self.pool.state.options.get("shape")
+        return None if shape is None else PoolWish(1, *shape)
+
+    def _begin_plan(self) -> None:
+        """Plan what to ask for, if nobody has chosen that. Jobs that run here have the time to end."""
+        self._planned = True
+        state = self.pool.state
+        more = state.options["max_allocations"] - state.living() + 1
+        jobs = sorted({*state.free, *self._left()} - self._fate().running)
+        if self._like() is None and more > 0 and jobs:
+            try:
+                self._plan = PoolPlan(self.pool, jobs, more, leaving=self.mine)
+            except PoolError as error:
+                self.live.tell("warning", str(error))
+
     def end(self) -> None:
-        """The loop is over: where the time is up and jobs are left, ask for another allocation."""
-        live, state = self.live, self.pool.state
-        if not state.is_live(self.mine) or state.stopped or live.part(Stopping).signals or not self._done():
+        """The loop is over: where the time is up and jobs are left, ask for what `vrm plan` recommends for them."""
+        if self._cancelling is not None:
+            self._cancelling.join(batch.SECONDS)
+        if not self._asks():
+            if self._plan is not None:
+                self._plan.close()
             return
-        like = request_of(state, self.mine)
-        if like is None:
-            return
-        fresh = like.seconds - live.settings.end.margin
-        if any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
-               for number in (*islice(state.free, SEARCHED), *self._left())):
-            self._safely(lambda: ask(self.pool, like.nodes, like.seconds, leaving=1))
+        wish, enough = self._like(), math.inf
+        if wish is None:
+            if self._plan is None:
+                self._begin_plan()
+            wish = self._recommended()
+            enough = wish.number
+        for _ in range(wish.number if self._fits(wish.seconds) else 0):
+            self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=1, enough=enough))
+
+    def _recommended(self) -> PoolWish:
+        """What the plan says; where there is none, another allocation as this one."""
+        left = self.live.end.end - self.live.clock() - KEPT_BACK
+        try:
+            if self._plan is not None:
+                return self._plan.wish(max(0.0, min(PLANNING, left)))
+        except PoolError as error:
+            self.live.tell("warning", f"{error}; another allocation of the same shape is asked for")
+        like = request_of(self.pool.state, self.mine)
+        return PoolWish(0, 0, 0.0) if like is None else PoolWish(1, like.nodes, like.seconds)
+
+    def _fate(self) -> Fate:
+        return fate(self.live.state, ids_of(self._took))
 
     def _done(self) -> dict[int, str]:
-        return fate(self.live.state, ids_of(self._took)).done
+        return self._fate().done
 
     def _left(self) -> list[int]:
         done = self._done()

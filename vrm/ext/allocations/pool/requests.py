@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
+from collections.abc import Callable, Iterable
 
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
-from vrm.ext.allocations.pool.state import Entry, PoolRequest, PoolState
+from vrm.ext.allocations.pool.state import TAKEN_BACK, Entry, PoolRequest, PoolState
 from vrm.ext.begin.wrapper import script
 from vrm.live.batch.base import Wrapper, WrapperError
 from vrm.system.files import write_atomically
 
 
-def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: int = 0) -> PoolRequest | None:
-    """Ask for one more allocation, if the pool may have more of them; so many are about to end. PoolError with the
-    batch system's words if it refuses; then the request is over."""
+def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: int = 0, enough: float = math.inf
+        ) -> PoolRequest | None:
+    """Ask for one more allocation, if the pool may have more of them, and fewer than `enough` requests wait; so many
+    allocations are about to end. PoolError with the batch system's words if it refuses; then the request is over."""
     def wanted(state: PoolState) -> Entry | None:
-        if state.stopped or state.living() - leaving >= state.options["max_allocations"]:
+        if (state.stopped or state.living() - leaving >= state.options["max_allocations"]
+                or sum(1 for _ in state.pending()) >= enough):
             return None
         return {"do": "ask", "number": len(state.requests), "nodes": nodes, "seconds": seconds}
 
@@ -51,13 +55,23 @@ def text(options: dict[str, Any], nodes: int, seconds: float, file: str) -> str:
     return script(options["system"], replace(wrapper, file=file))
 
 
-def cancel_pending(pool: PoolJournal) -> list[PoolRequest]:
-    """Take back the requests whose allocations have not begun."""
-    waiting = [*pool.look().pending()]
-    for request in waiting:
+def take_back(pool: PoolJournal, if_: Callable[[PoolState], bool] = lambda state: True) -> list[PoolRequest]:
+    """Take back the requests whose allocations have not begun, as long as this is so. One that begins nevertheless
+    does nothing: it is in the journal before the batch system is asked to cancel them (`cancel`)."""
+    taken = []
+    for request in [*pool.look().pending()]:
+        def wanted(state: PoolState, number: int = request.number) -> Entry | None:
+            waits = any(each.number == number for each in state.pending())
+            return {"do": "over", "number": number, "why": TAKEN_BACK} if waits and if_(state) else None
+        if pool.decide(wanted) is not None:
+            taken.append(request)
+    return taken
+
+
+def cancel(pool: PoolJournal, taken: Iterable[PoolRequest]) -> None:
+    """Have the batch system cancel requests that were taken back."""
+    for request in taken:
         batch.cancel(pool.state.options["system"], request.job)
-        pool.decide(lambda state, number=request.number: {"do": "over", "number": number, "why": "taken back"})  # type: ignore[misc]
-    return waiting
 
 
 def forget_ended(pool: PoolJournal) -> None:

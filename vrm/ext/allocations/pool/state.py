@@ -4,6 +4,9 @@ An allocation holds a job from an entry `take` until an entry `end` or `back`. A
 entries have one order, and one that does not fit to those before it changes nothing. An allocation that has ended
 takes nothing any more. So a job runs twice only if somebody says `end` of an allocation whose processes still run: an
 allocation says it of itself when no process is left, another one when the batch system says that it has ended.
+
+A request is taken back only before its allocation has begun, and one whose request was taken back does not begin: so
+the batch system never cancels an allocation that works.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ Entry = Mapping[str, Any]
 | `end` | `name`, `done`: how its jobs have ended, by their numbers |
 | `stop` | `now`: jobs that run are ended, too |
 """
+
+
+TAKEN_BACK = "taken back"
+"""Why a request is over that the pool has taken back."""
 
 
 @dataclass
@@ -90,11 +97,15 @@ class PoolState:
         self.requests[entry["number"]].job = entry["job"]
 
     def _over(self, entry: Entry) -> None:
-        self.requests[entry["number"]].over = entry["why"]
+        request = self.requests[entry["number"]]
+        begun = any(each.job == request.job for each in self.allocations.values())
+        if entry["why"] != TAKEN_BACK or not begun:
+            request.over = entry["why"]
 
     def _join(self, entry: Entry) -> None:
-        self.allocations.setdefault(entry["name"], PoolAllocation(
-            entry["name"], entry["job"], entry.get("until"), entry.get("nodes", 0)))
+        if self.may_join(entry["job"]):
+            self.allocations.setdefault(entry["name"], PoolAllocation(
+                entry["name"], entry["job"], entry.get("until"), entry.get("nodes", 0)))
 
     def _take(self, entry: Entry) -> None:
         name, jobs = entry["name"], entry["jobs"]
@@ -132,6 +143,10 @@ class PoolState:
     def is_live(self, name: str) -> bool:
         """Whether this allocation has begun, and has not ended."""
         return name in self.allocations and not self.allocations[name].ended
+
+    def may_join(self, job: str) -> bool:
+        """Whether an allocation that is this batch job may begin: its request was not taken back."""
+        return not any(each.job == job and each.over == TAKEN_BACK for each in self.requests.values())
 
     def held_by(self, name: str) -> list[int]:
         """The jobs of an allocation."""

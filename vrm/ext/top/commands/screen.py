@@ -152,7 +152,8 @@ class Reader(threading.Thread):
         """Ask the extensions what they show; rarely when that is slow."""
         begun = time.monotonic()
         if begun >= self._around_due:
-            around = tuple(line for each in overviews(self._run.directory, self._run.log).values() for line in each.lines())
+            found = overviews(self._run.directory, self._run.log)
+            around = tuple(line for each in found.values() for line in each.lines())
             done = time.monotonic()
             self._around_due = done + max(AROUND, REST * (done - begun))
             if around != self.seen.around:

@@ -1,0 +1,80 @@
+"""Which allocations a pool asks for: those that `vrm plan` recommends for the jobs that are left, or of a shape that
+somebody has chosen."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from typing import Any, NamedTuple
+from collections.abc import Collection
+
+from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.state import PoolState
+from vrm.system.printing.text import printable
+
+SIDE_BY_SIDE = (1, 2, 4)
+"""Numbers of allocations at once that are tried."""
+
+
+class PoolWish(NamedTuple):
+    """What to ask for: allocations of so many nodes and seconds, until this `number` of them waits."""
+
+    number: int
+    nodes: int
+    seconds: float
+
+
+class PoolPlan:
+    """`vrm plan` of some jobs of a pool, in a process of its own: it takes seconds, and asks the batch system. `more`:
+    the most allocations that may be asked for; `leaving`: an allocation that is about to end."""
+
+    def __init__(self, pool: PoolJournal, jobs: Collection[int], more: int, leaving: str = "") -> None:
+        state, options = pool.state, pool.state.options
+        self._more = more
+        self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving)
+        queue = pool.directory / f"todo{leaving and '.'}{leaving}"
+        words = ["-c", options["config"], "plan", str(queue), "--json", "--at-once",
+                 ",".join(str(number) for number in SIDE_BY_SIDE if number <= more)]
+        for key in ("partition", "history", "site_history"):
+            if options.get(key):
+                words += [f"--{key.replace('_', '-')}", options[key]]
+        try:
+            queue.write_text("".join(f"{state.lines[number]}\n" for number in jobs))
+            self._process = subprocess.Popen([sys.executable, "-m", "vrm.cli", *words], stdin=subprocess.DEVNULL,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise PoolError(f"no plan: {error.filename}: {error.strerror}") from error
+
+    def wish(self, seconds: float | None = None) -> PoolWish:
+        """What it recommends, if it says so within some seconds. PoolError with the reason where it does not."""
+        try:
+            said, errors = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise PoolError(f"no plan: it was not made within {seconds:g} s") from None
+        if self._process.returncode:
+            reason = (errors.strip().splitlines() or ["vrm plan says nothing"])[-1]
+            raise PoolError(f"no plan: {printable(reason.removeprefix('vrm: '), 400)}")
+        return self._chosen(json.loads(said)["requests"])
+
+    def _chosen(self, requests: list[dict[str, Any]]) -> PoolWish:
+        """The best request that the pool may have."""
+        for each in requests:
+            if each["nodes"] <= self._most:
+                number = min(self._more, each["at_once"] * each["chain"])
+                return PoolWish(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"])
+        raise PoolError(f"no plan: --max-nodes leaves {max(0, int(self._most))} nodes, and no request with as few runs "
+                        "all jobs")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def nodes_of(state: PoolState, but: str = "") -> int:
+    """The nodes that the allocations of a pool have, and will have, without those of one."""
+    return (sum(each.nodes for each in state.allocations.values() if not each.ended and each.name != but)
+            + sum(each.nodes for each in state.pending()))
