@@ -33,8 +33,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "`start` gives the jobs of a queue file to a pool, and asks for the allocations that `vrm plan` recommends, or "
         "for those of -N and -t. vrm in each of them takes jobs from the pool, and ends when there are none that it "
         "has the time for. What an allocation does not do others do; no job runs twice. `add` adds jobs, `stop` ends "
-        "the pool (--now: also the jobs that run), and `start` without a queue continues it.",
-        usage="%(prog)s {start,add,status,stop} [QUEUE] [options]")
+        "the pool (--now: also the jobs that run), and `start` without a queue continues it. `gone` gives back the "
+        "jobs of an allocation that you know to have no process left, where the batch system does not say so.",
+        usage="%(prog)s {start,add,status,stop,gone} [QUEUE] [options]")
     parser.usual = ("--partition", "--max-nodes", "--max-allocations", "-N", "-t", "--pool", "--json", "--now")
     parser.later = partial(_add_arguments, parser)
 
@@ -42,9 +43,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def _add_arguments(parser: Parser) -> None:
     from vrm.ext.begin.commands.script import directive, duration, name
 
-    parser.add_argument("do", choices=("start", "add", "status", "stop", "work"), metavar="{start,add,status,stop}",
-                        help="what to do")
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue file (default: that of the configuration)")
+    parser.add_argument("do", choices=("start", "add", "status", "stop", "gone", "work"),
+                        metavar="{start,add,status,stop,gone}", help="what to do")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue file (default: that of the configuration); "
+                        "with gone: an allocation, by its name in `vrm pool status`")
     add = parser.add_argument
     add("--pool", metavar="DIR", help="where the pool is, on a file system that all nodes see (default: pool in the "
         "directory Log)")
@@ -80,7 +82,8 @@ def pool(arguments: argparse.Namespace) -> int:
         if not journal.exists():
             raise CannotRun(f"{place}: there is no pool; `vrm pool start QUEUE` begins one")
         journal.look()
-        return {"add": _add, "status": _status, "stop": _stop, "work": _work}[arguments.do](arguments, journal)
+        return {"add": _add, "status": _status, "stop": _stop, "gone": _gone, "work": _work}[arguments.do](
+            arguments, journal)
     except PoolError as error:
         raise CannotRun(str(error)) from error
 
@@ -216,7 +219,7 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
 
 def _dead(journal: PoolJournal) -> list[str]:
     """Give the jobs of allocations that have died back to the pool; their names."""
-    from vrm.ext.allocations.pool.part import ended_now
+    from vrm.ext.allocations.pool.gone import ended_now
     found = []
     state = journal.state
     for each in [each for each in state.allocations.values() if not each.ended]:
@@ -225,6 +228,18 @@ def _dead(journal: PoolJournal) -> list[str]:
                            {"do": "end", "name": name, "done": done} if state.is_live(name) else None)
             found.append(name)
     return found
+
+
+def _gone(arguments: argparse.Namespace, journal: PoolJournal) -> int:
+    """Give back the jobs of an allocation of which somebody knows that no process is left; 0."""
+    from vrm.ext.allocations.pool import gone
+    name = arguments.queue
+    if name is None or not journal.state.is_live(name):
+        live = [each.name for each in journal.state.allocations.values() if not each.ended]
+        raise CannotRun(f"which allocation? vrm pool gone NAME, one of: {', '.join(live) or 'none is left'}")
+    back = gone.give_back(journal, name)
+    tell(f"{back} jobs of {name} wait again. `vrm pool start` asks for allocations if there are too few")
+    return 0
 
 
 def _stop(arguments: argparse.Namespace, journal: PoolJournal) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ SECONDS = 20.0
 ENDED_IN_SLURM = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
                   "TIMEOUT"}
 """States after which no process of a job is left. Not NODE_FAIL: a node that Slurm does not reach may go on."""
+
+SKEW = timedelta(seconds=300)
+"""By how much the clocks of a cluster differ at most."""
 
 
 class Said(NamedTuple):
@@ -43,7 +47,24 @@ def ended_in_slurm(said: Said) -> bool | None:
     if "Invalid job id" in said.errors:
         return True
     state = re.search(r"\bJobState=(\w+)", said.output)
-    return None if said.status != 0 or state is None else state[1] in ENDED_IN_SLURM
+    if said.status != 0 or state is None:
+        return None
+    return state[1] in ENDED_IN_SLURM or (state[1] == "NODE_FAIL" and _rebooted(said))
+
+
+def _rebooted(said: Said) -> bool:
+    """Whether all nodes of a job that ended with NODE_FAIL have been started again since it began: then no process of
+    it is left. Slurm's daemons do not understand each other where clocks differ by more than SKEW (munge)."""
+    begin, nodes = (re.search(pattern, said.output) for pattern in (r"\bStartTime=(\S+)", r"\bNodeList=([^\s(]+)"))
+    if begin is None or nodes is None:
+        return False
+    answer = run(["scontrol", "--oneliner", "show", "node", nodes[1]])
+    boots = re.findall(r"\bBootTime=(\S+)", answer.output)
+    try:
+        return bool(boots) and answer.status == 0 and len(boots) == answer.output.count("NodeName=") and all(
+            datetime.fromisoformat(boot) - datetime.fromisoformat(begin[1]) > SKEW for boot in boots)
+    except ValueError:  # None: it is not known
+        return False
 
 
 def ended_in_pbs(said: Said) -> bool | None:
@@ -78,6 +99,16 @@ def ended(system: str, job: str) -> bool | None:
     """Whether a batch job has ended, as the batch system says; None where it does not say."""
     known = SYSTEMS.get(system)
     return None if known is None or not job else known.ended(run([*known.ask, job]))
+
+
+def runs(system: str, job: str) -> bool:
+    """Whether the batch system says that a job runs. Not so after NODE_FAIL, and where it does not answer."""
+    known = SYSTEMS.get(system)
+    if known is None or not job:
+        return False
+    said = run([*known.ask, job])
+    return said.status == 0 and re.search(r"\bJobState=(RUNNING|SUSPENDED|COMPLETING|STOPPED)\b|job_state = [RES]\b",
+                                          said.output) is not None
 
 
 def submit(system: str, script: Path) -> str:

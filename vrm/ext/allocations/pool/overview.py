@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from collections.abc import Iterable
 
+from vrm.ext.allocations.pool.state import TAKEN_BACK
+
 if TYPE_CHECKING:
     from vrm.ext.allocations.pool.journal import PoolJournal
     from vrm.ext.allocations.pool.state import PoolAllocation, PoolState
@@ -56,23 +58,44 @@ def of(pool: PoolJournal, asks: bool) -> Overview:
     return table(record(pool, asks), state)
 
 
+class Answers:
+    """What the batch system says of jobs, if it is asked: not again where it hangs."""
+
+    def __init__(self, system: str, asks: bool) -> None:
+        self.system = system
+        self._asks = asks
+        self.trouble = ""
+
+    def ended(self, job: str) -> bool:
+        """Whether it says that a job has ended."""
+        from vrm.ext.allocations.pool import batch
+        if not self._asks:
+            return False
+        begun = time.monotonic()
+        found = batch.ended(self.system, job)
+        if found is None and time.monotonic() - begun >= batch.SECONDS:
+            self._asks = False
+            self.trouble = "the batch system does not answer: which allocations have died is not known"
+        return bool(found)
+
+
 def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
     """All of it as JSON values."""
-    state, done, allocations = pool.state, dict(pool.state.done), []
-    for each in state.allocations.values():
-        found = _allocation(pool, each, done, asks)
-        allocations.append(found)
+    state, done = pool.state, dict(pool.state.done)
+    answers = Answers(state.options.get("system", ""), asks)
+    allocations = [_allocation(pool, each, done, answers) for each in state.allocations.values()]
     none: dict[str, Any] = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": "", "programs": {}}
-    allocations += [{"name": f"{state.options['system']}-{request.job}", "state": "asked for", "nodes": request.nodes,
-                     **none} for request in state.pending()]
+    allocations += [{"name": f"{answers.system}-{request.job}", "nodes": request.nodes, **none,
+                     "state": "never began" if answers.ended(request.job) else "asked for"}
+                    for request in state.pending()]
     return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
             "waiting": len(state.free), "programs": _programs(state, state.free), "stopped": bool(state.stopped),
-            "allocations": allocations, "refused": [each.over for each in state.requests.values() if each.over]}
+            "allocations": allocations, "trouble": answers.trouble,
+            "refused": [each.over for each in state.requests.values() if each.over and each.over != TAKEN_BACK]}
 
 
-def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], asks: bool) -> dict[str, Any]:
+def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], answers: Answers) -> dict[str, Any]:
     """An allocation as JSON values; what it has `done` is entered."""
-    from vrm.ext.allocations.pool.batch import ended
     from vrm.ext.allocations.pool.journal import PoolError
     from vrm.ext.allocations.pool.records import Fate, of_run
 
@@ -80,7 +103,7 @@ def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], as
     if not one.ended:
         if _silent(pool.directory / one.name / "state"):
             state = "silent"
-        if asks and ended(pool.state.options.get("system", ""), one.job):
+        if answers.ended(one.job):
             state = "died"
     try:
         now = Fate(one.done, set()) if one.ended else of_run(pool.directory / one.name)
@@ -123,6 +146,7 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
     waits = f" ({_named(found['programs'])})" if found["waiting"] else ""
     below = [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
+    below += [found["trouble"]] * bool(found["trouble"])
     below += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
     if found["stopped"]:
         below.append("The pool is stopped; `vrm pool start` continues it.")

@@ -12,14 +12,14 @@ import selectors
 import threading
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.ext.allocations.pool import batch
+from vrm.ext.allocations.pool.gone import ended_now
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import MEMBER
-from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of, of_run
+from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of
 from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
 from vrm.ext.allocations.pool.requests import ask, cancel, request_of, take_back
 from vrm.ext.allocations.pool.state import Entry, PoolState, taking
@@ -274,6 +274,13 @@ class PoolPart(Part):
         return any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
                    for number in (*islice(self.pool.state.free, SEARCHED), *self._left()))
 
+    def _why_none(self, seconds: float) -> str:
+        """Why an allocation of so many seconds cannot run a job that is left."""
+        number = next(iter((*self.pool.state.free, *self._left())))
+        _, job, _, fault = self._judged(number)
+        return f"job {number} of the pool cannot run: " + (fault or f"its limit is {job.walltime:g} s, and an "
+                                                           f"allocation as this one has {seconds:g} s")
+
     def _like(self) -> PoolWish | None:
         """One more allocation of the shape that was chosen, None where `vrm plan` chooses it."""
         shape = self.pool.state.options.get("shape")
@@ -305,7 +312,11 @@ class PoolPart(Part):
                 self._begin_plan()
             wish = self._recommended()
             enough = wish.number
-        for _ in range(wish.number if self._fits(wish.seconds) else 0):
+        if not self._fits(wish.seconds):
+            self.live.tell("warning", f"no allocation is asked for: {self._why_none(wish.seconds)}. `vrm pool start` "
+                           "asks for others (-N, -t)")
+            return
+        for _ in range(wish.number):
             self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=1, enough=enough))
 
     def _recommended(self) -> PoolWish:
@@ -334,18 +345,6 @@ class PoolPart(Part):
         if self.live.phase == "ended" and not self.live.running and not self._out:
             entry = {"do": "end", "name": self.mine, "done": self._done()}
             self._safely(lambda: self.pool.decide(lambda state: entry if state.is_live(self.mine) else None))
-
-
-def ended_now(pool: Path, state: PoolState, name: str, system: str) -> list[tuple[str, dict[int, str]]]:
-    """The allocation, and how its jobs have ended, if it is sure that it has ended: the batch system says so, or has
-    begun its job again."""
-    allocation = state.allocations[name]
-    if state.successor(name) is None and not batch.ended(system, allocation.job):
-        return []
-    try:
-        return [(name, of_run(pool / name).done)]
-    except PoolError:
-        return []  # what it has done cannot be read: that its jobs run twice is worse than that they wait
 
 
 def make(live: LiveRun) -> Part:

@@ -1,0 +1,230 @@
+"""A pool where things go wrong: nodes that die, a batch system that hangs, full disks, other orders, other clocks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Site, wait_until
+from support.pools import Pool, lines, ran
+from vrm.ext.allocations.pool import batch, gone
+from vrm.ext.allocations.pool.batch import Said, ended_in_slurm
+from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.overview import of
+from vrm.ext.allocations.pool.state import PoolState, taking
+from vrm.system.files import write_atomically
+
+
+@pytest.fixture
+def pool(site: Site) -> Pool:
+    return Pool(site)
+
+
+FAILED = Said(0, "JobId=7 JobState=NODE_FAIL StartTime=2026-11-28T01:00:00 EndTime=2026-11-28T01:30:00 NodeList=n[1-2]", "")
+
+
+@pytest.mark.parametrize("boots, ended", [
+    (["2026-11-28T01:20:00", "2026-11-28T01:25:00"], True),
+    (["2026-11-28T01:20:00", "2026-11-27T01:25:00"], False),   # one of them was not started again
+    (["2026-11-28T01:04:00", "2026-11-28T01:25:00"], False),   # or perhaps before, by another clock
+    (["2026-11-28T01:20:00", "None"], False),
+    ([], False)])
+def test_nodes_that_were_started_again_run_nothing_of_a_job(monkeypatch: pytest.MonkeyPatch, boots: list[str], ended: bool
+                                                           ) -> None:
+    answer = Said(0, "\n".join(f"NodeName=n{at} State=IDLE BootTime={boot} LastBusyTime=Unknown"
+                               for at, boot in enumerate(boots)), "")
+    asked: list[Any] = []
+    monkeypatch.setattr(batch, "run", lambda words: asked.append(words) or answer)
+    assert ended_in_slurm(FAILED) is ended and asked == [["scontrol", "--oneliner", "show", "node", "n[1-2]"]]
+    monkeypatch.setattr(batch, "run", lambda words: answer._replace(status=1))
+    assert ended_in_slurm(FAILED) is False
+
+
+def begun(tmp_path: Path, system: str = "slurm") -> PoolJournal:
+    """A pool of which one allocation has taken two of three jobs."""
+    made = PoolJournal(tmp_path / "pool")
+    made.create()
+    for entry in ({"do": "start", "options": {"system": system, "max_allocations": 3}},
+                  {"do": "add", "lines": ["x 1 9"] * 3}, {"do": "join", "name": "slurm-7", "job": "7"}, taking("slurm-7", [0, 1])):
+        assert made.append(entry)
+    (made.directory / "slurm-7").mkdir()
+    (made.directory / "slurm-7" / "journal").touch()
+    return made
+
+
+def test_somebody_says_that_an_allocation_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while the batch system calls it running, and not while its manager writes."""
+    made = begun(tmp_path)
+    monkeypatch.setattr(gone, "WATCHED", 0.5)
+    monkeypatch.setattr(gone, "LOOKS", 0.01)
+    answers = [Said(0, "JobId=7 JobState=RUNNING", "")]
+    monkeypatch.setattr(batch, "run", lambda words: answers[0])
+    with pytest.raises(PoolError, match=r"the batch system says that slurm-7 runs: end it first \(scancel 7\)"):
+        gone.give_back(made, "slurm-7")
+    answers[0] = Said(0, "JobId=7 JobState=NODE_FAIL", "")
+    state, ends = made.directory / "slurm-7" / "state", threading.Event()
+
+    def write() -> None:
+        while not ends.wait(0.02):
+            write_atomically(state, "{}")
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(PoolError, match="the manager of slurm-7 has just written .*state: it lives"):
+            gone.give_back(made, "slurm-7")
+    finally:
+        ends.set()
+        writer.join()
+    assert made.look().held_by("slurm-7") == [0, 1]
+    assert gone.give_back(made, "slurm-7") == 2
+    assert [*made.look().free] == [0, 1, 2] and not made.state.is_live("slurm-7")
+
+
+def test_jobs_of_which_nobody_knows_whether_they_have_ended_are_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                              ) -> None:
+    made = begun(tmp_path, "")
+    monkeypatch.setattr(gone, "WATCHED", 0.0)
+    (made.directory / "slurm-7" / "journal").unlink()
+    with pytest.raises(PoolError, match="journal: No such file"):
+        gone.give_back(made, "slurm-7")
+    assert made.look().held_by("slurm-7") == [0, 1]
+
+
+def test_a_batch_system_that_hangs_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun(tmp_path)
+    for number in range(8, 12):
+        made.append({"do": "join", "name": f"slurm-{number}", "job": str(number)})
+    asked: list[str] = []
+
+    def hangs(words: Any, seconds: float = 0.0) -> Said:
+        asked.append(words[-1])
+        return Said(None, "", "scontrol has not answered within 20 s")
+    monkeypatch.setattr(batch, "run", hangs)
+    assert "does not answer" not in of(made, asks=True).text() and asked == ["7", "8", "9", "10", "11"]  # it answers, wrongly
+    monkeypatch.setattr(batch, "SECONDS", 0.0)
+    asked.clear()
+    found = of(made, asks=True)
+    assert asked == ["7"] and "the batch system does not answer: which allocations have died is not known" in found.text()
+    assert {each["state"] for each in found.record["allocations"]} == {"running"}
+
+
+def test_times_in_the_journal_decide_nothing(tmp_path: Path) -> None:
+    """The same entries by clocks that differ by years, in this order."""
+    entries = [{"do": "add", "lines": ["x 1 9"] * 3}, {"do": "join", "name": "a", "job": "1", "until": 5.0},
+               {"do": "join", "name": "b", "job": "2", "until": 5e9}, taking("b", [1]), taking("a", [0, 1]), taking("a", [0])]
+    states = [PoolState({**entry, "time": time} for entry, time in zip(entries, times))
+              for times in ([0.0] * 6, [9e9, 1.0, -5.0, 7e9, 3.0, 2.0])]
+    assert states[0].holder == states[1].holder == {0: "a", 1: "b"} and [*states[1].free] == [2]
+
+
+# ------------------------------------------------------------------------------------- managers
+
+
+def test_a_node_that_failed_keeps_its_jobs_until_somebody_says_that_it_is_gone(pool: Pool) -> None:
+    """`vrm pool start` gives nothing back after NODE_FAIL; `vrm pool gone` does, and the jobs run elsewhere."""
+    site = pool.site
+    site.queue.write_text(lines(4))
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    first = pool.allocation(100)
+    wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
+    refused = pool.vrm("gone", "slurm-100")
+    assert refused.returncode == 2 and "the batch system says that slurm-100 runs" in refused.stderr
+    pool.kill(first)
+    pool.said(100, "NODE_FAIL")
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    assert pool.vrm("start").returncode == 0 and PoolJournal(pool.place).look().held_by("slurm-100")
+    assert "one of: slurm-100" in pool.vrm("gone").stderr
+    done = pool.vrm("gone", "slurm-100")
+    assert done.returncode == 0 and "jobs of slurm-100 wait again" in done.stdout + done.stderr, done.stderr
+    assert pool.vrm("start").returncode == 0
+    site.finish(pool.allocation(101))
+    assert ran(site) == {str(number): 1 for number in range(4)}
+    assert "which allocation?" in pool.vrm("gone", "slurm-100").stderr
+
+
+def test_allocations_that_begin_in_another_order(pool: Pool) -> None:
+    """The last one first; the others when it has ended."""
+    site = pool.site
+    site.queue.write_text("count.x 1 20 0 args=short\n" * 3 + "count.x 1 3000 0 args=long\n")
+    site.config(Nodes="auto", Cores=2, Launcher={"Kind": "direct"}, End={"Margin": 5})
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3").returncode == 0
+    site.finish(pool.allocation(102, 120))  # no time for the long one
+    assert ran(site) == {"short": 3}
+    site.finish(pool.allocation(101))
+    assert ran(site) == {"short": 3, "long": 1}
+    assert "nothing to do" in site.finish(pool.allocation(100))
+    assert pool.status()["ended"] == {"completed": 4}
+
+
+def test_an_allocation_that_ends_at_once_is_seen_and_asked_for_again(pool: Pool) -> None:
+    site = pool.site
+    site.queue.write_text(lines(2))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    pool.said(100, "FAILED")
+    assert [each["state"] for each in pool.status()["allocations"]] == ["never began"]
+    assert "batch job 101" in (again := pool.vrm("start")).stdout + again.stderr
+    assert [each["state"] for each in pool.status()["allocations"]] == ["asked for"]
+    assert "it ended before vrm had begun in it" in pool.vrm("status").stdout
+
+
+@pytest.mark.parametrize("queue, words, said", [
+    ("count.x 99 60\n", [], "no plan: no request can run job 0: "),
+    ("count.x 1 9d\n", [], "no plan: no request can run job 0: its limit is 777600 s"),
+    ("count.x 3 60\n", ["--max-nodes", "1"], "no plan: --max-nodes leaves 1 nodes, and no request with as few runs all jobs")])
+def test_a_queue_that_no_allocation_can_run(pool: Pool, queue: str, words: list[str], said: str) -> None:
+    pool.free_site(4)
+    pool.site.queue.write_text(queue)
+    done = pool.vrm("start", *words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not list(pool.fake.glob("job.*"))
+
+
+def test_jobs_that_the_next_allocation_cannot_run_either_are_named(pool: Pool) -> None:
+    """The shape was chosen, and a job was added that is too long for it."""
+    site = pool.site
+    site.queue.write_text(lines(1))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    (site.root / "more").write_text("count.x 1 9000 0 args=long\n")
+    assert pool.vrm("add", str(site.root / "more")).returncode == 0
+    working = pool.allocation(100)
+    site.finish(working)
+    said = site.said(working)
+    assert "no allocation is asked for: job 1 of the pool cannot run: its limit is 9000 s, and an allocation" in said, said
+    assert ran(site) == {"0": 1} and len([*pool.fake.glob("job.*")]) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], check=False,
+                                      capture_output=True).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_changes_nothing_and_leaves_nothing(small_disk: Path) -> None:
+    made = PoolJournal(small_disk)
+    made.create()
+    made.append({"do": "add", "lines": ["x 1 9"] * 3})
+    (small_disk / "ballast").write_bytes(b"")
+    with open(small_disk / "ballast", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(b"x" * 4096)
+    for _ in range(3):
+        with pytest.raises(PoolError, match="No space left on device; the pool is not changed until that works again"):
+            made.append({"do": "join", "name": "a", "job": "1"})
+    assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "entries"] and made.read == 1
+    (small_disk / "ballast").unlink()
+    assert made.append({"do": "join", "name": "a", "job": "1"}) and PoolJournal(small_disk).look().is_live("a")
