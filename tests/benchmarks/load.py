@@ -8,18 +8,22 @@ each job (`Hosts: {Steps: each}`); by shell loops that have as many mpiruns, or 
 where it is installed; and by QCG-PilotJob and Parsl, where the virtual environment --peers has them (`pip install qcg-pilotjob
 parsl`). HyperQueue is not among them: its wheel has no workers for other nodes.
 
-Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left and their bytes; of programs of
-the tool itself, most processes on a node that has no batch script and most ports that they listen at; and seconds.
+Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left and their bytes; how often
+files of the shared file system were opened on the nodes that have no batch script: all but those of the operating system; of programs
+of the tool itself, most processes on such a node and most ports that they listen at; and seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
+import select
 import shutil
+import struct
 import sys
 import tempfile
 import threading
@@ -165,6 +169,47 @@ class Watch(threading.Thread):
         return f"{self.most} | {self.ports}"
 
 
+class Opens(threading.Thread):
+    """Counts how often files are opened on the nodes of a batch job but its first, until it is told to `stop`; not those of
+    directories that each node of a cluster has on a disk of its own, and not Slurm's."""
+
+    LOCAL = re.compile(r"/(?:bin|boot|dev|etc|lib\w*|opt|proc|root/\.pyenv|run|sbin|sys|usr|var)(?:/|$)|$")
+    ON_MOUNT, OPENED = 0x11, 0x20  # FAN_MARK_ADD of a mount, FAN_OPEN
+
+    def __init__(self, testbed: Testbed, batch: Batch) -> None:
+        super().__init__()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.seen = 0
+        self.slurm = os.fspath(testbed.directory)
+        self.over = threading.Event()
+        self.queue = libc.fanotify_init(0x1 | 0x10, os.O_RDONLY | os.O_CLOEXEC)
+        for node in batch.nodes:
+            if node != batch.host:
+                path = os.fsencode(f"/proc/{testbed._inside[node].pid}/root/")
+                if self.queue < 0 or libc.fanotify_mark(self.queue, self.ON_MOUNT, ctypes.c_uint64(self.OPENED), -100, path):
+                    raise OSError(ctypes.get_errno(), "fanotify")
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            if not select.select([self.queue], [], [], 0.2)[0]:
+                continue
+            data = memoryview(os.read(self.queue, 1 << 16))
+            while data:
+                length, _, _, _, _, file, _ = struct.unpack_from("IBBHQii", data)
+                data = data[length:]
+                with contextlib.suppress(OSError):
+                    path = os.readlink(f"/proc/self/fd/{file}")
+                    self.seen += not self.LOCAL.match(path) and not path.startswith(self.slurm)
+                os.close(file)
+
+    def stop(self) -> int:
+        """How many there were."""
+        self.over.set()
+        self.join()
+        os.close(self.queue)
+        return self.seen
+
+
 def steps_of(testbed: Testbed, batch: Batch) -> int:
     """How many steps a batch job has had: they are numbered."""
     return int(testbed.exec(batch.host, ["srun", "--overlap", "-N1", "-n1", "-w", batch.host, "printenv",
@@ -197,7 +242,7 @@ def main() -> None:
         rows += [("QCG-PilotJob with mpirun", by_qcg(options.peers.absolute())), ("Parsl with srun", by_parsl(options.peers.absolute()))]
     if options.only:
         rows = [row for row in rows if row[0].startswith(tuple(options.only))]
-    print("| | steps | requests to slurmctld | files left | KiB left | processes on a node | ports | s |\n|---|---|---|---|---|---|---|---|")
+    print("| | steps | requests to slurmctld | files left | KiB left | opened on other nodes | processes there | ports | s |\n|---|---|---|---|---|---|---|---|---|")
     try:
         with Testbed(options.nodes, directory=folder / "cluster") as testbed:
             for name, run in rows:
@@ -205,14 +250,15 @@ def main() -> None:
                 place.mkdir()
                 with testbed.allocation(options.nodes, "--exclusive") as batch:
                     testbed.exec(LOGIN, ["sdiag", "-r"], check=True)
-                    watch = Watch(testbed, batch)
+                    watch, opens = Watch(testbed, batch), Opens(testbed, batch)
                     watch.start()
+                    opens.start()
                     start = time.monotonic()
                     code = run(testbed, batch, place, options.jobs)
-                    seconds, asked, found = time.monotonic() - start, requests(testbed), watch.stop()
+                    seconds, asked, found, opened = time.monotonic() - start, requests(testbed), watch.stop(), opens.stop()
                     files = [os.path.join(where, each) for where, _, names in os.walk(place) for each in names]
                     size = sum(os.lstat(file).st_size for file in files) / 1024
-                    row = f"{steps_of(testbed, batch)} | {asked} | {len(files)} | {size:.0f} | {found} | {seconds:.1f} |"
+                    row = f"{steps_of(testbed, batch)} | {asked} | {len(files)} | {size:.0f} | {opened} | {found} | {seconds:.1f} |"
                 print(f"| {name}{f' (exit status {code})' * bool(code)} | {row}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -41,9 +41,9 @@ def vrm() -> SimpleNamespace:
             found[member] = getattr(import_module(module), member)
     found["lending_job"] = import_module("vrm.ext.lending.job")
     from world.actors import Screen, StandardInput
-    for each, kept in ((found["masks"], found["masks"].MaskSetter), (found["pausing"], found["pausing"].Pauser)):
-        found["agent"].BROUGHT[each.__file__] = each  # its folder is not on the path of this Python
-        kept.last = loading.PerProcess(dict)
+    for order, each in (("masks", found["masks"]), ("pause", found["pausing"]), ("use", found["use"])):
+        found["agent"].BROUGHT[order] = each  # what comes as text is not loaded into the machine
+    found["masks"].MaskSetter.last, found["pausing"].Pauser.last = loading.PerProcess(dict), loading.PerProcess(dict)
 
     def nothing() -> None:
         raise found["ShimError"]("there is no compiler")
@@ -80,6 +80,7 @@ _USED = (
     "ext.lending.build.ShimError",
     "ext.slurm.calls.client",
     "ext.slurm.calls.wire.Call",
+    "ext.learning.nodes.use",
     "ext.lending.nodes.masks",
     "ext.lending.nodes.pausing",
     "live.launch.base.make_launcher",

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from collections.abc import Mapping
 
 import psutil
@@ -31,7 +32,7 @@ from vrm.live.nodes import connecting
 from vrm.live.runner import agent, proc
 from vrm.live.nodes.agents import probe
 from vrm.live.nodes.connecting import command_line, group_line, is_local
-from vrm.live.nodes.outcomes import Affinity, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.live.relay.boot import MODULES, boot
@@ -410,6 +411,29 @@ def test_what_a_job_uses_is_said_by_steps(nodes: StandIn, jobs: Jobs) -> None:
     assert sorted(step["tasks"]) == [0, 1, 3] and sorted(step["pids"]) == sorted(task.pid for task in tasks)
     assert 0.2 <= step["cpu"] < 5 and 32 << 20 < step["largest"] <= step["memory"] / 2
     assert step["memory"] > 96 << 20 > said["batch"]["memory"]
+
+
+def test_modules_of_extensions_come_as_text(nodes: StandIn, tmp_path: Path) -> None:
+    """A node opens none of their files, which are gone here; an agent that begins anew gets them again."""
+    first, second = tmp_path / "sums_of_a_test.py", tmp_path / "taker_of_a_test.py"
+    first.write_text("def total(values):\n    return sum(values)\n")
+    second.write_text("import proc, sums_of_a_test\nasked = []\ndef take(request, now):\n    asked.append(1)\n    return {'number': "
+                      "request['number'], 'total': sums_of_a_test.total(request['values']), 'asked': len(asked)}\n")
+    mine = AgentOrder("mine", (str(first), str(second)), lambda host, request, answer: SimpleNamespace(
+        host=host, found=(answer["total"], answer["asked"])))
+    loop = nodes.make("n1").start()
+    assert loop.agents.order(mine, 1, {"n1": {"values": [1, 2]}}) == {"n1"}
+    first.unlink(), second.unlink()
+    assert loop.next(SimpleNamespace).found == (3, 1)
+    loop.agents.order(mine, 1, {"n1": {"values": [4]}})
+    assert loop.next(SimpleNamespace).found == (4, 2)
+    loop.agents.sweep(1)  # they have nothing to forget
+    assert loop.next(Swept) == Swept("n1", 1, 0)
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    loop.next(NodeLost)
+    loop.next(NodeUp)
+    loop.agents.order(mine, 1, {"n1": {"values": []}})
+    assert loop.next(SimpleNamespace).found == (0, 1)
 
 
 @two_cpus

@@ -40,7 +40,7 @@ def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> M
                    str(answer["error"]))
 
 
-POWER = AgentOrder("power", power.__file__, _read)
+POWER = AgentOrder("power", (power.__file__,), _read)
 
 
 @dataclass

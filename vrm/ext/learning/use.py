@@ -39,7 +39,7 @@ def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> N
                    tuple((float(cpu), int(largest)) for cpu, largest in answer["programs"]))
 
 
-USE = AgentOrder("use", use.__file__, _read)
+USE = AgentOrder("use", (use.__file__,), _read)
 
 
 @dataclass

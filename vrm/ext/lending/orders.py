@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from vrm.ext.lending.nodes import masks, pausing
+from vrm.ext.lending.nodes import dlb, lending, masks, pausing
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.outcomes import AgentOrder
 from vrm.model import Booking, Cluster, RankSlot
@@ -42,7 +42,7 @@ def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> M
                  frozenset(rank for rank, task in tasks.items() if task["acknowledged"]), str(answer["error"]))
 
 
-MASKS = AgentOrder("masks", masks.__file__, _read)
+MASKS = AgentOrder("masks", (dlb.__file__, lending.__file__, masks.__file__), _read)
 
 
 def _read_pause(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Masks:
@@ -50,7 +50,7 @@ def _read_pause(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]
                  str(answer["error"]))
 
 
-STOP = AgentOrder("pause", pausing.__file__, _read_pause)
+STOP = AgentOrder("pause", (*MASKS.files, pausing.__file__), _read_pause)
 
 
 def stops(cluster: Cluster, booking: Booking, shares: Sequence[LentCores]) -> bool | None:

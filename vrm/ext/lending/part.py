@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 from vrm.ext.lending.job import FollowingCores
 from vrm.ext.lending.nodes import lending
-from vrm.ext.lending.orders import MASKS, STOP, CoreOrder, Masks, confine, pause, stops
+from vrm.ext.lending.orders import MASKS, CoreOrder, Masks, confine, pause, stops
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.jobs.launches import Launches
@@ -27,6 +27,7 @@ from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.run.entry import Entry, LifeError
 from vrm.run.control import Command
+from vrm.run.journal.past import Past
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
 from vrm.ext.lending.offers import NoOffer, borrowed, offer, reserved
@@ -54,11 +55,14 @@ class LendingPart(Part):
         self.live = live
         self.ends = live.part(Ends)
         self.launches = live.part(Launches)
-        for order in (MASKS, STOP):
-            live.watch.know(order)
         self.coming: dict[int, Start] = {}
         self._orders: dict[int, CoreOrder] = {}
         self._following = FollowingCores(live)
+
+    def recall(self, past: Past) -> None:
+        """An earlier manager may have left files on the nodes for programs that follow their cores."""
+        if past.state.lends.epochs or any(job.malleable for job, _ in past.running):
+            self.live.watch.know(MASKS)
 
     def deadline(self, now: float) -> float:
         """When an order is to be given, or must have been answered."""
@@ -80,6 +84,7 @@ class LendingPart(Part):
         elif isinstance(event, JobLeft) and event.job.malleable:
             lending.remove(lending.folder(self.live.launcher.run_id, event.job.id))
         elif isinstance(event, ProgramPrepared) and event.booking.job.malleable:
+            self.live.watch.know(MASKS)
             self._following.give(event)
         elif isinstance(event, Stopped):
             for job_id in list(self.coming):

@@ -32,6 +32,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -208,14 +209,14 @@ class Agents:
         self._known[order.name] = order
 
     def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Ask nodes for what an extension's file does about a job, each with further values. Each that is up gives the
+        """Ask nodes for what an extension's modules do about a job, each with further values. Each that is up gives the
         event that `order` makes of its answer, and is in the result; one that goes down first gives nothing else."""
         self.know(order)
         asked = set()
         for host, values in hosts.items():
             node = self._nodes.get(host)
             if node is not None and node.up is not False:
-                self._ask(node, {"ask": order.name, "file": order.file, "run": self.run, "job": job_id, **values})
+                self._ask(node, {"ask": order.name, "run": self.run, "job": job_id, **values})
                 asked.add(host)
         return asked
 
@@ -256,7 +257,7 @@ class Agents:
             if node is not None:
                 self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,
                                  **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare, "doubted": doubted}),
-                                 **({"files": [order.file for order in self._known.values()]} if self._known else {})})
+                                 **({"orders": list(self._known)} if self._known else {})})
 
     def sweeping(self, job_id: int, hosts: Collection[str] = ()) -> bool:
         """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one."""
@@ -378,6 +379,7 @@ class Agents:
         node.state, node.due = CONNECTING, now + (self.timeout if node.local else relayed)
         node.unread.clear()
         node.unsent.clear()
+        node.brought.clear()
         node.noise, node.said, node.pinged = 0, "", False
 
     def _disconnect(self, node: AgentNode) -> None:
@@ -425,6 +427,11 @@ class Agents:
             self._send(node, request)
 
     def _send(self, node: AgentNode, request: dict[str, Any]) -> None:
+        for name in (request["ask"], *request.get("orders", ())):
+            if name in self._known and name not in node.brought:
+                node.brought.add(name)
+                files = [(path, _text(path)) for path in self._known[name].files]
+                self._send(node, {"number": 0, "ask": "bring", "order": name, "files": files})
         node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
         self._flush(node)
 
@@ -550,6 +557,13 @@ class Agents:
             node.up = True
             self._ready.append(NodeUp(node.host, node.rising))
             node.rising = None
+
+
+@cache
+def _text(path: str) -> str:
+    """The text of a module."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def probe(hosts: Iterable[str], reach: str = "auto", env: Mapping[str, str] | None = None,

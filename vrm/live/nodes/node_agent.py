@@ -37,6 +37,7 @@ class AgentNode:
         self.boot = ""
         self.rising: NodeFacts | None = None  # what it is, while it is swept before it is up
         self.asked: dict[int, dict[str, Any]] = {}
+        self.brought: set[str] = set()  # the orders whose modules this agent was sent
 
     @property
     def local(self) -> bool:

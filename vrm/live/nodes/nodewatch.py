@@ -217,7 +217,7 @@ class NodeWatch:
             self._agents.know(order)
 
     def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Ask nodes for what an extension's file does about a job, each with further values. `poll` gives the event of
+        """Ask nodes for what an extension's modules do about a job, each with further values. `poll` gives the event of
         each of those that are in the result (or its `Down`); nobody does it where the cores are emulated."""
         if self._agents is None or not hosts:
             return set()

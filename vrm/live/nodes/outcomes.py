@@ -79,12 +79,13 @@ class MemoryUse:
 
 
 class AgentOrder(NamedTuple):
-    """What an extension asks agents for: its `name`, the `file` with the module that does it on the nodes (see
-    `vrm.live.runner.agent.bring`), and what makes an event for parts of the manager of the host, the request and the
-    answer. That raises KeyError, TypeError, ValueError or AttributeError for an answer that no agent gives."""
+    """What an extension asks agents for: its `name`, the `files` of the modules that do it on the nodes, each behind those
+    that it imports (see `vrm.live.runner.agent.bring`), and what makes an event for parts of the manager of the host, the
+    request and the answer. That raises KeyError, TypeError, ValueError or AttributeError for an answer that no agent
+    gives."""
 
     name: str
-    file: str
+    files: tuple[str, ...]
     read: Callable[[str, Mapping[str, Any], Mapping[str, Any]], object]
 
 
@@ -96,7 +97,7 @@ def outcome(host: str, request: Mapping[str, Any], answer: Mapping[str, Any], kn
     """What the answer of an agent to a request says; `known` are the orders of extensions. Raises KeyError, TypeError,
     ValueError or AttributeError for one that no agent gives."""
     asked, job_id = request["ask"], request["job"]
-    if "file" in request:
+    if asked in known:
         return known[asked].read(host, request, answer)
     if asked == "affinity":
         return Affinity(host, job_id, {int(rank): parse_cpu_list(cpus) for rank, cpus in answer["ranks"].items()})

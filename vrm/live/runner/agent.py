@@ -14,7 +14,8 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
 | `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null, without the jobs in `spare`, where that is there) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
-| `{"number": 5, "ask": NAME, "file": F, "run": R, "job": J, ...}` | what the module in the file F, of an extension, answers, see `bring` |
+| `{"number": 0, "ask": "bring", "order": NAME, "files": [[PATH, TEXT], ...]}` | nothing; the modules of an extension, see `bring` |
+| `{"number": 5, "ask": NAME, "run": R, "job": J, ...}` | what the last of these modules answers |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -288,7 +289,7 @@ class Sweep:
         self.others = {proc.marks(self.run, int(job))[1] for job in request.get("spare", ())}
         self.spares = now + float(request["patience"])
         self.until = self.spares + SWEEP_SECONDS
-        self.files = request.get("files", ())
+        self.orders = request.get("orders", ())
         self.pause = SWEEP_PAUSE
         self.due = now + self.pause if self.spares > now else now
         self.killed: "Set[Process]" = set()
@@ -310,8 +311,8 @@ class Sweep:
         self.pause = min(2 * self.pause, SPARING_PAUSE) if now < self.spares else SWEEP_PAUSE
         self.due = min(now + self.pause, self.spares) if now < self.spares else now + self.pause
         done = not self.left or now >= self.until
-        for file in self.files if done else ():
-            forget = getattr(bring(file), "forget", None)
+        for order in self.orders if done else ():
+            forget = getattr(BROUGHT[order], "forget", None)
             if forget is not None:
                 forget(self.run, self.job)
         return done
@@ -400,28 +401,34 @@ TASKS = {"affinity": AffinityWatch, "memory": MemoryWatch}  # type: Dict[str, An
 """What is begun for a request, and answers later."""
 
 BROUGHT = {}  # type: Dict[str, Any]
-"""Modules of extensions, by their files."""
+"""Modules of extensions, by their orders."""
 
 
-def bring(file: str) -> "Any":
-    """The module in an extension's file, which is for Python 3.6 and the standard library, too, and may import the other
-    files beside it and beside this one. Its function `take` gets a request and the time. It gives the answer, or a task as
-    those above. A task may have `ends_by_sweep`: it answers as soon as its job is swept; `lasts`: it looks as long as the
-    job runs; and `then`, a function of the time that gives the tasks which follow its answer. The module may have
-    `forget`, called with the run and the job (None: all) when these were swept, and `close`, when the agent ends."""
-    if file not in BROUGHT:
-        folder, name = os.path.split(file)
-        if folder not in sys.path:
-            sys.path.append(folder)
-        BROUGHT[file] = __import__(name[:-3])
-    return BROUGHT[file]
+def bring(order: str, files: "List[List[str]]") -> None:
+    """Run the modules of an extension: paths and texts of their files, each behind those that it imports. They come as
+    texts, since files of a shared file system would be opened on all nodes at the same moment. They are for Python 3.6 and
+    the standard library, too, and may import those of this folder. `take` of the last one gets a request and the time. It
+    gives the answer, or a task as those above. A task may have `ends_by_sweep`: it answers as soon as its job is swept;
+    `lasts`: it looks as long as the job runs; and `then`, a function of the time that gives the tasks which follow its
+    answer. The module may have `forget`, called with the run and the job (None: all) when these were swept, and `close`,
+    when the agent ends."""
+    for path, text in files if order not in BROUGHT else ():
+        name = os.path.basename(path)[:-3]
+        module = sys.modules.get(name)
+        if getattr(module, "__file__", None) != path:
+            module = sys.modules[name] = type(sys)(name)
+            module.__file__ = path
+            exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102  (vrm's own, from its pipe)
+        BROUGHT[order] = module
 
 
 def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     """Begin what a request asks for."""
     kind = request["ask"]
-    if "file" in request:
-        made = bring(request["file"]).take(request, now)
+    if kind == "bring":
+        bring(request["order"], request["files"])
+    elif kind in BROUGHT:
+        made = BROUGHT[kind].take(request, now)
         if isinstance(made, dict):
             say(made)
         else:

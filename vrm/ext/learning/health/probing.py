@@ -46,7 +46,7 @@ def _read(host: str, _: Mapping[str, Any], answer: Mapping[str, Any]) -> Probed:
                   " ".join(str(answer["fault"]).split())[:200])
 
 
-PROBE = AgentOrder("probe", probe.__file__, _read)
+PROBE = AgentOrder("probe", (probe.__file__,), _read)
 
 
 class Probes:

@@ -27,7 +27,7 @@ class JobUsage:
     steps: Mapping[str, Mapping[str, Any]]
 
 
-USAGE = AgentOrder("usage", usage.__file__,
+USAGE = AgentOrder("usage", (usage.__file__,),
                    lambda host, request, answer: JobUsage(host, request["job"], dict(answer["steps"])))
 
 
