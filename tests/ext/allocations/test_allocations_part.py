@@ -253,13 +253,14 @@ def test_a_pool_that_cannot_be_written(pool: Pool) -> None:
 
 @pytest.mark.testbed
 def test_three_allocations_of_a_real_slurm(testbed: Testbed, tmp_path: Path) -> None:
-    """Sixty jobs; one of the allocations is cancelled while its jobs run. Each job completes once; what the
+    """Sixty jobs, the last of which waits for all others; one of the allocations is cancelled while its jobs run. Each job completes once; what the
     cancelled one interrupted runs again elsewhere."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "count.x").write_text('#!/bin/sh\nsleep 0.5\necho "$1 $SLURM_JOB_ID" >>"$0.ended"\n')
     (programs / "count.x").chmod(0o755)
-    (tmp_path / "queue").write_text("".join(f"count.x 1 60 0 args={at}\n" for at in range(60)))
+    (tmp_path / "queue").write_text("".join(f"count.x 1 60 0 args={at}\n" for at in range(59)) +
+                                    "count.x 1 60 0 args=59 after=0-58\n")
     config = tmp_path / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Grace": 1,
@@ -293,6 +294,7 @@ def test_three_allocations_of_a_real_slurm(testbed: Testbed, tmp_path: Path) -> 
                      for path in (tmp_path / "log" / "pool").glob("slurm-*/jobs.csv")
                      for row in read_jobs(path) if row.status == "completed"]
         assert Counter(number for number, _ in completed) == {str(number): 1 for number in range(60)}
+        assert ended()[-1][0] == "59"  # it waited for all others
         runs = Counter(map(tuple, ended()))
         assert max(runs.values()) == 1 and {*completed} <= runs.keys()
         # Two at most wrote their lines, and were interrupted before their ends were known.

@@ -15,7 +15,7 @@ from conftest import permissions_obeyed
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.batch import Said, ended_in_pbs, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
-from vrm.ext.allocations.pool.lines import lines_of
+from vrm.ext.allocations.pool.lines import adding, lines_of, with_after
 from vrm.ext.allocations.pool.records import Fate, fate, ids_of, of_run
 from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, taking
 from vrm.run.state import State
@@ -108,7 +108,7 @@ class Manager:
             yield
             for other in [each.name for each in self.state.holders(but=self.name)]:
                 if other not in world.alive and self.state.is_live(other):  # the batch system says that it has ended
-                    done = {str(job): "completed" for job in world.records[other]}
+                    done = {str(job): world.how[job] for job in world.records[other]}
                     yield
                     self.append({"do": "end", "name": other, "done": done})
                     yield
@@ -128,18 +128,24 @@ class Manager:
                     continue
                 assert not [other for other in world.running.get(job, ()) if other in world.alive], "it runs twice at once"
                 assert not any(job in done for done in world.records.values()), "it runs again though it has ended"
+                assert world.may_run(job), "it runs before those that it waits for have ended as wanted"
                 world.running.setdefault(job, []).append(self.name)
                 for _ in range(world.draw.randint(1, 12)):
                     yield
                 world.records[self.name].append(job)
                 world.running[job].remove(self.name)
                 yield
+                if job in self.state.waited:  # others wait for it
+                    while self.state.is_live(self.name) and not self.append(
+                            {"do": "done", "name": self.name, "done": {str(job): world.how[job]}}):
+                        self.look()
+                        yield
             if not jobs and not self.state.holders(but=self.name):
                 break
             if world.draw.random() < 0.1:
                 break
         while not self.append({"do": "end", "name": self.name,
-                               "done": {str(job): "completed" for job in world.records[self.name]}}):
+                               "done": {str(job): world.how[job] for job in world.records[self.name]}}):
             self.look()
             yield
         world.alive.discard(self.name)
@@ -151,13 +157,28 @@ class World:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.jobs = self.draw.randint(1, 12)
-        self.log: list[dict[str, Any]] = [{"do": "add", "lines": ["x 1 9"] * self.jobs}]
+        self.how = [self.draw.choice(("completed", "completed", "completed", "failed")) for _ in range(self.jobs)]
+        self.after = {job: [(self.draw.choice(("", "", "any", "fail")), other) for other in range(job) if self.draw.random() < 0.2]
+                      for job in range(self.jobs)}
+        self.log: list[dict[str, Any]] = [{"do": "add", "lines": ["x 1 9"] * self.jobs, "after": {
+            str(job): [[*each] for each in after] for job, after in self.after.items()}}]
         self.alive: set[str] = set()
         self.records: dict[str, list[int]] = {}
         self.running: dict[int, list[str]] = {}
         self.queued: list[str] = []  # batch jobs that have not begun
         self.cancelled: list[str] = []  # those that are being cancelled
         self.asked = 0
+
+    def may_run(self, job: int) -> bool:
+        """Whether all that a job waits for has ended as wanted."""
+        ended = {each for record in self.records.values() for each in record}
+        return all(self.fate(other) == "cancelled" or other in ended for _, other in self.after[job]) and (
+            self.fate(job) != "cancelled")
+
+    def fate(self, job: int) -> str:
+        """How a job ends in the end."""
+        met = {"": lambda how: how == "completed", "any": lambda how: True, "fail": lambda how: how != "completed"}
+        return self.how[job] if all(met[kind](self.fate(other)) for kind, other in self.after[job]) else "cancelled"
 
     def ask(self) -> None:
         """Somebody asks for an allocation."""
@@ -178,7 +199,8 @@ class World:
         managers: list[Manager] = []
         kills = self.draw.randint(0, 6)
         begins = self.draw.choice((0.02, 0.1))
-        while len(done := [job for record in self.records.values() for job in record]) < self.jobs:
+        runs = [job for job in range(self.jobs) if self.fate(job) != "cancelled"]
+        while len(done := [job for record in self.records.values() for job in record]) < len(runs):
             assert len(managers) < 60, "they do not come to an end"
             if self.cancelled and self.draw.random() < 0.05:
                 self.cancel(self.cancelled.pop())
@@ -199,7 +221,7 @@ class World:
             for _ in range(self.draw.randint(1, 4)):
                 if next(one.steps, self) is self:
                     break
-        assert Counter(done) == dict.fromkeys(range(self.jobs), 1)
+        assert Counter(done) == dict.fromkeys(runs, 1)
         return PoolState(self.log)
 
 
@@ -208,7 +230,8 @@ def test_each_job_ends_once_whatever_dies_and_in_whatever_order(seed: int) -> No
     world = World(seed)
     state = world.run()
     assert not state.free.keys() & state.done.keys() and not state.holder.keys() & state.done.keys()
-    assert len(state.free) + len(state.holder) + len(state.done) == world.jobs
+    assert len(state.free) + len(state.later) + len(state.holder) + len(state.done) == world.jobs
+    assert all(world.fate(job) == how for job, how in state.done.items())
 
 
 # ---------------------------------------------------------------------------------- the journal
@@ -321,15 +344,58 @@ def test_a_batch_system_that_does_not_answer_or_is_not_known(monkeypatch: pytest
 def test_lines_may_run_from_anywhere_and_arrays_are_jobs(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
     queue.write_text("# a comment\n./run.x 4 60 1\nwork 1 9 dir=case args='-o x' array=2-4:2\nft.B.x 2")
-    assert lines_of(queue) == [
+    assert [line.text for line in lines_of(queue)] == [
         f"run.x 4 60 1 file={tmp_path}/run.x",
         f"work 1 9 0 dir={tmp_path}/case args='-o x' array=2",
         f"work 1 9 0 dir={tmp_path}/case args='-o x' array=4", "ft.B.x 2 3600 0"]
 
 
+def test_what_lines_wait_for_has_the_numbers_of_jobs_in_the_pool(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    queue.write_text("a 1 9 name=prep array=1-2\nb 1 9 after=prep\nc 1 9 after=any:0,fail:2\n")
+    entry = adding(PoolState(), lines_of(queue))
+    assert entry["lines"] == ["a 1 9 0 name=prep array=1", "a 1 9 0 name=prep array=2", "b 1 9 0", "c 1 9 0"]
+    assert entry["after"] == {"2": [["", 0, 1]], "3": [["any", 0], ["fail", 2]]}
+    state = PoolState([entry])
+    queue.write_text("d 1 9 after=prep,3\n")
+    assert adding(state, lines_of(queue)) == {"do": "add", "lines": ["d 1 9 0"], "after": {"4": [["", 0, 1], ["", 3]]}}
+    assert [*with_after(state, [0, 1, 2, 3])] == [
+        "a 1 9 0 name=prep array=1", "a 1 9 0 name=prep array=2", "b 1 9 0 after=0,1", "c 1 9 0 after=any:0,fail:2"]
+    assert [*with_after(state, [1, 2])] == ["a 1 9 0 name=prep array=2", "b 1 9 0 after=0"]
+    for text, said in (("e 1 9 after=4", "queue:1: it waits for job 4, and the pool has no such job before it"),
+                       ("e 1 9 after=gone", "queue:1: it waits for job `gone`, but no earlier job has this name")):
+        queue.write_text(text)
+        with pytest.raises(PoolError, match=said):
+            adding(state, lines_of(queue))
+
+
+def test_a_job_waits_until_those_before_it_have_ended_as_wanted() -> None:
+    """0 completes, 1 fails: what waits for the end of 1 may run, what waits for its success never, nor what waits for
+    that one."""
+    state = PoolState([{"do": "add", "lines": ["x 1 9"] * 7, "after": {
+        "2": [["", 0]], "3": [["any", 1]], "4": [["", 0, 1]], "5": [["", 4]], "6": [["fail", 1], ["any", 4]]}}, *JOIN])
+    assert [*state.free] == [0, 1] and [*state.later] == [2, 3, 4, 5, 6]
+    for entry in (taking("a", [0, 1, 2]), taking("a", [0, 1]), taking("b", [2])):
+        state.apply(entry)  # who waits is not taken
+    assert state.holder == {0: "a", 1: "a"}
+    state.apply({"do": "done", "name": "b", "done": {"0": "completed"}})  # it has not that job
+    state.apply({"do": "done", "name": "a", "done": {"0": "completed"}})
+    assert [*state.free] == [2] and state.holder == {1: "a"} and state.done == {0: "completed"}
+    state.apply(taking("b", [2]))
+    state.apply({"do": "end", "name": "a", "done": {"0": "failed", "1": "timeout"}})
+    assert [*state.free] == [3, 6] and not state.later and state.unmet == {4, 5}
+    assert state.done == {0: "completed", 1: "timeout", 4: "cancelled", 5: "cancelled"}
+    assert state.allocations["a"].done == {0: "completed", 1: "timeout"}
+    state.apply({"do": "done", "name": "a", "done": {"2": "completed"}})  # it has ended
+    state.apply({"do": "add", "lines": ["x 1 9"] * 2, "after": {"7": [["", 0]], "8": [["", 5]]}})
+    assert state.holder == {2: "b"} and [*state.free] == [3, 6, 7] and state.unmet == {4, 5, 8}
+    state.apply({"do": "end", "name": "b", "done": {}})
+    assert [*state.free] == [2, 3, 6, 7]
+
+
 @pytest.mark.parametrize("line, said", [
-    ("x 1 9\ny 1 9 after=0", "queue:2: `after` is for jobs that know of each other"),
-    ("x 1 9 begin=2h", "`begin` is for jobs"),
+    ("x 1 9\ny 1 9 after=start:0", "queue:2: `after=start:` is for the jobs of one run"),
+    ("x 1 9 begin=2h", "`begin` is a time at which a pool may have no allocation"),
     ("x 1 9 0 3", "a delay"), ("x one 9", "queue:1: "), ("# nothing", "it has no jobs"),
     ("x 1 9 each=*.in", "`each` cannot be dealt")])
 def test_lines_that_no_pool_takes(tmp_path: Path, line: str, said: str) -> None:

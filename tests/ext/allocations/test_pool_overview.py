@@ -103,7 +103,7 @@ def test_the_pool_is_seen_from_its_configuration_and_from_its_allocations(pool: 
 
     def shown() -> str:
         return site.run("status").stdout
-    wait_until(lambda: "2 count.x" in shown(), "it is known that they run")
+    wait_until(lambda: "2 count.x" in shown() and "6 wait" in shown(), "two run, and one waits there")
     for said in (shown(), site.run("top").stdout, pool.vrm("status").stdout):
         assert "9 jobs: none has ended; 6 wait for an allocation (6 count.x)" in said
         assert "slurm-100" in said and "asked for" in said and "slurm-101" in said

@@ -9,12 +9,14 @@ import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, tell
 
 if TYPE_CHECKING:
     from vrm.ext.allocations.pool.journal import PoolJournal
+    from vrm.ext.allocations.pool.lines import PoolLine
 
 MOST = 3
 """Allocations at once, unless another number is asked for."""
@@ -89,11 +91,11 @@ def pool(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace, journal: PoolJournal) -> int:
-    from vrm.ext.allocations.pool.lines import lines_of
+    from vrm.ext.allocations.pool.lines import adding, lines_of
     if arguments.queue is None:
         raise CannotRun("which jobs? vrm pool add QUEUE")
     lines = lines_of(Path(arguments.queue))
-    journal.decide(lambda state: {"do": "add", "lines": lines})
+    journal.decide(lambda state: adding(state, lines))
     tell(f"{len(lines)} jobs added; {len(journal.state.free)} of the pool's {len(journal.state.lines)} wait. "
          "`vrm pool start` asks for allocations if there are too few")
     return 0
@@ -102,8 +104,9 @@ def _add(arguments: argparse.Namespace, journal: PoolJournal) -> int:
 def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJournal) -> int:
     """Begin a pool or continue it, and ask for allocations; 0, 1 where the batch system has refused one."""
     from vrm.config.schema import load
-    from vrm.ext.allocations.pool.lines import lines_of
+    from vrm.ext.allocations.pool.lines import adding, lines_of
     from vrm.ext.allocations.pool.requests import forget_ended
+    from vrm.ext.allocations.pool.state import PoolState
 
     there = journal.exists()
     if there and arguments.queue is not None:
@@ -119,8 +122,9 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     if arguments.nodes is not None:
         _possible(settings, arguments, lines)
     if not there:
+        adding(PoolState(), lines)
         journal.create()
-        journal.decide(lambda state: {"do": "add", "lines": lines} if not state.lines else None)
+        journal.decide(lambda state: adding(state, lines) if not state.lines else None)
     state = journal.look()
     kept = {key for name, keys in CHOSEN.items() if not getattr(arguments, name) for key in keys}
     options.update((key, value) for key, value in state.options.items() if key in kept)
@@ -130,7 +134,8 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     for each in _dead(journal):
         tell(f"allocation {each} has died: the jobs that it had not done wait again")
     if not state.free:
-        tell(f"no job of {len(state.lines)} waits: nothing to ask for")
+        tell(f"no job of {len(state.lines)} waits"
+             + (f" but for {len(state.later)} that wait for others" if state.later else "") + ": nothing to ask for")
         return 0
     more = state.options["max_allocations"] - state.living()
     if more <= 0:
@@ -164,14 +169,14 @@ def _options(arguments: argparse.Namespace, config: str, settings: Any, journal:
                for key in ("history", "site_history")}}
 
 
-def _possible(settings: Any, arguments: argparse.Namespace, lines: list[str]) -> None:
+def _possible(settings: Any, arguments: argparse.Namespace, lines: Sequence[PoolLine]) -> None:
     """CannotRun for jobs that allocations of -N and -t cannot run, as far as that is known here."""
     from vrm.ext.allocations.shapes import START_UP
     from vrm.workload.grammar import parse_line
     cores = arguments.cores or (
         None if "auto" in (settings.sockets, settings.cores) else int(settings.sockets * settings.cores))
     for number, line in enumerate(lines):
-        parsed = parse_line(line)
+        parsed = parse_line(line.text)
         needed = parsed.procs * parsed.fields.get("cores", 1)
         if cores is not None and needed > cores * arguments.nodes:
             raise CannotRun(f"no allocation can run job {number}: it needs {needed} cores, and {arguments.nodes} nodes "
@@ -195,7 +200,7 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
         wish = PoolWish(min(more, room), *shape)
     else:
         try:
-            wish = PoolPlan(journal, state.free, more).wish()
+            wish = PoolPlan(journal, sorted({*state.free, *state.later}), more).wish()
         except PoolError as error:
             raise CannotRun(f"{error}. -N NODES -t TIME asks for allocations without one") from None
         enough = wish.number

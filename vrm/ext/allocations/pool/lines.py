@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from collections.abc import Iterator
+from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError
+from vrm.ext.allocations.pool.state import PoolState
+from vrm.model.job import START, Dependency, resolved
 from vrm.workload.following import QueueFollower
-from vrm.workload.grammar import LineError, QueueLine, field_of
-
-TIED = ("after", "begin", "deadline")
-"""Fields of jobs that know of others, or of a time."""
+from vrm.workload.grammar import LineError, QueueLine, field_of, parse_line
 
 
-def lines_of(path: Path) -> list[str]:
+class PoolLine(NamedTuple):
+    """A job: its line without what it waits for, that, its name, and where it was read."""
+
+    text: str
+    after: tuple[Dependency, ...]
+    name: str
+    place: str
+
+
+def lines_of(path: Path) -> list[PoolLine]:
     """The jobs of a queue file. PoolError where it cannot be read, for a line that is wrong, and for one that waits for
-    others or for a time: allocations know nothing of each other's jobs."""
+    what no allocation can know."""
     follower = QueueFollower(path)
     follower.finish()
     found = [line for taken in follower.read_new() for line in _each(path, taken.number, taken.parsed)]
@@ -29,19 +37,47 @@ def lines_of(path: Path) -> list[str]:
     return found
 
 
-def _each(path: Path, number: int, parsed: QueueLine | LineError) -> Iterator[str]:
+def adding(state: PoolState, lines: Sequence[PoolLine]) -> dict[str, Any]:
+    """The entry by which jobs join a pool: what they wait for has the numbers of jobs in the pool. PoolError for a job
+    that waits for one that the pool does not have before it."""
+    first, ids = len(state.lines), dict[str, list[int]]()
+    if any(each.name for line in lines for each in line.after):
+        for number, text in enumerate(state.lines):
+            ids.setdefault(parse_line(text).fields.get("name", ""), []).append(number)
+    after: dict[str, list[list[Any]]] = {}
+    for number, line in enumerate(lines, first):
+        try:
+            wanted = resolved(line.after, ids)
+        except ValueError as error:
+            raise PoolError(f"{line.place}: {error}") from None
+        for each in wanted:
+            if each.ids.stop > number:
+                raise PoolError(f"{line.place}: it waits for job {each.ids.stop - 1}, and the pool has no such job "
+                                "before it (jobs of a pool count from 0, each of an array by itself)")
+            after.setdefault(str(number), []).append([each.kind, *each.ids])
+        ids.setdefault(line.name, []).append(number)
+    return {"do": "add", "lines": [line.text for line in lines], **({"after": after} if after else {})}
+
+
+def _each(path: Path, number: int, parsed: QueueLine | LineError) -> Iterator[PoolLine]:
+    place = f"{path}:{number}"
     if isinstance(parsed, LineError):
-        raise PoolError(f"{path}:{number}: {parsed}")
-    tied = next((name for name in TIED if name in parsed.fields), "a delay" if parsed.delay else "")
-    if tied:
-        raise PoolError(f"{path}:{number}: `{tied}` is for jobs that know of each other or of a time; a pool is for "
-                        "jobs that may run anywhere in any order")
+        raise PoolError(f"{place}: {parsed}")
+    if "begin" in parsed.fields or parsed.delay:
+        what = "begin" if "begin" in parsed.fields else "a delay"
+        raise PoolError(f"{place}: `{what}` is a time at which a pool may have no allocation; leave it out, or add the "
+                        "line then (vrm pool add)")
     if parsed.items:
-        raise PoolError(f"{path}:{number}: `each` cannot be dealt to allocations; write a line for each job, or array=")
-    fields = {key: _placed(key, value, path.parent) for key, value in parsed.fields.items()}
+        raise PoolError(f"{place}: `each` cannot be dealt to allocations; write a line for each job, or array=")
+    after = parsed.fields.get("after", ())
+    if any(each.kind == START for each in after):
+        raise PoolError(f"{place}: `after=start:` is for the jobs of one run; in a pool jobs wait for the ends of "
+                        "others")
+    fields = {key: _placed(key, value, path.parent) for key, value in parsed.fields.items() if key != "after"}
     for index in fields.get("array", ()) or (None,):
-        yield str(replace(parsed, delay=None,
-                          fields=fields if index is None else {**fields, "array": range(index, index + 1)}))
+        text = str(replace(parsed, delay=None,
+                           fields=fields if index is None else {**fields, "array": range(index, index + 1)}))
+        yield PoolLine(text, after, fields.get("name", ""), place)
 
 
 def _placed(key: str, value: Any, directory: Path) -> Any:
@@ -53,3 +89,11 @@ def _placed(key: str, value: Any, directory: Path) -> Any:
         return tuple(each._replace(file=os.path.normpath(os.path.join(os.path.abspath(directory), each.file)))
                      if each.file else each for each in value)
     return value
+
+
+def with_after(state: PoolState, jobs: Sequence[int]) -> Iterator[str]:
+    """Lines of a queue file of these jobs alone, which have what they wait for among themselves."""
+    place = {number: at for at, number in enumerate(jobs)}
+    for number in jobs:
+        waits = [Dependency.on(place[job], kind) for job, kind in state.needs.get(number, {}).items() if job in place]
+        yield state.lines[number] + (f" after={','.join(map(str, waits))}" if waits else "")

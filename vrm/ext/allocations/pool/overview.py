@@ -89,8 +89,9 @@ def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
                      "state": "never began" if answers.ended(request.job) else "asked for"}
                     for request in state.pending()]
     return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
-            "waiting": len(state.free), "programs": _programs(state, state.free), "stopped": bool(state.stopped),
-            "allocations": allocations, "trouble": answers.trouble,
+            "waiting": len(state.free), "later": len(state.later), "unmet": len(state.unmet),
+            "programs": _programs(state, state.free), "stopped": bool(state.stopped), "allocations": allocations,
+            "trouble": answers.trouble,
             "refused": [each.over for each in state.requests.values() if each.over and each.over != TAKEN_BACK]}
 
 
@@ -146,6 +147,10 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
     waits = f" ({_named(found['programs'])})" if found["waiting"] else ""
     below = [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
+    if found["later"]:
+        below.append(f"{found['later']} jobs wait for others of the pool")
+    if found["unmet"]:
+        below.append(f"{found['unmet']} jobs were cancelled: a job that they wait for has not ended so")
     below += [found["trouble"]] * bool(found["trouble"])
     below += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
     if found["stopped"]:

@@ -10,6 +10,7 @@ import json
 import math
 import selectors
 import threading
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -44,6 +45,9 @@ CHECKS = 30.0
 AHEAD = 20.0
 """Jobs wait here that all cores have done in so many seconds: short jobs need not wait for the pool's journal."""
 
+OTHERS = 3.0
+"""Seconds in which a job that would wait here is left to the others: one of them may start it at once."""
+
 MOST = 200
 """Jobs that are taken at once."""
 
@@ -72,6 +76,7 @@ class PoolPart(Part):
         self._question: threading.Thread | None = None
         self._answers: list[tuple[str, dict[int, str]]] = []
         self._trouble = ""
+        self._seen: dict[int, float] = {}  # since when jobs that nobody has are known
         self._plan: PoolPlan | None = None
         self._planned = False
         self._cancelling: threading.Thread | None = None
@@ -113,6 +118,7 @@ class PoolPart(Part):
             self._looked = now
             if self._safely(self.pool.look):
                 self._follow()
+                self._safely(self._report)
                 if self._takes():
                     self._safely(self._take)
         if self._question is not None and not self._question.is_alive():
@@ -131,6 +137,17 @@ class PoolPart(Part):
         if state.stopped and self.live.phase == "running":
             stopping.stop("`vrm pool stop`", kill=state.stopped == "now")
         self._enter()
+
+    def _report(self) -> None:
+        """Say how jobs have ended for which others wait."""
+        state = self.pool.state
+        watched = {number for number in state.held_by(self.mine) if number in state.waited}
+        if not watched:
+            return
+        done = {str(number): how for number, how in self._done().items() if number in watched}
+        if done:
+            entry = {"do": "done", "name": self.mine, "done": done}
+            self.pool.decide(lambda state: entry if state.is_live(self.mine) else None)
 
     def _takes(self) -> bool:
         return self.live.phase == "running" and self.pool.state.is_live(self.mine) and not self.pool.state.stopped
@@ -161,8 +178,14 @@ class PoolPart(Part):
             cores += job.request.cores
             if cores > room + max(0.0, ahead) / job.walltime and len(tried) > 1:
                 break
+        self._seen = {number: self._seen.get(number, now) for number in tried}
         for number, start in zip(tried, self._starts(tried)):
+            if self._too_late(number):
+                yield number  # this run cancels it
+                continue
             area = self._judged(number)[1].request.cores * self._judged(number)[1].walltime
+            if start > now and now < self._seen[number] + OTHERS:
+                continue
             if start > now and area <= ahead:
                 ahead -= area
             elif start > now and (waits or start == math.inf):
@@ -190,11 +213,25 @@ class PoolPart(Part):
     def _judged(self, number: int) -> tuple[QueueLine, Job, Details, str]:
         """A job of the pool as a job of this run, and why it cannot be one."""
         if number not in self._jobs:
-            wanted = parse_line(self.pool.state.lines[number])
+            wanted = self._line(number)
             base = self.live.settings.applications.queue.parent
             judged = self.live.part(Intake).judged(wanted.values_at(base), self.live.state.next_id)
             self._jobs[number] = (wanted, *judged)
         return self._jobs[number]
+
+    def _too_late(self, number: int) -> bool:
+        """Whether a job cannot end by its deadline, wherever it starts."""
+        line = self._judged(number)[0]
+        return "deadline" in line.fields and (
+            line.seconds > self._line(number).fields["deadline"])
+
+    def _line(self, number: int) -> QueueLine:
+        """The line of a job; its deadline is counted from its submission to the pool."""
+        state, line = self.pool.state, parse_line(self.pool.state.lines[number])
+        if "deadline" not in line.fields:
+            return line
+        left = state.added[number] + line.fields["deadline"] - self.live.now
+        return replace(line, fields={**line.fields, "deadline": max(1.0, left)})
 
     def _enter(self) -> None:
         """Enter jobs that this allocation has taken, and that are not in the run yet."""
@@ -210,13 +247,14 @@ class PoolPart(Part):
             event = {"job": number, "id": self.live.state.next_id}
             self.live.record(self, TOOK, **event)
             self._took.append(event)
-            self.live.part(Intake).enter(self._judged(number)[0])
             self._jobs.pop(number, None)
+            self.live.part(Intake).enter(self._line(number))
 
     # When the run is over, and what becomes of allocations that have died.
 
     def expects(self, now: float) -> bool:
         """Whether there are jobs for this allocation, or may be: of another one that has died."""
+        self._safely(self._report)
         if not self._takes() or self._trouble:
             return False
         if any(True for _ in self._fitting(self.pool.state)) or self._question is not None:
@@ -246,7 +284,7 @@ class PoolPart(Part):
     def tidy(self, now: float) -> None:
         """Take back the requests that nothing waits for; plan what to ask for when the end is near."""
         state = self.pool.state
-        if self._takes() and not state.free and any(state.pending()) and self._cancelling is None:
+        if self._takes() and not (state.free or state.later) and any(state.pending()) and self._cancelling is None:
             self._safely(self._take_back_requests)
         if self._cancelling is not None and not self._cancelling.is_alive():
             self._cancelling = None
@@ -255,7 +293,7 @@ class PoolPart(Part):
             self._begin_plan()
 
     def _take_back_requests(self) -> None:
-        taken = take_back(self.pool, lambda state: not state.free)
+        taken = take_back(self.pool, lambda state: not (state.free or state.later))
         if taken:
             self.live.tell("note", f"no job of the pool waits: {len(taken)} requests for allocations are taken back")
             self._cancelling = threading.Thread(target=cancel, args=(self.pool, taken), daemon=True)
@@ -291,7 +329,7 @@ class PoolPart(Part):
         self._planned = True
         state = self.pool.state
         more = state.options["max_allocations"] - state.living() + 1
-        jobs = sorted({*state.free, *self._left()} - self._fate().running)
+        jobs = sorted({*state.free, *state.later, *self._left()} - self._fate().running)
         if self._like() is None and more > 0 and jobs:
             try:
                 self._plan = PoolPlan(self.pool, jobs, more, leaving=self.mine)

@@ -8,9 +8,10 @@ import math
 import subprocess
 import sys
 from typing import Any, NamedTuple
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+from vrm.ext.allocations.pool.lines import with_after
 from vrm.ext.allocations.pool.state import PoolState
 from vrm.system.printing.text import printable
 
@@ -30,7 +31,7 @@ class PoolPlan:
     """`vrm plan` of some jobs of a pool, in a process of its own: it takes seconds, and asks the batch system. `more`:
     the most allocations that may be asked for; `leaving`: an allocation that is about to end."""
 
-    def __init__(self, pool: PoolJournal, jobs: Collection[int], more: int, leaving: str = "") -> None:
+    def __init__(self, pool: PoolJournal, jobs: Sequence[int], more: int, leaving: str = "") -> None:
         state, options = pool.state, pool.state.options
         self._more = more
         self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving)
@@ -41,7 +42,7 @@ class PoolPlan:
             if options.get(key):
                 words += [f"--{key.replace('_', '-')}", options[key]]
         try:
-            queue.write_text("".join(f"{state.lines[number]}\n" for number in jobs))
+            queue.write_text("".join(f"{line}\n" for line in with_after(state, jobs)))
             self._process = subprocess.Popen([sys.executable, "-m", "vrm.cli", *words], stdin=subprocess.DEVNULL,
                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         except OSError as error:

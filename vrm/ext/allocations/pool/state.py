@@ -15,19 +15,22 @@ from dataclasses import dataclass, field
 from typing import Any
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from vrm.model.job import Dependency, JobState
+
 Entry = Mapping[str, Any]
 """What the journal says, by `do`:
 
 | do | what else it has |
 |---|---|
 | `start` | the options of `vrm pool start` |
-| `add` | `lines`: one for each job |
+| `add` | `lines`: one for each job; `after`: what they wait for, by their numbers: lists of a kind and numbers |
 | `ask` | `number` of the request, `nodes`, `seconds` |
 | `asked` | `number`, the batch `job` |
 | `over` | `number`, `why`: a request that gives no allocation |
 | `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: not known), `nodes` |
 | `take` | `name`, `jobs` |
 | `back` | `name`, `jobs` that it has not begun |
+| `done` | `name`, `done`: how jobs of it have ended for which others wait |
 | `end` | `name`, `done`: how its jobs have ended, by their numbers |
 | `stop` | `now`: jobs that run are ended, too |
 """
@@ -39,8 +42,8 @@ TAKEN_BACK = "taken back"
 
 @dataclass
 class PoolAllocation:
-    """An allocation. `held` are the jobs that it has taken, `done` those of them that have ended, and how, once it has
-    ended."""
+    """An allocation. `held` are the jobs that it has taken, `done` those whose ends are in the journal: all of them
+    once it has ended."""
 
     name: str
     job: str
@@ -64,12 +67,19 @@ class PoolRequest:
 
 class PoolState:
     """A pool. `lines` are its jobs, by their numbers; `holder` says which allocation has one. `free` are those that
-    nobody has and that have not ended, `done` how the others ended."""
+    nobody has, that have not ended and that wait for no other job; `later` are those that do, and `needs` for which and
+    for what kind of end. `done` is how jobs have ended, `unmet` are those that cannot run: one that they wait for has
+    not ended so. `added` are the times of their submission (seconds since the epoch)."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.options: dict[str, Any] = {}
         self.lines: list[str] = []
         self.free: dict[int, None] = {}  # in order of their first submission
+        self.later: dict[int, set[int]] = {}  # those for whose ends they wait still
+        self.needs: dict[int, dict[int, str]] = {}
+        self.waited: dict[int, list[int]] = {}  # who waits for a job
+        self.unmet: set[int] = set()
+        self.added: list[float] = []
         self.holder: dict[int, str] = {}
         self.done: dict[int, str] = {}
         self.allocations: dict[str, PoolAllocation] = {}
@@ -86,9 +96,36 @@ class PoolState:
         self.options, self.stopped = {**entry["options"]}, ""
 
     def _add(self, entry: Entry) -> None:
+        after = entry.get("after", {})
         for line in entry["lines"]:
-            self.free[len(self.lines)] = None
+            number = len(self.lines)
             self.lines.append(line)
+            self.added.append(entry.get("time", 0.0))
+            for kind, *jobs in after.get(str(number), ()):
+                for job in jobs:
+                    self.needs.setdefault(number, {})[job] = kind
+                    self.waited.setdefault(job, []).append(number)
+            self.later[number] = {job for job in self.needs.get(number, ()) if job not in self.done}
+            self._judge(number)
+
+    def _judge(self, number: int) -> None:
+        """A job that waits for others: it cannot run, may run now, or waits on."""
+        if any(job in self.done and not Dependency.on(job, kind).met(JobState(self.done[job]))
+               for job, kind in self.needs.get(number, {}).items()):
+            del self.later[number]
+            self.unmet.add(number)
+            self._ended(number, JobState.CANCELLED.value)
+        elif not self.later[number]:
+            del self.later[number]
+            self.free[number] = None
+
+    def _ended(self, number: int, how: str) -> None:
+        """A job has ended, which others may wait for."""
+        self.done[number] = how
+        for other in self.waited.get(number, ()):
+            if other in self.later:
+                self.later[other].discard(number)
+                self._judge(other)
 
     def _ask(self, entry: Entry) -> None:
         self.requests.setdefault(entry["number"], PoolRequest(entry["number"], entry["nodes"], entry["seconds"]))
@@ -118,16 +155,25 @@ class PoolState:
     def _back(self, entry: Entry) -> None:
         self._let_go([job for job in entry["jobs"] if self.holder.get(job) == entry["name"]])
 
+    def _done(self, entry: Entry) -> None:
+        if self.is_live(entry["name"]):
+            self._settle(self.allocations[entry["name"]], entry["done"])
+            self.free = dict.fromkeys(sorted(self.free))
+
     def _end(self, entry: Entry) -> None:
         if not self.is_live(entry["name"]):
             return
         allocation = self.allocations[entry["name"]]
         allocation.ended = True
-        for job, how in ((int(job), how) for job, how in entry["done"].items()):
-            if self.holder.get(job) == allocation.name:
-                allocation.done[job] = self.done[job] = how
-                del self.holder[job], allocation.held[job]
+        self._settle(allocation, entry["done"])
         self._let_go([*allocation.held])
+
+    def _settle(self, allocation: PoolAllocation, done: Mapping[str, str]) -> None:
+        for job, how in ((int(job), how) for job, how in done.items()):
+            if self.holder.get(job) == allocation.name:
+                allocation.done[job] = how
+                del self.holder[job], allocation.held[job]
+                self._ended(job, how)
 
     def _stop(self, entry: Entry) -> None:
         self.stopped = "now" if entry["now"] else "stopped"
