@@ -36,7 +36,7 @@ def test_one_allocation_runs_jobs_in_the_order_in_which_they_wait(pool: Pool) ->
     assert order(site) == ["fails", "still", "instead"]
     status = pool.status()
     assert status["ended"] == {"failed": 1, "completed": 2, "cancelled": 2} and (status["later"], status["unmet"]) == (0, 2)
-    assert "2 jobs were cancelled: a job that they wait for has not ended so" in pool.vrm("status").stdout
+    assert "cancelled, since a job that they wait for has not ended as wanted: 2" in pool.vrm("status").stdout
     assert "no job of 5 waits" in (said := pool.vrm("start")).stdout + said.stderr
 
 
@@ -52,7 +52,7 @@ def test_a_job_runs_elsewhere_than_the_one_that_it_waits_for(pool: Pool) -> None
     wait_until(lambda: len(PoolJournal(pool.place).look().held_by("slurm-100")) == 3, "it is full")
     second = pool.allocation(101)
     wait_until(lambda: ran(site, "log")["idle"], "the other one works")
-    assert "1 jobs wait for others of the pool" in pool.vrm("status").stdout
+    assert "waiting for other jobs of the pool: 1" in pool.vrm("status").stdout
     (site.bin / "count.x.hold.0").unlink()
     wait_until(lambda: ran(site)["last"], "it has run")
     assert 3 in PoolJournal(pool.place).look().held_by("slurm-101")

@@ -148,9 +148,9 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     waits = f" ({_named(found['programs'])})" if found["waiting"] else ""
     below = [f"{each['name']}: {each['trouble']}" for each in found["allocations"] if each["trouble"]]
     if found["later"]:
-        below.append(f"{found['later']} jobs wait for others of the pool")
+        below.append(f"waiting for other jobs of the pool: {found['later']}")
     if found["unmet"]:
-        below.append(f"{found['unmet']} jobs were cancelled: a job that they wait for has not ended so")
+        below.append(f"cancelled, since a job that they wait for has not ended as wanted: {found['unmet']}")
     below += [found["trouble"]] * bool(found["trouble"])
     below += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
     if found["stopped"]:
