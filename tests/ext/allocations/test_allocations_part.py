@@ -111,9 +111,10 @@ def test_an_allocation_whose_jobs_were_given_away_starts_none_of_them(pool: Pool
 
 
 def test_a_manager_goes_on_where_the_one_before_in_its_allocation_was_killed(pool: Pool) -> None:
-    """Killed again and again, at any moment; its jobs live on, and the next manager follows them."""
+    """Killed again and again, at any moment; its jobs live on, and the next manager follows them. Twenty of the thirty
+    wait for another one."""
     site = pool.site
-    site.queue.write_text(lines(30))
+    site.queue.write_text("".join(f"count.x 1 60 0 args={at}" + f" after={at - 10}" * (at >= 10) + "\n" for at in range(30)))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
     for number in range(1, 6):
         process = pool.allocation(100)
@@ -121,6 +122,8 @@ def test_a_manager_goes_on_where_the_one_before_in_its_allocation_was_killed(poo
         process.kill()
         process.wait()
     site.finish(pool.allocation(100))
+    order = (site.bin / "count.x.ended").read_text().split()
+    assert all(order.index(str(at)) > order.index(str(at - 10)) for at in range(10, 30))
     assert ran(site) == {str(number): 1 for number in range(30)} and pool.status()["ended"] == {"completed": 30}
 
 
