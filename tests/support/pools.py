@@ -18,7 +18,7 @@ from vrm.results.jobs import read_jobs
 ROOT = Path(__file__).resolve().parents[2]
 
 FAKES = {
-    "sbatch": 'n=$(ls "$FAKE" | grep -c job); cp "$2" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }; '
+    "sbatch": 'n=$(ls "$FAKE" | grep -c job); for last; do :; done; cp "$last" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }; '
               'echo "$((100 + n))"',
     "scontrol": 'cat "$FAKE/state.$4" 2>/dev/null || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }',
     "scancel": 'echo "$1" >>"$FAKE/cancelled"',

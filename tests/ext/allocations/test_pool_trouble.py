@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +15,16 @@ import pytest
 
 from conftest import Site, wait_until
 from support.pools import Pool, lines, ran
+from support.testbed import LOGIN, Testbed
 from vrm.ext.allocations.pool import batch, gone
 from vrm.ext.allocations.pool.batch import Said, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import of
 from vrm.ext.allocations.pool.state import PoolState, taking
 from vrm.system.files import write_atomically
+
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -228,3 +234,56 @@ def test_a_full_disk_changes_nothing_and_leaves_nothing(small_disk: Path) -> Non
     assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "entries"] and made.read == 1
     (small_disk / "ballast").unlink()
     assert made.append({"do": "join", "name": "a", "job": "1"}) and PoolJournal(small_disk).look().is_live("a")
+
+
+@pytest.mark.testbed
+def test_a_real_slurm_calls_a_node_failed_that_runs_on(testbed: Testbed, tmp_path: Path) -> None:
+    """The node is cut off, and its processes live: their jobs stay with them after NODE_FAIL, whatever somebody says.
+    When the node was started again, `vrm pool gone` gives the jobs back, and they run elsewhere."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "long.x").write_text('#!/bin/sh\necho "$1" >>"$0.log"; while [ -e "$0.hold" ]; do sleep 0.1; done\n')
+    (tmp_path / "bin" / "long.x").chmod(0o755)
+    (tmp_path / "bin" / "long.x.hold").touch()
+    (tmp_path / "queue").write_text("long.x 1 60 0 args=0\n")
+    config = tmp_path / "vrm.yaml"
+    config.write_text("Applications: {Path: bin, Queue: queue}\nLog: log\nLauncher: {AllowRoot: true, CheckBindings: ignore}\n")
+
+    def on_login(*words: str) -> subprocess.CompletedProcess[str]:
+        return testbed.exec(LOGIN, [*words], env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+
+    def pool(*words: str) -> str:
+        done = on_login(sys.executable, "-m", "vrm.cli", "-c", str(config), "pool", *words)
+        return str(done.stdout) + str(done.stderr)
+
+    def state() -> str:
+        return str(on_login("scontrol", "--oneliner", "show", "job", job).stdout)
+    said = pool("start", "-N", "1", "-t", "00:10:00", "--max-allocations", "1", "--cores", "2")
+    job = said.splitlines()[0].rsplit(" ", 1)[1]
+    node = ""
+    journal = PoolJournal(tmp_path / "log" / "pool")
+    node = ""
+    try:
+        wait_until(lambda: (tmp_path / "bin" / "long.x.log").exists(), "the job runs", limit=120)
+        node = state().split(" NodeList=")[1].split()[0]
+        testbed.cut(node)
+        assert on_login("scontrol", "update", f"nodename={node}", "state=down", "reason=test").returncode == 0
+        wait_until(lambda: "JobState=NODE_FAIL" in state(), "Slurm calls it failed", limit=60)
+        assert "Requeue=0" in state()
+        pool("start")
+        assert journal.look().held_by(f"slurm-{job}") == [0]
+        assert "it lives. End its processes first" in pool("gone", f"slurm-{job}")
+        testbed.restart(node)
+        (tmp_path / "bin" / "long.x.hold").unlink()
+        said = pool("gone", f"slurm-{job}")
+        assert f"1 jobs of slurm-{job} wait again" in said, said
+        testbed.join(node)
+        on_login("scontrol", "update", f"nodename={node}", "state=resume")
+        assert "asked for 1 node" in pool("start")
+        wait_until(lambda: not on_login("squeue", "-h", "-o", "%i").stdout.split(), "the next one has ended", limit=120)
+        assert json.loads(pool("status", "--json"))["ended"] == {"completed": 1}
+        assert (tmp_path / "bin" / "long.x.log").read_text() == "0\n0\n"
+    finally:
+        if node:
+            testbed.join(node)
+            on_login("scontrol", "update", f"nodename={node}", "state=resume")
+        on_login("scancel", "--user=root")

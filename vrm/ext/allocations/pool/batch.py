@@ -76,10 +76,11 @@ def ended_in_pbs(said: Said) -> bool | None:
 
 
 SYSTEMS = {
-    "slurm": PoolBatch(("sbatch", "--parsable"), ("scancel",), ("scontrol", "--oneliner", "show", "job"),
-                       ended_in_slurm),
-    "pbs": PoolBatch(("qsub",), ("qdel",), ("qstat", "-x", "-f"), ended_in_pbs)}
-"""Those for which pools are, by the names that vrm has for them."""
+    "slurm": PoolBatch(("sbatch", "--parsable", "--no-requeue"), ("scancel",),
+                       ("scontrol", "--oneliner", "show", "job"), ended_in_slurm),
+    "pbs": PoolBatch(("qsub", "-r", "n"), ("qdel",), ("qstat", "-x", "-f"), ended_in_pbs)}
+"""Those for which pools are, by the names that vrm has for them. An allocation is not put back into the batch system's
+queue: it would begin again while a node that the batch system does not reach may run on."""
 
 
 def run(words: Sequence[str], seconds: float = SECONDS) -> Said:
