@@ -50,6 +50,31 @@ def test_a_command_whose_answer_is_there_is_not_carried_out_again(run: RunDirect
         assert reads_first or control.wait_reply(run, name, 0) == {"ok": False, "text": "no"}
 
 
+def test_what_a_manager_carries_out_is_not_taken_back(run: RunDirectory) -> None:
+    """It may be stopped between the two, for longer than a client waits (seed 795830863443 of the world)."""
+    name = control.send(run, {"do": "submit", "line": "a 1 9"})
+    claim = control.claim(run, name)
+    assert claim is not None and control.claim(run, name) is None
+    assert not control.withdraw(run, name) and (run.commands / name).exists()
+    assert control.answered(run, name, 0.0, 0.0) == {"ok": False, "text": control.TAKEN}
+    os.close(claim)  # as the end of the manager does
+    assert control.withdraw(run, name) and control.claim(run, name) is None
+    assert control.answered(run, name, 0.0, 0.0) is None
+
+
+def test_a_command_that_is_being_taken_back_is_not_carried_out(run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+                                                               ) -> None:
+    """The manager has opened its file in the moment before."""
+    name = control.send(run, {"do": "stop"})
+    lock = control.fcntl.flock
+
+    def first(handle: int, how: int) -> None:
+        (run.commands / name).unlink()
+        lock(handle, how)
+    monkeypatch.setattr(control.fcntl, "flock", first)
+    assert control.claim(run, name) is None
+
+
 def test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out(run: RunDirectory) -> None:
     """It may have been refused, or taken back: its files are as they were before (seed 795823051152 of the world)."""
     before = control.send(run, {"do": "submit", "line": "a 1 9"})

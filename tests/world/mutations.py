@@ -68,7 +68,7 @@ ALL = (
         "vrm.live.manager.takeover.recovery", " or _before(marker.tick, under, start - SOON)", ""),), "seed 795819536946"),
     Mutation("a command that has its answer is carried out by the next manager", ((
         "vrm.run.control", "(over or (boot", "(False or (boot"), (
-        "vrm.run.control", "            withdraw(run, name)  # which", "            pass  # which")), "seed 795820256999"),
+        "vrm.run.control", "            remove(run, name)  # which", "            pass  # which")), "seed 795820256999"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
         "vrm.live.manager.takeover.continuing", "sorted(looked, key=self._order)", "looked"),), "seed 6"),
     Mutation("what was cut of jobs.csv comes back between its lines", ((
@@ -118,6 +118,8 @@ ALL = (
     Mutation("lent cores keep the numbers that they had among other nodes", ((
         "vrm.live.manager.takeover.continuing", "            codec.move_lends(", "            (lambda *_: None)("), (
         "vrm.run.journal.past", "        move_lends(lends, [", "        (lambda *_: None)(lends, [")), "seed 795823058256"),
+    Mutation("a command is taken back that a manager carries out", ((
+        "vrm.run.control", "fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"),), "seed 795830863443"),
     # Others.
     Mutation("a job starts on lent cores before they are clear", ((
         "vrm.ext.lending.part", "if all(each.phase == LENT for each in", "if True or all(each.phase == LENT for each in"),)),

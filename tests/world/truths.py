@@ -755,7 +755,7 @@ def commands() -> list[str]:
 
 
 def _judge_told(world: World, past: Any) -> None:
-    history, entries = world.history, past.state.book.entries
+    house, history, entries = vrm(), world.history, past.state.book.entries
     for told in world.told:
         if not told.over or not told.name:
             continue
@@ -768,7 +768,8 @@ def _judge_told(world: World, past: Any) -> None:
             made = past.by_command.get(told.name, [])
             if ok and (sorted(told.ids) != sorted(made) if told.act.kind == "submit" else not set(told.ids) <= set(made)):
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
-            if not told.ids and past.by_command.get(told.name) and not (told.reply and "refused" in told.reply["text"]):
+            if not told.ids and past.by_command.get(told.name) and not (
+                    told.reply and ("refused" in told.reply["text"] or told.reply["text"] == house.control.TAKEN)):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
         elif kind == "cancel" and ok and "-tPENDING" not in (told.act.value if told.act.kind == "slurm" else ()) and not any(
                 act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):

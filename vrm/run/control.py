@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -40,7 +41,10 @@ NEXT = 10.0
 """Seconds in which, after the end of a manager, the next one has to be there."""
 
 SETTLING = 0.5
-"""Seconds after which a manager that took a command just before it was taken back has answered."""
+"""Seconds for the answer of a manager that had a command when it was to be taken back."""
+
+TAKEN = "the manager has taken the command, and has not answered yet; `vrm queue` shows whether it was carried out"
+"""What a user is told then."""
 
 _LOOK = 0.25
 """Seconds between two looks whether a manager runs."""
@@ -71,7 +75,7 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Command | None:
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError):
             reply: Command = json.loads(read_own(path))
-            withdraw(run, name)  # which a manager that was killed could not remove any more, before its answer goes
+            remove(run, name)  # which a manager that was killed could not remove any more, before its answer goes
             path.unlink()
             return reply
         if time.monotonic() >= end:
@@ -83,7 +87,8 @@ def answered(run: RunDirectory, name: str, seconds: float, after: float | None =
              ) -> Command | None:
     """The answer to a command, by the manager that runs or by the next one, which is there within `after`
     seconds (else NEXT). None when nobody has answered within `seconds`, or no manager runs: then the command is taken
-    back and nobody carries it out any more, and `vrm.run.journal.files.made_by` says which jobs it has brought."""
+    back and nobody carries it out any more, and `vrm.run.journal.files.made_by` says which jobs it has brought. Where a
+    manager has it and has not answered, the answer says that."""
     end, gone = time.monotonic() + seconds, math.inf
     after = NEXT if after is None else after
     while True:
@@ -100,17 +105,52 @@ def answered(run: RunDirectory, name: str, seconds: float, after: float | None =
                 break
         if now >= min(end, gone + after):
             break
-    withdraw(run, name)
-    return wait_reply(run, name, SETTLING if run.manager_runs() else 0)
+    back = withdraw(run, name)
+    reply = wait_reply(run, name, SETTLING if run.manager_runs() else 0)
+    if reply is None and not back and (run.commands / name).exists():
+        return {"ok": False, "text": TAKEN}
+    return reply
 
 
 def withdraw(run: RunDirectory, name: str) -> bool:
     """Take a command back that no manager has taken yet; whether that was so."""
-    try:
-        (run.commands / name).unlink()
-    except FileNotFoundError:
+    handle = claim(run, name)
+    if handle is None:
         return False
+    try:
+        remove(run, name)
+    finally:
+        os.close(handle)
     return True
+
+
+def claim(run: RunDirectory, name: str) -> int | None:
+    """Have a command for oneself, to carry it out or to take it back, until the file that is given is closed; None
+    where it is gone, or somebody else has it. Raises OSError."""
+    try:
+        handle = open_own(run.commands / name, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        handle = open_own(run.commands / name, os.O_RDONLY)  # nobody can take it back
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        pass  # a file system without locks
+    if os.fstat(handle).st_nlink:
+        return handle
+    os.close(handle)
+    return None
+
+
+def remove(run: RunDirectory, name: str) -> None:
+    """Remove a command that has been carried out, or that nobody is to carry out."""
+    (run.commands / name).unlink(missing_ok=True)
 
 
 def take(run: RunDirectory, boot: str = "") -> Iterator[tuple[str, Command]]:
@@ -128,7 +168,7 @@ def take(run: RunDirectory, boot: str = "") -> Iterator[tuple[str, Command]]:
         if command is None:
             continue
         if command["do"] != "invalid" and (over or (boot and _of_before(command, boot))):
-            withdraw(run, name)
+            remove(run, name)
         else:
             yield name, command
 
@@ -164,7 +204,7 @@ def _read(path: Path) -> Command | None:
 def answer(run: RunDirectory, name: str, reply: Command) -> None:
     """Answer a command and remove it."""
     write_json(run.replies / name, reply, private=True)
-    (run.commands / name).unlink(missing_ok=True)
+    remove(run, name)
 
 
 def put_aside(run: RunDirectory, name: str, why: str) -> Path:

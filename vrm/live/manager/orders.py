@@ -7,6 +7,7 @@ of the manager, because the answer was not written yet, is known from the journa
 from __future__ import annotations
 
 import errno
+import os
 from functools import partial
 
 from vrm.live.manager.boundary import NotUnderstood, reading
@@ -30,6 +31,7 @@ class Orders(Part):
         self.stopping = stopping
         self.gone = False
         self._unanswered: dict[str, control.Command] = {}
+        self._claims: dict[str, int] = {}  # open files of commands that nobody takes back any more
         self._done: set[str] = set()   # commands that earlier managers have carried out
         self._deaf: set[str] = set()   # files among the commands that stay there
         self._asked: set[str] = set()  # questions that copies of the manager answer now
@@ -98,6 +100,7 @@ class Orders(Part):
     def _put_aside(self, name: str, why: str) -> None:
         """Take a command file out of the way and say so; one that stays is not looked at again, unless it is the disk
         that does not take it now."""
+        self._let_go(name)
         try:
             where = f"it is now {control.put_aside(self.live.run_directory, name, why)}"
         except FileNotFoundError:
@@ -114,7 +117,7 @@ class Orders(Part):
     def obey(self, name: str, command: control.Command) -> None:
         """Carry out a command and answer it; OSError when the answer can't be written, and then
         it is only answered the next time."""
-        if name in self._asked:
+        if name in self._asked or not self._has(name):
             return
         if name not in self._unanswered:
             repeated = any(command["do"] in part.repeats() for part in self.live.parts)
@@ -126,10 +129,30 @@ class Orders(Part):
         self.live.journal.sync()
         if command.get("unasked"):  # nobody waits for the answer
             self.live.tell("note", self._unanswered[name]["text"])
-            control.withdraw(self.live.run_directory, name)
+            control.remove(self.live.run_directory, name)
         else:
             control.answer(self.live.run_directory, name, self._unanswered[name])
         del self._unanswered[name]
+        self._let_go(name)
+
+    def _has(self, name: str) -> bool:
+        """Have a command for this manager; whether that is so: it may have been taken back."""
+        if name not in self._claims:
+            claim = control.claim(self.live.run_directory, name)
+            if claim is None:
+                return False
+            self._claims[name] = claim
+        return True
+
+    def leave(self) -> None:
+        """What was not answered is the next manager's."""
+        for name in list(self._claims):
+            self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        claim = self._claims.pop(name, None)
+        if claim is not None:
+            os.close(claim)
 
     def _hand_on(self, name: str, question: Question) -> None:
         """Have a copy of the manager answer a command, now or when there are fewer of them."""
@@ -144,7 +167,9 @@ class Orders(Part):
     def _answered(self, name: str, fault: str, seconds: float) -> None:
         """A copy has answered a command, or has not."""
         self._asked.discard(name)
-        if fault:
+        if not fault:
+            self._let_go(name)
+        else:
             text = f"error: the manager of vrm has not made the answer: {fault}"
             self._unanswered[name] = {"ok": False, "text": text, "out": "", "err": f"{text}\n", "code": 1}
 
