@@ -11,13 +11,18 @@ import time
 from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from collections.abc import Sequence
 
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
 from vrm.system.printing.text import coloured, printable_lines
+
+if TYPE_CHECKING:
+    from vrm.config.schema import Settings
+    from vrm.live.manager.manager import Manager
+    from vrm.live.site.setup import Site
 
 MODULES = {
     "job": "submit cancel hold release requeue stop", "status": "queue status", "simulate": "simulate", "guide": "help"}
@@ -203,23 +208,12 @@ def look(arguments: argparse.Namespace) -> int:
     return info(arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the queue to its end."""
+def _prepared(arguments: argparse.Namespace) -> tuple[Settings, Site, Any, Manager]:
+    """What a run has: its settings, nodes, the program behind `vrm run --` and the manager."""
     from vrm.live.manager.manager import Manager
-    from vrm.live.site.setup import describe, prepare
-    from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
+    from vrm.live.site.setup import prepare
     from vrm.run.rundir import RunDirectory
-    from vrm.scheduling import PolicyError
 
-    if arguments.json or arguments.watch is not None:
-        raise CannotRun("--json and --watch need `vrm queue` or `vrm status`")
-    if not (arguments.command or hasattr(arguments, "config") or default_config()):
-        if any((arguments.once, arguments.wait, arguments.fresh, arguments.failed, arguments.changed)):
-            raise CannotRun("no configuration: give one with -c FILE, or name it vrm.yaml; "
-                            "`vrm run` takes every key's default")
-        from vrm.commands.guide import short
-        print(short())
-        return COULD_NOT_RUN
     settings = settings_of(arguments)
     directory = RunDirectory.of(settings)
     if arguments.strict and not getattr(arguments, "client", ()):
@@ -231,6 +225,29 @@ def run(arguments: argparse.Namespace) -> int:
     client = client_of(arguments, settings, directory)
     manager = Manager(settings, site, directory, narrate, wait=arguments.wait, changed=arguments.changed,
                       feeder=client.name if client else "", further=[client] if client else [])
+    return settings, site, client, manager
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the queue to its end."""
+    from vrm.system.memory import no_collections
+
+    if arguments.json or arguments.watch is not None:
+        raise CannotRun("--json and --watch need `vrm queue` or `vrm status`")
+    if not (arguments.command or hasattr(arguments, "config") or default_config()):
+        if any((arguments.once, arguments.wait, arguments.fresh, arguments.failed, arguments.changed)):
+            raise CannotRun("no configuration: give one with -c FILE, or name it vrm.yaml; "
+                            "`vrm run` takes every key's default")
+        from vrm.commands.guide import short
+        print(short())
+        return COULD_NOT_RUN
+    with no_collections():
+        settings, site, client, manager = _prepared(arguments)
+
+    from vrm.live.site.setup import describe
+    from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
+    from vrm.scheduling import PolicyError
+
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
