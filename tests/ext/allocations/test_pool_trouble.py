@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from conftest import Site, wait_until
 from support.pools import Pool, lines, ran
 from support.testbed import LOGIN, Testbed
+from vrm import cli
 from vrm.ext.allocations.pool import batch, gone
 from vrm.ext.allocations.pool.batch import Said, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
@@ -118,6 +120,23 @@ def test_a_batch_system_that_hangs_is_asked_once(tmp_path: Path, monkeypatch: py
     found = of(made, asks=True)
     assert asked == ["7"] and "the batch system does not answer: which allocations have died is not known" in found.text()
     assert {each["state"] for each in found.record["allocations"]} == {"running"}
+
+
+def test_a_hanging_batch_system_is_not_asked_for_more(pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+                                                     ) -> None:
+    """`vrm pool start` says so after one question, and changes nothing."""
+    monkeypatch.setenv("PATH", pool.site.env["PATH"])
+    monkeypatch.setenv("FAKE", str(pool.fake))
+    pool.site.queue.write_text(lines(2))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "2").returncode == 0
+    scontrol = Path(shutil.which("scontrol") or "")
+    scontrol.write_text(f"#!/bin/sh\necho asked >>{pool.fake}/asked\nexec sleep 600\n")
+    monkeypatch.setattr(batch.run, "__defaults__", (0.5,))
+    monkeypatch.setattr(batch, "SECONDS", 0.5)
+    read = PoolJournal(pool.place).look().requests
+    assert cli.main(["-c", str(pool.site.config_file), "pool", "start", "-N", "1", "-t", "1:00:00"]) == 2
+    assert "the batch system does not answer; try again later" in capsys.readouterr().err
+    assert (pool.fake / "asked").read_text() == "asked\n" and PoolJournal(pool.place).look().requests == read
 
 
 def test_times_in_the_journal_decide_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, tell
 
 if TYPE_CHECKING:
+    from vrm.ext.allocations.pool.batch import BatchAnswers
     from vrm.ext.allocations.pool.journal import PoolJournal
     from vrm.ext.allocations.pool.lines import PoolLine
 
@@ -105,7 +106,6 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     """Begin a pool or continue it, and ask for allocations; 0, 1 where the batch system has refused one."""
     from vrm.config.schema import load
     from vrm.ext.allocations.pool.lines import adding, lines_of
-    from vrm.ext.allocations.pool.requests import forget_ended
     from vrm.ext.allocations.pool.state import PoolState
 
     there = journal.exists()
@@ -130,9 +130,7 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     options.update((key, value) for key, value in state.options.items() if key in kept)
     if options != state.options or state.stopped:
         journal.decide(lambda state: {"do": "start", "options": options})
-    forget_ended(journal)
-    for each in _dead(journal):
-        tell(f"allocation {each} has died: the jobs that it had not done wait again")
+    _forget_dead(journal, options["system"])
     if not state.free:
         tell(f"no job of {len(state.lines)} waits"
              + (f" but for {len(state.later)} that wait for others" if state.later else "") + ": nothing to ask for")
@@ -142,6 +140,19 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
         tell(f"{state.living()} allocations run or wait; --max-allocations raises the limit")
         return 0
     return _ask(arguments, journal, more)
+
+
+def _forget_dead(journal: PoolJournal, system: str) -> None:
+    """Give back what allocations have that died, and forget requests that came to nothing. CannotRun where the batch
+    system hangs."""
+    from vrm.ext.allocations.pool.batch import BatchAnswers
+    from vrm.ext.allocations.pool.requests import forget_ended
+    answers = BatchAnswers(system)
+    forget_ended(journal, answers)
+    for each in _dead(journal, answers):
+        tell(f"allocation {each} has died: the jobs that it had not done wait again")
+    if answers.hangs:
+        raise CannotRun("the batch system does not answer; try again later. The allocations of the pool continue")
 
 
 def _options(arguments: argparse.Namespace, config: str, settings: Any, journal: PoolJournal) -> dict[str, Any]:
@@ -222,13 +233,13 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     return 0
 
 
-def _dead(journal: PoolJournal) -> list[str]:
+def _dead(journal: PoolJournal, answers: BatchAnswers) -> list[str]:
     """Give the jobs of allocations that have died back to the pool; their names."""
     from vrm.ext.allocations.pool.gone import ended_now
     found = []
     state = journal.state
     for each in [each for each in state.allocations.values() if not each.ended]:
-        for name, done in ended_now(journal.directory, state, each.name, state.options.get("system", "")):
+        for name, done in ended_now(journal.directory, state, each.name, answers):
             journal.decide(lambda state, name=name, done=done:  # type: ignore[misc]
                            {"do": "end", "name": name, "done": done} if state.is_live(name) else None)
             found.append(name)

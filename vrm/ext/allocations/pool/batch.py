@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -100,6 +101,24 @@ def ended(system: str, job: str) -> bool | None:
     """Whether a batch job has ended, as the batch system says; None where it does not say."""
     known = SYSTEMS.get(system)
     return None if known is None or not job else known.ended(run([*known.ask, job]))
+
+
+class BatchAnswers:
+    """What a batch system says of jobs, if it is asked at all (`asks`): not again where it hangs (`hangs`)."""
+
+    def __init__(self, system: str, asks: bool = True) -> None:
+        self.system = system
+        self.hangs = False
+        self._asks = asks
+
+    def ended(self, job: str) -> bool:
+        """Whether it says that a job has ended."""
+        if not self._asks or self.hangs:
+            return False
+        begun = time.monotonic()
+        found = ended(self.system, job)
+        self.hangs = found is None and time.monotonic() - begun >= SECONDS
+        return bool(found)
 
 
 def runs(system: str, job: str) -> bool:

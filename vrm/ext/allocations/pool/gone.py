@@ -19,11 +19,11 @@ LOOKS = 0.2
 """Seconds between two looks at it."""
 
 
-def ended_now(pool: Path, state: PoolState, name: str, system: str) -> list[tuple[str, dict[int, str]]]:
+def ended_now(pool: Path, state: PoolState, name: str, answers: batch.BatchAnswers) -> list[tuple[str, dict[int, str]]]:
     """The allocation, and how its jobs have ended, if it is sure that it has ended: the batch system says so, or has
     begun its job again."""
     allocation = state.allocations[name]
-    if state.successor(name) is None and not batch.ended(system, allocation.job):
+    if state.successor(name) is None and not answers.ended(allocation.job):
         return []
     try:
         return [(name, of_run(pool / name).done)]

@@ -15,12 +15,16 @@ from collections.abc import Iterable
 from vrm.ext.allocations.pool.state import TAKEN_BACK
 
 if TYPE_CHECKING:
+    from vrm.ext.allocations.pool.batch import BatchAnswers
     from vrm.ext.allocations.pool.journal import PoolJournal
     from vrm.ext.allocations.pool.state import PoolAllocation, PoolState
     from vrm.report.overviews import Overview
 
 MEMBER = "pool.json"
 """The file in the directory of a run that says of which pool it is, and which allocation."""
+
+HANGS = "the batch system does not answer: which allocations have died is not known"
+"""What is said where it hangs."""
 
 PROGRAMS = 3
 """Programs that are named, of jobs that run or wait."""
@@ -58,31 +62,11 @@ def of(pool: PoolJournal, asks: bool) -> Overview:
     return table(record(pool, asks), state)
 
 
-class Answers:
-    """What the batch system says of jobs, if it is asked: not again where it hangs."""
-
-    def __init__(self, system: str, asks: bool) -> None:
-        self.system = system
-        self._asks = asks
-        self.trouble = ""
-
-    def ended(self, job: str) -> bool:
-        """Whether it says that a job has ended."""
-        from vrm.ext.allocations.pool import batch
-        if not self._asks:
-            return False
-        begun = time.monotonic()
-        found = batch.ended(self.system, job)
-        if found is None and time.monotonic() - begun >= batch.SECONDS:
-            self._asks = False
-            self.trouble = "the batch system does not answer: which allocations have died is not known"
-        return bool(found)
-
-
 def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
     """All of it as JSON values."""
+    from vrm.ext.allocations.pool.batch import BatchAnswers
     state, done = pool.state, dict(pool.state.done)
-    answers = Answers(state.options.get("system", ""), asks)
+    answers = BatchAnswers(state.options.get("system", ""), asks)
     allocations = [_allocation(pool, each, done, answers) for each in state.allocations.values()]
     none: dict[str, Any] = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": "", "programs": {}}
     allocations += [{"name": f"{answers.system}-{request.job}", "nodes": request.nodes, **none,
@@ -91,11 +75,11 @@ def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
     return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
             "waiting": len(state.free), "later": len(state.later), "unmet": len(state.unmet),
             "programs": _programs(state, state.free), "stopped": bool(state.stopped), "allocations": allocations,
-            "trouble": answers.trouble,
+            "trouble": HANGS if answers.hangs else "",
             "refused": [each.over for each in state.requests.values() if each.over and each.over != TAKEN_BACK]}
 
 
-def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], answers: Answers) -> dict[str, Any]:
+def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], answers: BatchAnswers) -> dict[str, Any]:
     """An allocation as JSON values; what it has `done` is entered."""
     from vrm.ext.allocations.pool.journal import PoolError
     from vrm.ext.allocations.pool.records import Fate, of_run

@@ -269,9 +269,10 @@ class PoolPart(Part):
 
     def _ask(self, others: list[Any]) -> None:
         """In a thread: which of these allocations have ended, and what they have done."""
-        state, system = self.pool.state, self.pool.state.options.get("system", "")
+        state = self.pool.state
+        answers = batch.BatchAnswers(state.options.get("system", ""))
         for other in others:
-            self._answers += ended_now(self.pool.directory, state, other.name, system)
+            self._answers += ended_now(self.pool.directory, state, other.name, answers)
 
     def _take_back(self) -> None:
         answers, self._answers = self._answers, []

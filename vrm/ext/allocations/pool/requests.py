@@ -74,10 +74,10 @@ def cancel(pool: PoolJournal, taken: Iterable[PoolRequest]) -> None:
         batch.cancel(pool.state.options["system"], request.job)
 
 
-def forget_ended(pool: PoolJournal) -> None:
+def forget_ended(pool: PoolJournal, answers: batch.BatchAnswers) -> None:
     """Note which requests have come to nothing: their batch jobs ended before their allocations had begun to work."""
     for request in [*pool.look().pending()]:
-        if batch.ended(pool.state.options["system"], request.job):
+        if answers.ended(request.job):
             pool.decide(lambda state, number=request.number: {  # type: ignore[misc]
                 "do": "over", "number": number, "why": "it ended before vrm had begun in it"}
                 if any(each.number == number for each in state.pending()) else None)
