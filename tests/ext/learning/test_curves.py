@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from vrm.ext.learning.curves import Curves, ScalingCurve, input_key
+from vrm.ext.learning.curves import Curves, LikelyShape, ScalingCurve, input_key
 from vrm.ext.learning.widths import SPEEDUP, Downey
 from vrm.model.job import Job, Program
 
@@ -83,6 +83,38 @@ def test_a_copy_learns_alone() -> None:
     two.learn(("", "a.x", 1), "", 4, 10.0)
     assert one.expected(job(), 4).seconds == pytest.approx(50)
     assert two.expected(job(), 4).seconds == pytest.approx(500 ** 0.5)
+
+
+def test_what_was_measured_makes_a_shape_likelier() -> None:
+    true = Downey(11.0, 0.0)
+    points = {n: (100 * true.time(n),) * 4 for n in (2, 4, 8)}
+    for noise, off in ((0.01, 0.1), (3.0, 0.6)):
+        shape = LikelyShape(4, points, noise)
+        assert shape(16) == pytest.approx(100 * true.time(16), rel=off)
+    assert LikelyShape(4, points, 3.0)(16) > 1.2 * LikelyShape(4, points, 0.01)(16)
+
+
+def test_times_that_scatter_say_little_of_the_shape() -> None:
+    curves, chance = Curves(), random.Random(3)
+    for _ in range(40):
+        for n in (4, 8):
+            curves.learn(("", "a.x", 1), "", n, 100 * chance.lognormvariate(0, 1.5))
+    ratio = curves.expected(job(), 8).seconds / curves.expected(job(), 4).seconds
+    assert curves.scatter() > 1 and 0.6 < ratio < 0.85 and not curves.sure(job(), 8)
+
+
+def test_an_unknown_program_takes_the_part_of_its_limit_that_others_took() -> None:
+    curves = Curves()
+    curves.ended(job("b.x"), 20.0)
+    assert curves.expected(job("c.x"), 4).seconds == pytest.approx(20.0)
+
+
+def test_nothing_is_gained_by_a_try_where_all_shapes_agree() -> None:
+    shape = LikelyShape(4, {}, 0.1)
+    assert shape.gain([(4, 1.0)], 0, 0.1) == 0
+    assert shape.gain([(1, 1.0), (2, 1.0)], 0, 0.1) == pytest.approx(0, abs=1e-12)  # two are always faster than one
+    sharp, vague = (shape.gain([(4, 4.0), (8, 6.5), (16, 9.0)], 2, noise) for noise in (0.01, 5.0))
+    assert sharp > 0.01 > vague >= -1e-12
 
 
 def test_the_key_of_an_input() -> None:

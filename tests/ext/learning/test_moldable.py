@@ -158,3 +158,75 @@ def test_a_copy_decides_alone() -> None:
     two._planned[3] = 8
     two.learn(Job(1, "a.x", 4, 100.0), 50.0)
     assert one._planned == {3: 4} and one.curves.version == 0
+
+
+class Hidden(Moldable):
+    """Nobody knows how programs scale but the simulation; `paid` are what tries cost by what was believed."""
+
+    def __init__(self, curves: dict[str, Downey]) -> None:
+        super().__init__()
+        self.hidden = curves
+
+    def stretch(self, asked: Job, started: Job) -> float:
+        curve = self.hidden[asked.app]
+        return curve.time(started.procs) / curve.time(asked.procs)
+
+
+def unknown(seed: int, cores: int, number: int = 160, programs: int = 4) -> tuple[float, int, Hidden]:
+    """Jobs of some programs that come one after the other: their mean turnaround, how many were tries, and who chose."""
+    chance = random.Random(seed)
+    curves = {f"p{each}": Downey(max(1.0, 4 * 2 ** chance.uniform(-1, 3)), chance.choice((0.0, 0.5, 1.0, 2.0)))
+              for each in range(programs)}
+    runs = {app: chance.uniform(50, 400) for app in curves}
+    jobs, time = [], 0.0
+    for each in range(number):
+        app = chance.choice([*curves])
+        time += chance.expovariate(1 / 30)
+        run = runs[app] * chance.lognormvariate(0, 0.05)
+        jobs.append(Submission(Job(each, app, 4, 3 * runs[app], time, more={RANKS: (1, 2, 4, 8, 16)}), run))
+    dispatcher = Hidden(curves)
+    outcome = simulated(jobs, cores, dispatcher)
+    return turnaround(outcome), sum(each.explores for each in dispatcher.choices.values()), dispatcher
+
+
+@pytest.mark.slow
+def test_tries_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [unknown(seed, 64) for seed in range(12)]
+    monkeypatch.setattr("vrm.ext.learning.moldable.EXPLORED", 0)
+    never = [unknown(seed, 64) for seed in range(12)]
+    assert sum(tries for _, tries, _ in tried) > 12 and not any(tries for _, tries, _ in never)
+    assert sum(mean for mean, *_ in tried) < 0.98 * sum(mean for mean, *_ in never)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tries_are_few_and_cost_less_than_they_may_gain(seed: int) -> None:
+    _, tries, dispatcher = unknown(seed, 64, 80)
+    assert tries <= 2 * 4  # EXPLORED - 1 for each program
+    for choice in dispatcher.choices.values():
+        if choice.explores:
+            assert choice.gives is not None
+            taken = choice.gives[[ranks for ranks, _ in choice.options].index(choice.ranks)]
+            assert taken - min(choice.gives) < choice.gain
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_nothing_can_be_gained_nothing_is_tried(seed: int) -> None:
+    """One rank or two with all cores free: two are never slower, by any shape."""
+    chance = random.Random(seed)
+    jobs = [Submission(Job(each, "p", 2, 300.0, 1000.0 * each, more={RANKS: (1, 2)}), chance.uniform(90, 110))
+            for each in range(30)]
+    dispatcher = Hidden({"p": Downey(8.0, 0.5)})
+    outcome = simulated(jobs, 16, dispatcher)
+    assert {job.procs for job in outcome.jobs} == {2}
+    assert not any(choice.explores for choice in dispatcher.choices.values())
+
+
+def test_a_job_that_takes_longer_than_its_program_did_blocks_nobody() -> None:
+    """What was learned chooses numbers of ranks; reservations are by what users ask for. Else a head would be expected
+    to start at once for hours, and nothing be backfilled."""
+    jobs = [submission(each, 10.0 * each, 4, 1.0, (4,), limit=3600.0) for each in range(8)]
+    jobs += [submission(8, 100.0, 6, 3000.0, (6,), limit=3600.0), submission(9, 101.0, 8, 10.0, (8,), limit=60.0),
+             submission(10, 102.0, 2, 1000.0, (2,), limit=2000.0)]
+    jobs = [each._replace(job=each.job.but(app="same")) for each in jobs]
+    outcome = simulated(jobs, 8)
+    assert next(job for job in outcome.jobs if job.id == 10).start == pytest.approx(102.0)

@@ -2,8 +2,9 @@
 
 A curve is T(n) = a + b / n + c n seconds on n ranks, none of a, b, c negative: Amdahl's law (1967), and an overhead
 that grows with the ranks, so a program may also be slower on more of them. Of a program that nobody has seen the
-shape is that of Downey's model (1997), by the two parameters that its user gives (`speedup=`), else as if its user
-had asked for half of the ranks that it can use. """
+shape is that of Downey's model (1997), by the two parameters that its user gives (`speedup=`), else the mean over
+parameters that are common (`GRID`). What was measured makes some of them likelier, the less the more times of one
+program and input scatter. """
 
 from __future__ import annotations
 
@@ -16,10 +17,23 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vrm.ext.learning.widths import SPEEDUP, Downey
 from vrm.model.job import Job
+from vrm.scheduling.estimators import Ratios
 
-PARALLELISM, VARIATION = 2.0, 1.0
-"""Downey's parameters of a program that nobody has seen: its average parallelism as a multiple of the ranks that its
-user asks for, and its variation."""
+GRID = tuple(itertools.product((0.75, 1.5, 3.0), (0.0, 0.5, 1.0, 2.0)))
+"""Downey's parameters of a program that nobody has seen, each as likely: its average parallelism as a multiple of the
+ranks that its user asks for, and its variation."""
+
+UNLIKELY = 1e-4
+"""Shapes that are less likely than this part of the likeliest one do not count."""
+
+ALIKE = 20
+"""Jobs alike that say which part of its limit a job takes whose input was never seen: the last ones."""
+
+SURE = 0.2
+"""The scatter of times (standard deviation of their logarithms) up to which a comparison of two can be relied on."""
+
+REMEMBERS = 0.99
+"""How much of what was seen of the scatter of times before counts after another one."""
 
 KEPT = 8
 """Run times on each number of ranks that count: the last ones."""
@@ -27,11 +41,11 @@ KEPT = 8
 UNSURE, LEAST = 0.25, 0.03
 """Standard deviations of the logarithm of a time: of one that was not measured, and of any at the least."""
 
-NOISE, FEW_TIMES = 0.05, 1
-"""The standard deviation of the logarithms of times on one number of ranks, before there are several, and how many
-times it counts as."""
+NOISE, FEW_TIMES = 0.0005, 1
+"""The standard deviation of the logarithms of times on one number of ranks before a program has run twice on one, and
+how many times it counts as: until then times count as they are."""
 
-DEVIATES = 0.7
+DEVIATES = 0.1
 """How far the logarithm of a time is from the likely shape (standard deviation), among programs."""
 
 NORMAL = 1.2816
@@ -63,10 +77,10 @@ class ScalingCurve:
         """An independent copy."""
         return ScalingCurve(self.points)
 
-    def expected(self, ranks: int, otherwise: Shape) -> Expected:
-        """What is expected on so many ranks, where `otherwise` is the shape that is likely. KeyError where nothing was
-        measured."""
-        level, known, noise = self._judged(otherwise)
+    def expected(self, ranks: int, otherwise: Shape, scatter: float = NOISE) -> Expected:
+        """What is expected on so many ranks, where `otherwise` is the shape that is likely, and `scatter` the standard
+        deviation of the logarithms of times of other programs. KeyError where nothing was measured."""
+        level, known, noise = self._judged(otherwise, scatter)
         if ranks in known:
             log, spread = known[ranks], noise
         elif len(known) > 1:
@@ -77,7 +91,7 @@ class ScalingCurve:
         factor = math.exp(NORMAL * max(spread, LEAST))
         return Expected(math.exp(log), math.exp(log) / factor, math.exp(log) * factor)
 
-    def _judged(self, otherwise: Shape) -> tuple[float, dict[int, float], float]:
+    def _judged(self, otherwise: Shape, scatter: float) -> tuple[float, dict[int, float], float]:
         """The logarithms of the time on one rank by the likely shape, and of the times on all numbers of ranks that
         were measured, and the standard deviation of a time. Where times on one number of ranks differ much, those on
         another say less: each is drawn to the likely shape, as much as its noise wants (a mean of two normal
@@ -85,7 +99,7 @@ class ScalingCurve:
         logs = {ranks: [math.log(time) for time in times] for ranks, times in self.points.items()}
         means = {ranks: fmean(values) for ranks, values in logs.items()}
         squares = math.fsum((value - means[ranks]) ** 2 for ranks, values in logs.items() for value in values)
-        variance = (squares + FEW_TIMES * NOISE ** 2) / (sum(len(values) - 1 for values in logs.values()) + FEW_TIMES)
+        variance = (squares + FEW_TIMES * scatter ** 2) / (sum(len(values) - 1 for values in logs.values()) + FEW_TIMES)
         shape = {ranks: math.log(otherwise(ranks)) for ranks in logs}
         weights = {ranks: 1 / (DEVIATES ** 2 + variance / len(values)) for ranks, values in logs.items()}
         level = (math.fsum(weights[ranks] * (means[ranks] - shape[ranks]) for ranks in logs)
@@ -93,6 +107,55 @@ class ScalingCurve:
         known = {ranks: level + shape[ranks] + (means[ranks] - shape[ranks] - level) * weights[ranks] * DEVIATES ** 2
                  for ranks in logs}
         return level, known, math.sqrt(variance)
+
+
+class LikelyShape:
+    """The shape of a program of which little is known: Downey's model with each of GRID, as likely as it makes what was
+    measured (Bayes), where times scatter by `noise` (standard deviation of their logarithms)."""
+
+    def __init__(self, procs: int, points: Mapping[int, Sequence[float]], noise: float) -> None:
+        """`procs`: the ranks that the user asks for. Without `points` times are multiples of that on them."""
+        logs = [(ranks, fmean(map(math.log, times)), 1 / (DEVIATES ** 2 + noise ** 2 / len(times)))
+                for ranks, times in (points or {procs: [1.0]}).items()]
+        whole = math.fsum(precision for *_, precision in logs)
+        found: list[tuple[float, float, Shape]] = []
+        for factor, variation in GRID:
+            shape = Downey(max(1.0, procs * factor), variation).time
+            off = [(log - math.log(shape(ranks)), precision) for ranks, log, precision in logs]
+            level = math.fsum(each * precision for each, precision in off) / whole
+            found.append((-math.fsum((each - level) ** 2 * precision for each, precision in off) / 2, level, shape))
+        most = max(likely for likely, *_ in found)
+        weights = [math.exp(likely - most) for likely, *_ in found]
+        self._terms = [(weight / sum(weights), level, shape) for weight, (_, level, shape) in zip(weights, found)
+                       if weight > UNLIKELY]
+
+    def __call__(self, ranks: int) -> float:
+        """Its run time on so many ranks (geometric mean)."""
+        return math.exp(math.fsum(weight * (level + math.log(shape(ranks))) for weight, level, shape in self._terms))
+
+    def times(self, ranks: Sequence[int]) -> list[tuple[float, list[float]]]:
+        """Its run times on each number of ranks, as each shape that is likely has them, and how likely that is."""
+        return [(weight, [math.exp(level) * shape(each) for each in ranks]) for weight, level, shape in self._terms]
+
+
+    def gain(self, options: Sequence[tuple[int, float]], tried: int, noise: float) -> float:
+        """Return what a later job gains on average (seconds) when a job has run on the option `tried`: how much better
+        the option is that is best by the shapes that are likely then. Options are numbers of ranks, with what a second
+        there counts. Times scatter by `noise`, so shapes that are near there stay as likely as they are."""
+        found = self.times([ranks for ranks, _ in options])
+        costs = [[seconds * worth for seconds, (_, worth) in zip(times, options)] for _, times in found]
+        logs = [math.log(times[tried]) for _, times in found]
+        blurred = 4 * (noise ** 2 + DEVIATES ** 2)
+
+        def best(weights: Sequence[float]) -> int:
+            means = [math.fsum(weight * each[at] for weight, each in zip(weights, costs)) for at in range(len(options))]
+            return means.index(min(means))
+
+        prior = [weight for weight, _ in found]
+        now = best(prior)
+        return math.fsum(weight * (cost[now] - cost[best([each * math.exp(-(log - other) ** 2 / blurred)
+                                                         for each, other in zip(prior, logs)])])
+                         for weight, cost, log in zip(prior, costs, logs))
 
 
 def _fit(points: Mapping[int, float]) -> Shape:
@@ -120,18 +183,32 @@ class Curves:
     def __init__(self) -> None:
         self._known: dict[Hashable, dict[str, ScalingCurve]] = {}
         self.version = 0
+        self._squares = self._count = 0.0
+        self._ratios = Ratios(ALIKE)
 
     def copy(self) -> Curves:
         """An independent copy."""
         twin = Curves()
         twin._known = {app: {key: curve.copy() for key, curve in of.items()} for app, of in self._known.items()}
         twin.version = self.version
+        twin._ratios = self._ratios.copy()
+        twin._squares, twin._count = self._squares, self._count
         return twin
+
+    def ended(self, job: Job, seconds: float) -> None:
+        """A job has completed: others that are alike may take as much of their limits."""
+        self._ratios.add(job, seconds)
 
     def learn(self, app: Hashable, key: str, ranks: int, seconds: float) -> None:
         """A job of a program and an input (`input_key`) has completed."""
         if seconds > 0:
-            self._known.setdefault(app, {}).setdefault(key, ScalingCurve()).add(ranks, seconds)
+            curve = self._known.setdefault(app, {}).setdefault(key, ScalingCurve())
+            before = curve.points.get(ranks, ())
+            if before:
+                off = math.log(seconds) - fmean(map(math.log, before))
+                self._squares = REMEMBERS * self._squares + off ** 2 * len(before) / (len(before) + 1)
+                self._count = REMEMBERS * self._count + 1
+            curve.add(ranks, seconds)
             self.version += 1
 
     def measured(self, job: Job) -> dict[int, int]:
@@ -147,24 +224,44 @@ class Curves:
         otherwise = shape or self._shape(job, of)
         curve = of.get(input_key(job))
         if curve is not None:
-            return curve.expected(ranks, otherwise)
-        seconds = job.expected * otherwise(ranks) / otherwise(job.procs)
+            return curve.expected(ranks, otherwise, self.scatter())
+        seconds = self._typical(job) * otherwise(ranks) / otherwise(job.procs)
         factor = math.exp(NORMAL * UNSURE)
-        return Expected(seconds, seconds / factor, seconds * factor) if ranks != job.procs else Expected(
-            job.expected, job.expected / factor, job.expected)
+        return Expected(seconds, seconds / factor, seconds * factor)
 
-    @staticmethod
-    def _shape(job: Job, of: Mapping[str, ScalingCurve]) -> Shape:
+    def _typical(self, job: Job) -> float:
+        """Seconds of a job whose program and input was never seen, by the part of their limits that jobs alike took."""
+        ratios = self._ratios.of(job) if job.expected == job.walltime else ()
+        return job.expected * (fmean(ratios) if ratios else 1.0)
+
+    def sure(self, job: Job, ranks: int) -> bool:
+        """Whether it is known how the time of a job on so many ranks compares with that on its own."""
+        known = self.measured(job)
+        return SPEEDUP in job.more or (ranks in known and job.procs in known and self.scatter() < SURE)
+
+    def likely(self, job: Job) -> LikelyShape:
+        """The shapes that are likely by what was measured of the program and input of a job."""
+        curve = self._known.get(_app(job), {}).get(input_key(job))
+        return LikelyShape(job.procs, {} if curve is None else curve.points, self.scatter())
+
+    def _shape(self, job: Job, of: Mapping[str, ScalingCurve]) -> Shape:
         """The shape that is likely where little is known."""
         given = job.more.get(SPEEDUP)
         if given is not None:
             return Downey(*given).time
+        curve = of.get(input_key(job))
+        if curve is not None and len(curve.points) > 1:
+            return self.likely(job)
         best = max(of.values(), key=lambda curve: len(curve.points), default=None)
-        unseen = Downey(PARALLELISM * job.procs, VARIATION).time
+        unseen = LikelyShape(job.procs, {}, 1.0)
         if best is None or len(best.points) < 2:
             return unseen
         known = best
         return lambda ranks: known.expected(ranks, unseen).seconds
+
+    def scatter(self) -> float:
+        """The standard deviation of the logarithms of run times of one program and input on one number of ranks."""
+        return math.sqrt((self._squares + FEW_TIMES * NOISE ** 2) / (self._count + FEW_TIMES))
 
 
 def _app(job: Job) -> Hashable:

@@ -16,7 +16,7 @@ import heapq
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from vrm.ext.learning.curves import Curves, Expected, input_key
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
@@ -26,6 +26,7 @@ from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.backfilling.easy import Easy, backfill
 from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.estimators import doubling
 from vrm.scheduling.registry import reads
 
 LOOK = 30
@@ -41,8 +42,8 @@ CHOSEN = 8
 PASSES = 4
 """How often at most each of them is looked at."""
 
-EXPLORED, CHEAP = 3, 0.02
-"""Numbers of ranks on which a program is to be measured, and the part by which the objective may be worse for it."""
+EXPLORED = 3
+"""Numbers of ranks on which a program is measured before no other one is tried."""
 
 TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
 OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
@@ -50,34 +51,41 @@ OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
 `floor`."""
 
 
-FORGETS = 0.99
+FORGETS = 0.9995
 """How much of what was seen of the queue before counts after another decision."""
 
 
 class RankOption(NamedTuple):
-    """A job on one of its numbers of ranks, its size in the units of the placement policy, and how long it takes."""
+    """A job on one of its numbers of ranks, its size in the units of the placement policy, and how long it takes:
+    `seconds` are at most its walltime."""
 
     job: Job
     size: int
     expected: Expected
+    seconds: float
 
-    @property
-    def seconds(self) -> float:
-        """What is expected, at most its walltime."""
-        return self.job.expected
+    @staticmethod
+    def of(job: Job, size: int, expected: Expected) -> RankOption:
+        """Return it."""
+        return RankOption(job, size, expected, min(job.walltime, max(1.0, expected.seconds)))
 
 
 @dataclass(frozen=True)
 class WidthChoice:
     """Why a job starts on so many ranks: `options` are pairs of a number of ranks and the seconds that are expected
-    there, with an interval; `gives` the objective for each, in seconds (None: it was not needed). `explores`: it is
-    to be measured there."""
+    there, with an interval; `gives` the objective for each, in seconds (None: it was not needed). `gain`: it is to be
+    measured there, and so many seconds later jobs may gain by that; 0 where it is not tried."""
 
     ranks: int
     options: tuple[tuple[int, Expected], ...]
     gives: tuple[float, ...] | None
     objective: str
-    explores: bool = False
+    gain: float = 0.0
+
+    @property
+    def explores(self) -> bool:
+        """Whether it is a try."""
+        return self.gain > 0
 
 
 Work = list[tuple[int, float]]
@@ -177,6 +185,10 @@ class Moldable(Easy):
         self._promised: tuple[int, float] | None = None  # the head, and when it starts at the latest
         self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
         self._queued = QueueLength()
+        self._running: dict[int, float] = {}  # seconds that running jobs are likely to take
+        self._asked: dict[int, Job] = {}  # running jobs as they were submitted
+        self._tries: dict[Hashable, dict[int, int]] = {}  # by program and input: numbers of ranks, and who tries them
+        self._units = 1  # of room, of the whole machine
         self._price = 0.0  # seconds that a unit of room, taken for a second, costs the jobs that come later
 
     # What jobs may do.
@@ -187,23 +199,31 @@ class Moldable(Easy):
         if version == self.curves.version:
             return found
         found = list[RankOption]()
+        own = self.curves.expected(job, job.procs).seconds
         for ranks in () if job.request.parts else job.more.get(RANKS) or ():  # a coupled job is rigid
             seconds = self.curves.expected(job, ranks)
             limit = limit_on(job, ranks)
-            shaped = job if ranks == job.procs and seconds.seconds == job.expected else on_ranks(
-                job, ranks, limit, min(limit, max(1.0, seconds.seconds)))
+            ratio = seconds.seconds / own
+            if ranks > job.procs and not self.curves.sure(job, ranks):
+                ratio = max(ratio, 1.0)
+            shaped = job if ranks == job.procs else on_ranks(
+                job, ranks, limit, min(limit, max(1.0, job.expected * ratio)))
             try:
                 policy.nodes(shaped)
             except Infeasible:
                 continue
-            found.append(RankOption(shaped, policy.size(shaped), seconds))
+            found.append(RankOption.of(shaped, policy.size(shaped), seconds))
         if not found:
-            found = [RankOption(job, policy.size(job), self.curves.expected(job, job.procs))]
+            found = [RankOption.of(job, policy.size(job), self.curves.expected(job, job.procs))]
         self._options[job.id] = self.curves.version, found
         return found
 
     def learn(self, job: Job, run: float) -> None:
         """A job has completed."""
+        asked = self._asked.pop(job.id, None)
+        if asked is not None:
+            self.curves.ended(asked, run * self.curves.expected(asked, asked.procs).seconds
+                              / self.curves.expected(asked, job.procs).seconds)
         self.curves.learn((job.user, job.app, job.request.cores_per_task), input_key(job), job.procs, run)
 
     def stretch(self, asked: Job, started: Job) -> float:
@@ -227,7 +247,8 @@ class Moldable(Easy):
             yield from super().decide(now, waiting, view, policy, heads)
             return
         self._kept = (None, -1)  # EASY's own reservations are of other jobs
-        self._price = self._queued.mean(now) / _whole(view, policy)
+        self._units = _whole(view, policy)
+        self._price = self._queued.mean(now) / self._units
         self._forget({job.id for job in jobs})
         plan = self._plan(now, jobs, view, policy)
         for at, job in enumerate(jobs[:heads]):
@@ -236,6 +257,7 @@ class Moldable(Easy):
             if not placement:
                 yield from self._behind(now, option, jobs[at + 1:], plan[at + 1:], view, policy)
                 break
+            self._asked[job.id] = job
             yield option.job, placement
         self._queued.left(now, sum(job.id not in view.bookings for job in jobs))
 
@@ -244,6 +266,23 @@ class Moldable(Easy):
         for known in (self._planned, self._options):
             for job_id in [job_id for job_id in known if job_id not in waiting]:
                 del known[job_id]
+
+    def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
+        """When running jobs are likely to end, as `_ends`: each takes what its program took, and where it has taken
+        longer, twice as long, and again."""
+        counted, bookings = policy.room(view) is not None, view.bookings
+        found = []
+        self._running = {job_id: seconds for job_id, seconds in self._running.items() if job_id in bookings}
+        self._asked = {job_id: job for job_id, job in self._asked.items() if job_id in bookings}
+        for _, job_id in view.ends:
+            booking = bookings[job_id]
+            job = booking.job
+            seconds = self._running.get(job_id)
+            if seconds is None:
+                seconds = self._running[job_id] = max(1.0, self.curves.expected(job, job.procs).seconds)
+            lasts = doubling(seconds, now - booking.start, job.walltime)
+            found.append((max(now, booking.start + lasts), booking.placement.size if counted else job.request.cores))
+        return sorted(found)
 
     def _default(self, job: Job, policy: CountingPolicy) -> RankOption:
         """A job as it was planned last, at first on the number of ranks nearest to what it asks for."""
@@ -257,7 +296,7 @@ class Moldable(Easy):
         reserved = self.reserve(head.job, now, view, policy)
         self._promised = head.job.id, reserved[-1].time
 
-        planned = finishes(now, _room(view, policy), _ends(now, view, policy),
+        planned = finishes(now, _room(view, policy), self._likely_ends(now, view, policy),
                            [(option.size, option.seconds) for option in (head, *plan)])[1:]
 
         def candidates() -> Iterator[Job]:
@@ -270,6 +309,7 @@ class Moldable(Easy):
                                        if now + option.seconds <= planned[at]), key=lambda option: option.seconds)
                 for option in options:
                     if option.size <= room and (option.size <= beside or option.seconds <= longest):
+                        self._asked[job.id] = job
                         yield option.job
                         break
 
@@ -279,8 +319,8 @@ class Moldable(Easy):
 
     def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy) -> list[RankOption]:
         """The first LOOK jobs on the numbers of ranks that are best; what starts by that is in `choices`."""
-        jobs = jobs[:LOOK]
-        free, ends = _room(view, policy), _ends(now, view, policy)
+        waiting, jobs = jobs, jobs[:LOOK]
+        free, ends = _room(view, policy), self._likely_ends(now, view, policy)
         plan = [self._default(job, policy) for job in jobs]
         free_to_choose = [at for at, job in enumerate(jobs) if len(self.options(job, policy)) > 1][:CHOSEN]
         if self.objective == EFFICIENCY:
@@ -290,17 +330,17 @@ class Moldable(Easy):
             plan = self._improved(now, jobs, plan, free_to_choose, free, ends, policy)
         for at in free_to_choose:
             self._planned[jobs[at].id] = plan[at].job.procs
-        self._note(now, jobs, plan, free_to_choose, free, ends, policy)
+        self._note(now, waiting, plan, free_to_choose, free, ends, policy)
         return plan
 
     def _cost(self, now: float, free: int, ends: Sequence[tuple[float, int]], plan: Sequence[RankOption]) -> float:
         """The objective for numbers of ranks, in seconds from now."""
         schedule = backfilled if len(plan) <= FEW else finishes
-        found = schedule(now, free, ends, [(option.size, option.job.expected) for option in plan])
+        found = schedule(now, free, ends, [(option.size, option.seconds) for option in plan])
         if self.objective == MAKESPAN:
             return max(found) - now
-        taken = math.fsum(option.size * option.seconds for option in plan)
-        return math.fsum(found) - now * len(found) + self._price * taken
+        taken = sum([option.size * option.seconds for option in plan])
+        return sum(found) - now * len(found) + self._price * taken
 
     def _improved(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
                   ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> list[RankOption]:
@@ -355,30 +395,50 @@ class Moldable(Easy):
                 continue
             job, options = jobs[at], self.options(jobs[at], policy)
             gives = None
-            explores = False
+            gain = 0.0
             if self.objective != EFFICIENCY:
                 gives = tuple(self._cost(now, free, ends, [*plan[:at], option, *plan[at + 1:]])
                               for option in options)
-                explores = self._explore(at, job, plan, options, gives, free)
+                gain = self._explore(at, plan, jobs, options, gives, free)
             self.choices[job.id] = WidthChoice(
                 plan[at].job.procs, tuple((option.job.procs, option.expected) for option in options), gives,
-                self.objective, explores)
+                self.objective, gain)
 
-    def _explore(self, at: int, job: Job, plan: list[RankOption], options: Sequence[RankOption], gives: Sequence[float],
-                 free: int) -> bool:
-        """Let a job start where its program was not measured, if that costs little; whether it does."""
-        known = self.curves.measured(job)
-        if len(known) >= EXPLORED or SPEEDUP in job.more:
-            return False
-        least = min(gives)
-        cheap = [option for option, value in zip(options, gives)
-                 if option.job.procs not in known and option.size <= free and value <= least * (1 + CHEAP)]
-        if not cheap or plan[at] in cheap:
-            return bool(known) and plan[at] in cheap
-        plan[at] = max(cheap, key=lambda option: min(
-            (abs(math.log(option.job.procs / ranks)) for ranks in known), default=0.0))
+    def _explore(self, at: int, plan: list[RankOption], jobs: Sequence[Job], options: Sequence[RankOption],
+                 gives: Sequence[float], free: int) -> float:
+        """Let a job start where its program was not measured, if jobs that run later gain more by that than it costs;
+        return what they gain (seconds), 0 where it does not. As many run later as wait, and as have completed."""
+        job, known = jobs[at], self.curves.measured(jobs[at])
+        tries = self._tries.setdefault((job.user, job.app, input_key(job)), {})
+        for ranks in [ranks for ranks, job_id in tries.items() if job_id == job.id]:
+            del tries[ranks]
+        known = dict.fromkeys(tries, 0) | known
+        if SPEEDUP in job.more or len(known) >= EXPLORED or not known or plan[at].job.procs not in known:
+            return 0.0
+        least, likely, scatter = min(gives), self.curves.likely(job), self.curves.scatter()
+        price, later = max(self._price, len(jobs) / self._units), sum(known.values()) + self._like(job, jobs)
+        worth = [(option.job.procs, self._worth(option.size, price)) for option in options]
+        most, best = 0.0, (plan[at], 0.0)
+        for number, (option, value) in enumerate(zip(options, gives)):
+            if option.job.procs not in known and option.size <= free:
+                gain = later * likely.gain(worth, number, scatter)
+                if gain - (value - least) > most:
+                    most, best = gain - (value - least), (option, gain)
+        plan[at], gain = best
+        if gain:
+            tries[plan[at].job.procs] = job.id
         self._planned[job.id] = plan[at].job.procs
-        return True
+        return gain
+
+    def _worth(self, size: int, price: float) -> float:
+        """What a second on so much room counts for the objective."""
+        return size / self._units if self.objective == MAKESPAN else 1 + price * size
+
+    @staticmethod
+    def _like(job: Job, jobs: Sequence[Job]) -> int:
+        """How many others of these have the same program and input."""
+        key = input_key(job)
+        return sum(other.app == job.app and other.user == job.user and input_key(other) == key for other in jobs) - 1
 
     def copy(self, view: Cluster) -> Moldable:
         """An independent copy, with all that was learned."""
@@ -386,6 +446,8 @@ class Moldable(Easy):
         assert isinstance(twin, Moldable)
         twin.curves, twin.choices, twin._queued = self.curves.copy(), {}, copy.copy(self._queued)
         twin._planned, twin._options = dict(self._planned), dict(self._options)
+        twin._tries = {program: dict(tries) for program, tries in self._tries.items()}
+        twin._running, twin._asked = dict(self._running), dict(self._asked)
         return twin
 
 
