@@ -149,6 +149,12 @@ def all_ended(manager: Any) -> bool:
         entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
 
 
+def given_up(manager: Any) -> set[str]:
+    """The nodes that did not answer a manager, which it could not sweep."""
+    cluster = manager.live.cluster
+    return set(K.hosts) - {K.home.name, *(node.name for number, node in enumerate(cluster.nodes) if cluster.up >> number & 1)}
+
+
 def unfolded(data: bytes) -> bytes:
     """The records in the bytes of a journal, each job's own: what a manager has folded says the same."""
     if b'"event":"lives"' not in data and b'"event":"jobs"' not in data:

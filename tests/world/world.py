@@ -254,6 +254,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if normal and manager is not None and self.acting <= self.lasting and truths.all_ended(manager):
             self.finished = True
             self.unswept = K.now < self.history.trouble_beyond - 50.0  # vrm waits for the last sweep for some seconds only
+            if K.now < self.history.trouble_beyond:
+                self.silent |= truths.given_up(manager)
             K.over = True
             return
         if K.wrong or self.history.wrong or K.steps > MOST_STEPS or self.lives > 1000:
