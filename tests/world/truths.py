@@ -43,6 +43,7 @@ def vrm() -> SimpleNamespace:
     from world.actors import Screen, StandardInput
     for order, each in (("masks", found["masks"]), ("pause", found["pausing"]), ("use", found["use"])):
         found["agent"].BROUGHT[order] = each  # what comes as text is not loaded into the machine
+    found["agents"]._text = lambda path: ""
     found["masks"].MaskSetter.last, found["pausing"].Pauser.last = loading.PerProcess(dict), loading.PerProcess(dict)
 
     def nothing() -> None:
@@ -86,6 +87,7 @@ _USED = (
     "live.launch.base.make_launcher",
     "live.launch.openmpi.OpenMPI",
     "live.launch.script.Scripts",
+    "live.nodes.agents",
     "live.relay.relay",
     "live.runner.agent",
     "live.runner.runner",
