@@ -718,7 +718,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
                 and history.trouble_beyond > 0.0)  # whether it ran nobody knows
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
-    elif state == "refused":
+    elif state == "refused" and not (history.torn and "0x00" in row.reason):  # its line is what the machine's death left
         history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
 
 

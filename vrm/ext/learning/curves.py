@@ -197,7 +197,8 @@ class Curves:
 
     def ended(self, job: Job, seconds: float) -> None:
         """A job has completed: others that are alike may take as much of their limits."""
-        self._ratios.add(job, seconds)
+        if seconds > 0:
+            self._ratios.add(job, seconds)
 
     def learn(self, app: Hashable, key: str, ranks: int, seconds: float) -> None:
         """A job of a program and an input (`input_key`) has completed."""

@@ -288,7 +288,8 @@ class LendingPart(Part):
     def _order(self, lender: int) -> None:
         """The ranks of a lender are to be where its lends leave them."""
         lends = self.live.state.lends
-        if lender in self.live.running:
+        running = self.live.running.get(lender)
+        if running is not None and running.former is None:  # else it is ended: its nodes are others now
             self._orders[lender] = CoreOrder(lends.epochs.get(lender, 0))
             self.live.watch.forget_question(lender)
         self.live.renew(lender)
@@ -307,7 +308,8 @@ class LendingPart(Part):
         self._pass_on(now)
         for each in live.state.lends.all.values():
             running = live.running.get(each.lender)
-            if each.phase == LENDING and running and not running.intent and each.lender not in self._orders:
+            if (each.phase == LENDING and running and not running.intent and running.former is None
+                    and each.lender not in self._orders):
                 self._order(each.lender)  # it has started in the same moment
                 self._orders[each.lender].early = True
         self._orders = {lender: order for lender, order in self._orders.items() if lender in live.running}
