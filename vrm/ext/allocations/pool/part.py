@@ -145,7 +145,7 @@ class PoolPart(Part):
         if not watched:
             return
         done = {str(number): how for number, how in self._done().items() if number in watched}
-        if done:
+        if done and self.live.synced():  # else the death of the machine could let it run again behind those that waited
             entry = {"do": "done", "name": self.mine, "done": done}
             self.pool.decide(lambda state: entry if state.is_live(self.mine) else None)
 
