@@ -355,9 +355,14 @@ _JOBS = re.compile(b'"event": ?"jobs?"')
 
 
 def made_by(path: Path, command: str) -> list[int]:
-    """The jobs that a command has brought, whether or not anybody has answered it."""
-    return [job.id for record in unfolded(records(path, _JOBS)) if record["event"] == "job"
-            and record.get("command") == command for job in jobs_of(record)[0]]
+    """The jobs that a command has brought, whether or not anybody has answered it. They are on disk then: the manager
+    may have ended between its record and the sync, and who asks reports these jobs."""
+    found = [job.id for record in unfolded(records(path, _JOBS)) if record["event"] == "job"
+             and record.get("command") == command for job in jobs_of(record)[0]]
+    if found:
+        with _opened(path) as file:
+            os.fsync(file.fileno())
+    return found
 
 
 class Alone(NamedTuple):

@@ -28,6 +28,10 @@ LINGER = 2.0
 """Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
 
 
+LEADERLESS = -1
+"""The start time of a leader that has died, and whose number may be another process's when its session is looked at."""
+
+
 class Ends(Part):
     """How jobs come to their ends. `held` are failures that may turn out to be interruptions;
     `leftovers`: a job may have left processes on this machine, `lingers`: until when helpers of jobs that ended well
@@ -186,7 +190,7 @@ class Ends(Part):
         outcome = EndedJob(job, state, reason, running.booking, running.start.backfilled,
                           self._exit_code(job, status), self._end_of(running, status),
                           None if running.away or clean else running.session,
-                          running.marker.started if running.marker else None,
+                          running.marker.started if running.marker else LEADERLESS if running.lost else None,
                           (status.start, status.end) if status else None, running.former)
         if status is not None:
             outcome.used = status.user, status.system, status.maxrss

@@ -248,7 +248,9 @@ class Launches(Part):
     def read_spawner(self) -> None:
         """Take what the spawner tells of jobs."""
         live, ends = self.live, self.ends
-        for event in self.live.spawner.events():
+        events = self.live.spawner.events()
+        over = {event.id for event in events if isinstance(event, Ended)}  # their sessions may be other jobs' by now
+        for event in events:
             if isinstance(event, SpawnerLost):
                 self._replace_spawner(event)
                 continue
@@ -260,7 +262,7 @@ class Launches(Part):
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
                 self.adoption.add(running.job.id, event.supervisor_pid, live.now)
-                if running.intent:
+                if running.intent and event.id not in over:
                     ends.end_session(running)
             elif isinstance(event, Ended):
                 ends.ended(running, event.status, *ends.judged(running, event.status),
