@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from vrm.system import plugins
 from vrm.system.printing.output import boxed
 
-
 GROUP = "vrm.overviews"
 """The entry points of functions that give an overview of a run, or None."""
 
@@ -41,8 +40,7 @@ class Overview(NamedTuple):
 
 def overviews(directory: Path, log: Path) -> dict[str, Overview]:
     """What extensions show around the run in a `directory`, and in the directory Log of its configuration, by their
-    names; they read files alone. Of one that cannot be used there is
-    the reason."""
+    names; they read files alone. Of one that cannot be used there is the reason."""
     found: dict[str, Overview] = {}
     for plugin in (*plugins.own(GROUP), *plugins.installed(GROUP)):
         try:

@@ -44,7 +44,7 @@ SETTLING = 0.5
 """Seconds for the answer of a manager that had a command when it was to be taken back."""
 
 TAKEN = "the manager has taken the command, and has not answered yet; `vrm queue` shows whether it was carried out"
-"""What a user is told then."""
+"""What a user reads then."""
 
 _LOOK = 0.25
 """Seconds between two looks whether a manager runs."""

@@ -97,15 +97,18 @@ def test_a_manager_that_is_killed_again_and_again_leaves_nothing_stopped(site: S
     built("auto", site.bin / "rounds.x")
     manager = site.start()
     wait_until(lambda: computes(site.root, 0, 2), "job 0 computes")
+    answers = site.root / "answers"
     for number in range(TIMES):
-        asked = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *URGENT], cwd=site.root,
-                                 env=site.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(answers, "w") as file:
+            asked = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *URGENT], cwd=site.root,
+                                     env=site.env, stdout=file, stderr=file)
         site.started.append(asked)  # type: ignore[arg-type]
         later = numbers.random()
         if number % 2:  # before it stands still, or while it does
             passed(later)
         else:  # while it is to continue
-            wait_until(lambda: still(site.root, 0, 2), f"{number}: job 0 stands still")
+            wait_until(lambda: still(site.root, 0, 2) or asked.poll(), f"{number}: job 0 stands still")
+            assert not asked.poll(), (number, answers.read_text(), site.said(manager))
             done(site, *urgent_jobs(site))
             passed(later / 5)
         manager.kill()

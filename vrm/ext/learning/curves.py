@@ -137,7 +137,6 @@ class LikelyShape:
         """Its run times on each number of ranks, as each shape that is likely has them, and how likely that is."""
         return [(weight, [math.exp(level) * shape(each) for each in ranks]) for weight, level, shape in self._terms]
 
-
     def gain(self, options: Sequence[tuple[int, float]], tried: int, noise: float) -> float:
         """Return what a later job gains on average (seconds) when a job has run on the option `tried`: how much better
         the option is that is best by the shapes that are likely then. Options are numbers of ranks, with what a second

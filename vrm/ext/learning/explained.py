@@ -28,7 +28,7 @@ def sentences(found: Mapping[str, Any]) -> str:
     from vrm.model.quantities import said
     from vrm.system.printing.output import aligned
 
-    why = ("to learn how its program scales, at little cost" if found["explores"]
+    why = ("to learn how its program scales, since later jobs may gain more than that costs" if found["explores"]
            else f"for {_WORDS[found['objective']]}")
     rows = [("RANKS", "EXPECTED", "8 OF 10 BETWEEN", "OBJECTIVE", "")]
     for ranks, seconds, low, high, *gives in found["options"]:
