@@ -169,7 +169,10 @@ def test_threads_that_the_runtime_places_stay_on_the_wanted_cores(program: Path,
     pid = running.process.pid
 
     def inside(cpus: list[int]) -> bool:
-        allowed = [os.sched_getaffinity(thread) for thread in proc.threads(pid)]
+        try:
+            allowed = [os.sched_getaffinity(thread) for thread in proc.threads(pid)]
+        except ProcessLookupError:  # one has ended meanwhile: look again
+            return False
         return all(one <= set(cpus) for one in allowed)
 
     epoch = 0
