@@ -10,6 +10,7 @@ import select
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +21,7 @@ from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
 from vrm.live.nodes.connecting import command_line
 from vrm.live.runner import wire
+from vrm.live.relay import rsh_agent
 from vrm.live.relay.boot import MARK
 from vrm.live.relay.boot import program as modules
 from vrm.live.relay.process import RelayProcess
@@ -136,6 +138,27 @@ def test_the_directory_of_an_output_may_come_a_moment_later(nodes: Nodes) -> Non
     waits.parent.mkdir()
     assert nodes.end_of("waits").ok and waits.read_text() == "here\n"
     assert not ended.parent.exists()
+
+
+@pytest.mark.parametrize("program, status, printed", [("exit 3", 3, 0), ("seq 30000 >&2; echo end; kill -9 $$", 137, 30_001)])
+def test_a_daemon_opens_the_file_of_errors_when_it_prints(nodes: Nodes, program: str, status: int, printed: int) -> None:
+    """No file of the shared file system is opened on a node for a daemon that has nothing to say; of others each line comes."""
+    errors = nodes.place / "errors"
+    env = {**ENV, "VRM_RELAY": nodes.relay.address, "VRM_ERRORS": str(errors), "SHELL": "/bin/sh"}
+    asks = [sys.executable, "-I", "-S", rsh_agent.__file__, "-x", "n5", program]
+    done = subprocess.run(asks, env=env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (status, b"") and errors.exists() == bool(printed)
+    assert not printed or errors.read_text().split() == [*map(str, range(1, 30_001)), "end"]
+
+
+def test_a_script_that_waited_asks_for_daemons_on_its_own_node(nodes: Nodes) -> None:
+    output = nodes.place / "late" / "out"
+    nodes.launch("late", ["sh", "-c", 'echo "$VRM_RELAY"'], stdout=output, stderr=output, patience=60.0,
+                 env={**ENV, "VRM_RELAY": nodes.relay.address})
+    assert nodes.run("first", ["true"]).ok  # the other one waits by now
+    output.parent.mkdir()
+    assert nodes.end_of("late").ok and output.read_text().startswith("vrm-")
+    assert output.read_text().strip() != nodes.relay.address
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ class Runner:
         self.wake = wake
         self.running: "Dict[int, Any]" = {}  # programs by their process numbers
         self.waiting: "Dict[int, Any]" = {}  # by their numbers, orders that wait for a directory: until when, and for which
+        self.printing: "Dict[int, bytes]" = {}  # pipes from daemons, and the files of the errors of their jobs
         self.agents: "Dict[int, RunningAgent]" = {}  # by their output
         self.base: "Any" = {}  # the environment of a program
         self.held: "List[Tuple[int, bytes]]" = []  # what may be old
@@ -124,6 +125,7 @@ class Runner:
             self.look()
             self.serve_agents(ready)
             self.serve_clients(ready)
+            self.serve_printing(ready)
             if self.wake in ready:
                 os.read(self.wake, 4096)
                 self.reap()
@@ -179,11 +181,11 @@ class Runner:
 
     def look(self) -> None:
         """Start what has waited for a directory that is there now, or has waited for long enough."""
-        for number, (due, folder, order) in list(self.waiting.items()):
+        for number, (due, folder, kind, order) in list(self.waiting.items()):
             if os.path.isdir(folder) or time.monotonic() >= due:
                 del self.waiting[number]
                 *before, _, make = order
-                self.start(number, (*before, 0.0, make))
+                self.start(number, kind, (*before, 0.0, make))
 
     def take(self, number: int, content: bytes) -> bool:
         """What comes in a frame; True if this process is to end."""
@@ -213,7 +215,7 @@ class Runner:
         elif what[0] == wire.AGENT:
             self.start_agent(number, what[1])
         else:
-            self.start(number, what[1], what[0] == wire.PROGRAM)
+            self.start(number, *what)
 
     def take_word(self, content: bytes) -> bool:
         """The environment that others are compared with, the question whether this process is there, or the word that it is
@@ -226,21 +228,25 @@ class Runner:
 
     # Programs.
 
-    def start(self, number: int, order: "Tuple[Any, ...]", asks: bool = False) -> None:
-        """Start a program, or wait for its directory. One that `asks` the relay for daemons does so here."""
+    def start(self, number: int, kind: bytes, order: "Tuple[Any, ...]") -> None:
+        """Start a program or daemon, or wait for its directory. A program asks for daemons on other nodes here."""
         argv, env, *rest = order
         if isinstance(env, tuple):
             changes, gone = env
             env = {**{name: value for name, value in self.base.items() if name not in gone}, **changes}
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
-        if asks and RELAY in env:
+        if kind == wire.PROGRAM and RELAY in env:
             env[RELAY] = self.listen()
+        printed = self.print_to(rest) if kind == wire.DAEMON else -1
         try:
             self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
         except starting.Absent as absent:
-            self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, order
+            self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, kind, order
         except starting.StartError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
+        finally:
+            if printed >= 0:
+                os.close(printed)
 
     @staticmethod
     def kill(pid: int, number: int) -> None:
@@ -265,6 +271,37 @@ class Runner:
                 continue
             for each in self.running.values():
                 each.server.ended(pid, usage)
+
+    # What daemons print, which is nothing as a rule: no file is opened before.
+
+    def print_to(self, order: "List[Any]") -> int:
+        """Let what is started by these arguments print to a pipe; its end for writing."""
+        source, printed = os.pipe()
+        self.printing[source] = order[1]
+        self.poll.register(source, select.POLLIN)
+        order[1] = order[2] = printed
+        return printed
+
+    def serve_printing(self, ready: "Dict[int, int]") -> None:
+        """Write what daemons have printed to the files of their jobs."""
+        for source in [each for each in self.printing if each in ready]:
+            data = os.read(source, 1 << 20)  # all that a pipe holds
+            if data:
+                self.write_printed(self.printing[source], data)
+            else:
+                self.unregister(source)
+                os.close(source)
+                del self.printing[source]
+
+    @staticmethod
+    def write_printed(path: bytes, data: bytes) -> None:
+        """Add it to the file; it is lost where that cannot be opened."""
+        try:
+            errors = starting.open_output(path, True)
+        except OSError:
+            return
+        starting.put(errors, data)
+        os.close(errors)
 
     # Programs that want daemons on other nodes.
 

@@ -115,11 +115,12 @@ def fork_into(body: "Callable[..., object]", *arguments: "Any") -> int:
 
 # The launch.
 
-def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout: bytes, stderr: bytes,
+def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout: "Any", stderr: "Any",
               affinity: "Optional[Tuple[int, ...]]", limits: "Tuple[Any, ...]", reports: "Optional[Tuple[Any, ...]]" = None,
               append: bool = False, stdin: bytes = b"", patience: float = 0.0, make: bool = False) -> int:
     """Start the program and return its process number; raises StartError, with `patience` (seconds) Absent where
-    an output's directory does not exist. Without, `make`: such directories are made.
+    an output's directory does not exist. Without, `make`: such directories are made. An output is a path, or the number of
+    a file that is open.
 
     With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
     instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
@@ -163,8 +164,10 @@ def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout
         os.chdir("/")
 
 
-def _opened(path: bytes, append: bool, patience: float, make: bool) -> int:
+def _opened(path: "Any", append: bool, patience: float, make: bool) -> int:
     """An output, open."""
+    if isinstance(path, int):
+        return os.dup(path)
     folder = os.path.dirname(path)
     try:
         if make and not patience:
