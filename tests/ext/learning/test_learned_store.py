@@ -178,3 +178,10 @@ def test_a_file_system_that_machines_share_is_refused(tmp_path: Path, monkeypatc
     with pytest.raises(StoreError, match=r"machines share \(nfs4 at /home\).*name a file on a local disk"):
         LearnedStore(tmp_path / "s")
     assert not list(tmp_path.iterdir())
+
+
+def test_jobs_that_are_not_there(tmp_path: Path) -> None:
+    with LearnedStore(tmp_path / "s") as store:
+        store.add("r1", "/1", "n 4", [job(1), job(3)])
+        store.add("r2", "/2", "n 4", [job(2, "r2")])
+        assert store.unknown("r1", {1, 2, 3, 4}) == {2, 4} and store.unknown("r3", [1]) == {1}

@@ -57,3 +57,17 @@ def test_neighbours_are_those_of_plain_loops() -> None:
                 for other_id in sorted(of_one, key=of_one.__getitem__, reverse=True)[:NEIGHBOURS]:
                     expected[one.id, other_id] = expected[other_id, one.id] = of_one[other_id]
         assert found == pytest.approx(expected)
+
+
+def test_a_long_run_has_no_more_to_compare_than_jobs_that_met() -> None:
+    """All jobs of a run that is continued are a batch: pairs that never met must not be looked at."""
+    class Counted(float):
+        compared = 0
+
+        def __lt__(self, other: float) -> bool:
+            Counted.compared += 1
+            return float(self) < float(other)
+
+    rows = [replace(ROW, id=number, start=Counted(number), end=Counted(number + 1.5), nodes="n1") for number in range(2000)]
+    assert len({(each.job, each.other) for each in overlaps(range(2000), rows)}) == 2 * 1999
+    assert 0 < Counted.compared < 100 * 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from dataclasses import dataclass
@@ -105,23 +106,32 @@ def prefix_of(node: str) -> str:
 def overlaps(batch: Collection[int], rows: Collection[JobRow]) -> Iterator[Overlap]:
     """Yield which jobs of a batch were on a node with which others, both ways, the longest NEIGHBOURS of each.
     `rows` are all ended jobs."""
-    chosen = [row for row in rows if row.id in batch and row.start is not None]
-    since = min((row.start for row in chosen if row.start is not None), default=math.inf)
-    by_node: dict[str, list[JobRow]] = {}
+    since = min((row.start for row in rows if row.id in batch and row.start is not None), default=math.inf)
+    by_node: dict[str, list[tuple[float, float, int]]] = {}
     for row in rows:
-        if row.start is not None and row.end is not None and row.end > since:
+        if row.start is not None and row.end is not None and row.end > max(since, row.start):
             for node in _nodes(row.nodes):
-                by_node.setdefault(node, []).append(row)
-    for row in chosen:
-        found: dict[int, float] = {}
-        for node in _nodes(row.nodes):
-            for other in by_node.get(node, ()):
-                together = min(row.end, other.end) - max(row.start, other.start)  # type: ignore[operator,type-var]
-                if other.id != row.id and together > 0:
-                    found[other.id] = together
-        for other_id in sorted(found, key=found.__getitem__, reverse=True)[:NEIGHBOURS]:
-            yield Overlap(row.id, other_id, found[other_id])
-            yield Overlap(other_id, row.id, found[other_id])
+                by_node.setdefault(node, []).append((row.start, row.end, row.id))
+    found: dict[int, dict[int, float]] = {}
+    for job, other, seconds in (each for times in by_node.values() for each in _together(times)):
+        for one, mate in ((job, other), (other, job)):
+            if one in batch:
+                found.setdefault(one, {})[mate] = seconds
+    for job, mates in found.items():
+        for mate in sorted(mates, key=mates.__getitem__, reverse=True)[:NEIGHBOURS]:
+            yield Overlap(job, mate, mates[mate])
+            yield Overlap(mate, job, mates[mate])
+
+
+def _together(times: Iterable[tuple[float, float, int]]) -> Iterator[tuple[int, int, float]]:
+    """Yield two jobs and for how long both ran, from starts and ends of the jobs of a node."""
+    there: list[tuple[float, int]] = []  # ends and jobs, of those that have not ended before the next one starts
+    for start, end, job in sorted(times):
+        while there and there[0][0] <= start:
+            heapq.heappop(there)
+        for others_end, other in there:
+            yield job, other, min(end, others_end) - start
+        heapq.heappush(there, (end, job))
 
 
 def _nodes(text: str) -> list[str]:

@@ -218,11 +218,12 @@ class LearningPart(Part):
         live, records = self.live, self.live.records
         assert self._path is not None
         run = live.launcher.run_id
-        jobs = (learned(records.rows[job_id], run) for job_id in batch)
         try:
             with LearnedStore(self._path, patience) as store:
+                new = store.unknown(run, batch)  # a manager before this one has brought the others
+                jobs = (learned(records.rows[job_id], run) for job_id in new)
                 store.add(run, str(live.run_directory.directory), self._machine(),
-                          filter(None, jobs), overlaps(batch, records.rows.values()))
+                          filter(None, jobs), overlaps(new, records.rows.values()))
         except StoreError as error:
             return str(error)
         return ""

@@ -15,11 +15,10 @@ Each write is one transaction. The same rows may be added again: they replace th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vrm.ext.learning.filesystems import mounted, shared
 from vrm.ext.learning.keys import AUTO, OFF
@@ -225,9 +224,17 @@ class LearnedStore:
         """Add jobs of a run, and how long they were neighbours. StoreError."""
         with self._told(), self._change() as file:
             file.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, directory, machine))
-            file.executemany(_INSERT, map(dataclasses.astuple, jobs))
+            file.executemany(_INSERT, (tuple(vars(each).values()) for each in jobs))
             file.executemany("INSERT OR REPLACE INTO overlaps VALUES (?, ?, ?, ?)",
                              ((run, each.job, each.other, each.seconds) for each in overlaps))
+
+    def unknown(self, run: str, jobs: Collection[int]) -> set[int]:
+        """Return which jobs of a run are not there. StoreError."""
+        assert self._file is not None
+        with self._told():
+            there = self._file.execute("SELECT job FROM jobs WHERE run = ? AND job BETWEEN ? AND ?",
+                                       (run, min(jobs), max(jobs)))
+            return {*jobs}.difference(job for job, in there)
 
     def jobs(self, app: str = "", machine: str = "", last: int = -1) -> list[LearnedJob]:
         """Return the jobs, of one program and machine where these are named, in the order of their ends; only the
@@ -251,8 +258,7 @@ class LearnedStore:
         StoreError."""
         with self._told(), self._change() as file:
             for row in rows:
-                values = dataclasses.astuple(row)
-                file.execute(_ADD[table], values)
+                file.execute(_ADD[table], tuple(vars(row).values()))
 
     def rows(self, table: str, machine: str = "") -> list[tuple[Any, ...]]:
         """Return the rows of one of the tables `attempts`, `nodes` and `probes`, of one machine where it is named.
