@@ -43,7 +43,7 @@ def vrm() -> SimpleNamespace:
     from world.actors import Screen, StandardInput
     for order, each in (("masks", found["masks"]), ("pause", found["pausing"]), ("use", found["use"])):
         found["agent"].BROUGHT[order] = each  # what comes as text is not loaded into the machine
-    found["agents"]._text = lambda path: ""
+    found["node_agent"].text_of = lambda path: ""
     found["masks"].MaskSetter.last, found["pausing"].Pauser.last = loading.PerProcess(dict), loading.PerProcess(dict)
 
     def nothing() -> None:
@@ -88,6 +88,7 @@ _USED = (
     "live.launch.openmpi.OpenMPI",
     "live.launch.script.Scripts",
     "live.nodes.agents",
+    "live.nodes.node_agent",
     "live.relay.relay",
     "live.runner.agent",
     "live.runner.runner",

@@ -10,20 +10,18 @@ child. A run uses it like this:
     loop: wait for agents.fileno(), or until the time that tick returned
           agents.tick(now) ; for event in agents.events(): ...
 
-When a node counts as down: at the start, when its agent cannot be started (two attempts, or one
-that hangs for `timeout`). Later, when it does not answer a ping for `timeout`, or when its agent
-was lost and cannot be started anew for `timeout`: a lost connection alone is no lost node, but
-nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, with pauses that double up to a minute.
+When a node counts as down: at the start, when its agent cannot be started (two attempts, or one that hangs for `timeout`). Later, when
+it does not answer a ping for `timeout`, or when its agent was lost and cannot be started anew for `timeout`: a lost connection alone is
+no lost node, but nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, with pauses that
+double up to a minute.
 
-Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down,
-`NodeUp` when it answers first, or again. A node that was restarted gives both. What was asked of a node is asked again when its
-agent was lost; sweeps wait for nodes that are down, which are not up again before they are swept;
-other questions are forgotten.
+Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down, `NodeUp` when it answers first, or
+again. A node that was restarted gives both. What was asked of a node is asked again when its agent was lost; sweeps wait for nodes that
+are down, which are not up again before they are swept; other questions are forgotten.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -32,14 +30,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.runner import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, local_line, way_to, with_fix
-from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, kill
+from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, end_inputs, kill
 from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
@@ -58,9 +55,6 @@ FAN_OUT = 64
 
 PATIENCE = 30.0
 """Seconds in which the ranks of a job should have started, for `ask_affinity`."""
-
-CLOSE_SECONDS = 2.0
-"""Seconds that agents have to end by themselves."""
 
 RELAY_SECONDS = 1.0
 """Seconds in which the relay says why it cannot reach a node."""
@@ -108,7 +102,8 @@ class Agents:
         self.env = transports()[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping,
                                RELAYED_EVERY if ping is None else ping, *pauses, fan_out)
-        self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach)
+        self._poll = select.epoll()
+        self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach, self._poll)
                        for host in hosts}
         ways = self._ways()
         here = {host: local_line(host) for host, node in self._nodes.items() if node.local and ways}
@@ -116,7 +111,6 @@ class Agents:
         self._ready: list[AgentEvent] = []
         self._dying: list[subprocess.Popen[bytes]] = []
         self._numbers = count(1)
-        self._poll = select.epoll()
         self._by_fd: dict[int, AgentNode] = {}
         self._known: dict[str, AgentOrder] = {}
 
@@ -170,7 +164,7 @@ class Agents:
                 self._fail(node, now, reason)
             else:
                 node.pinged, node.due = True, now + self.timeout
-                self._send(node, {"number": 0, "ask": "ping"})
+                node.send({"number": 0, "ask": "ping"}, self._known)
         if self._ready:
             return now
         times = [node.due for node in self._nodes.values()
@@ -238,7 +232,7 @@ class Agents:
             node.asked = {number: request for number, request in node.asked.items()
                           if (request["ask"], request["job"]) != ("memory", job_id)}
             if node.state == ANSWERS:
-                self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
+                node.send({"number": 0, "ask": "forget", "run": self.run, "job": job_id}, self._known)
 
     def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0,
               lost: bool = False, spare: Sequence[int] | None = None, doubted: Sequence[int] = ()) -> None:
@@ -332,24 +326,8 @@ class Agents:
             self.relay.close()
 
     def _end(self, nodes: Collection[AgentNode]) -> None:
-        """End agents by the end of their input, and by force what has not ended in
-        CLOSE_SECONDS, or has never answered."""
-        poll = select.poll()
-        open_ones = {}
-        for node in nodes:
-            if node.connection is not None and node.state == ANSWERS:
-                with contextlib.suppress(OSError):
-                    node.connection.shutdown(socket.SHUT_WR)
-                open_ones[node.connection.fileno()] = node.connection
-                poll.register(node.connection, select.POLLIN)
-        end = time.monotonic() + CLOSE_SECONDS
-        while open_ones and time.monotonic() < end:
-            for fd, _ in poll.poll(1000 * max(0.0, end - time.monotonic())):
-                with contextlib.suppress(OSError):
-                    if open_ones[fd].recv(1 << 16):
-                        continue
-                poll.unregister(fd)
-                del open_ones[fd]
+        """End agents, by force what does not end by itself or has never answered."""
+        end_inputs(nodes)
         for node in nodes:
             self._disconnect(node)
 
@@ -377,10 +355,7 @@ class Agents:
         # The relay gives a node up after the same time, and knows what was said there; it may try it a second time.
         relayed = 2 * self.timeout + EACH * len(self._nodes) + RELAY_SECONDS
         node.state, node.due = CONNECTING, now + (self.timeout if node.local else relayed)
-        node.unread.clear()
-        node.unsent.clear()
-        node.brought.clear()
-        node.noise, node.said, node.pinged = 0, "", False
+        node.forget()
 
     def _disconnect(self, node: AgentNode) -> None:
         process, node.process = node.process, None
@@ -424,33 +399,7 @@ class Agents:
         request["number"] = next(self._numbers)
         node.asked[request["number"]] = request
         if node.state == ANSWERS:
-            self._send(node, request)
-
-    def _send(self, node: AgentNode, request: dict[str, Any]) -> None:
-        for name in (request["ask"], *request.get("orders", ())):
-            if name in self._known and name not in node.brought:
-                node.brought.add(name)
-                files = [(path, _text(path)) for path in self._known[name].files]
-                self._send(node, {"number": 0, "ask": "bring", "order": name, "files": files})
-        node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
-        self._flush(node)
-
-    def _flush(self, node: AgentNode) -> None:
-        """Write what the connection takes; the poll tells when it takes more."""
-        connection = node.connection
-        assert connection is not None
-        try:
-            while node.unsent:
-                written = connection.send(node.unsent[0])
-                if written < len(node.unsent[0]):
-                    node.unsent[0] = node.unsent[0][written:]
-                else:
-                    node.unsent.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:  # the end of its output tells of the loss
-            node.unsent.clear()
-        self._poll.modify(connection, select.EPOLLIN | (select.EPOLLOUT if node.unsent else 0))
+            node.send(request, self._known)
 
     # Listening.
 
@@ -460,41 +409,23 @@ class Agents:
             if node is None:
                 continue  # lost a moment ago
             if mask & select.EPOLLOUT:
-                self._flush(node)
+                node.flush()
             if mask & ~select.EPOLLOUT:
                 self._hear(node, now)
 
-    @staticmethod
-    def _note(node: AgentNode, data: bytes) -> None:
-        lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
-        said = next((line for line in reversed(lines) if line), "")
-        if said:
-            node.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
-
     def _hear(self, node: AgentNode, now: float) -> None:
-        assert node.connection is not None
-        try:
-            data = node.connection.recv(1 << 18)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        if not data:
-            self._note(node, bytes(node.unread))
+        lines = node.receive()
+        if lines is None:
+            node.note(bytes(node.unread))
             if node.up and node.said.startswith(SILENT):
                 self._down(node, node.said)
             self._fail(node, now, node.said or "its agent ended and printed nothing")
             return
-        node.unread += data
-        lines: list[bytes] = []
-        if b"\n" in data:  # a long answer comes in many parts
-            *lines, rest = bytes(node.unread).split(b"\n")
-            node.unread[:] = rest
         for line in lines:
             answer = answer_in(line)
             if answer is None:
                 node.noise += len(line)
-                self._note(node, line)
+                node.note(line)
             else:
                 node.noise = 0
                 self._take(node, answer, now)
@@ -503,7 +434,7 @@ class Agents:
         unread = len(node.unread)
         if (unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{")) or (
                 unread > LONGEST_LINE):
-            self._note(node, bytes(node.unread[:300]))
+            node.note(bytes(node.unread[:300]))
             self._fail(node, now, f"something other than an agent answers there: {node.said}")
 
     def _take(self, node: AgentNode, answer: dict[str, Any], now: float) -> None:
@@ -547,7 +478,7 @@ class Agents:
         node.boot = facts.boot
         node.rising = facts if back or not node.up else None
         for request in list(node.asked.values()):
-            self._send(node, request)
+            node.send(request, self._known)
         self._rise(node)
 
     def _rise(self, node: AgentNode) -> None:
@@ -557,13 +488,6 @@ class Agents:
             node.up = True
             self._ready.append(NodeUp(node.host, node.rising))
             node.rising = None
-
-
-@cache
-def _text(path: str) -> str:
-    """The text of a module."""
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 def probe(hosts: Iterable[str], reach: str = "auto", env: Mapping[str, str] | None = None,
