@@ -16,8 +16,9 @@ from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.batch import Said, ended_in_pbs, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import adding, lines_of, with_after
+from vrm.ext.allocations.pool.planning import PoolWish
 from vrm.ext.allocations.pool.records import Fate, fate, ids_of, of_run
-from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, taking
+from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, surplus, taking
 from vrm.run.state import State
 
 JOIN = [{"do": "join", "name": name, "job": name} for name in ("a", "b")]
@@ -113,11 +114,11 @@ class Manager:
                     self.append({"do": "end", "name": other, "done": done})
                     yield
             self.look()
-            waiting = [*self.state.pending()]
-            if not self.state.free and waiting:  # nothing waits for it
+            found = surplus(self.state, world.enough(self.state))
+            if found:  # fewer are enough for what waits
                 yield
-                if self.append({"do": "over", "number": waiting[0].number, "why": TAKEN_BACK}):
-                    world.cancelled.append(waiting[0].job)
+                if self.append({"do": "over", "number": found[-1].number, "why": TAKEN_BACK}):
+                    world.cancelled.append(found[-1].job)
             self.look()
             jobs = world.draw.sample([*self.state.free], min(len(self.state.free), world.draw.randint(1, 3)))
             yield
@@ -180,9 +181,14 @@ class World:
         met = {"": lambda how: how == "completed", "any": lambda how: True, "fail": lambda how: how != "completed"}
         return self.how[job] if all(met[kind](self.fate(other)) for kind, other in self.after[job]) else "cancelled"
 
+    def enough(self, state: PoolState) -> Any:
+        """What a plan made anew needs: some nodes, or fewer requests, for what waits; none if nothing waits."""
+        nodes = self.draw.randint(1, 4) if state.free else 0
+        return lambda state, waiting: sum(each.nodes for each in waiting) >= nodes
+
     def ask(self) -> None:
         """Somebody asks for an allocation."""
-        self.log += [{"do": "ask", "number": self.asked, "nodes": 1, "seconds": 60.0},
+        self.log += [{"do": "ask", "number": self.asked, "nodes": self.draw.randint(1, 3), "seconds": 60.0},
                      {"do": "asked", "number": self.asked, "job": f"m{self.asked}"}]
         self.queued.append(f"m{self.asked}")
         self.asked += 1
@@ -232,6 +238,40 @@ def test_each_job_ends_once_whatever_dies_and_in_whatever_order(seed: int) -> No
     assert not state.free.keys() & state.done.keys() and not state.holder.keys() & state.done.keys()
     assert len(state.free) + len(state.later) + len(state.holder) + len(state.done) == world.jobs
     assert all(world.fate(job) == how for job, how in state.done.items())
+
+
+def test_the_oldest_requests_that_are_enough_are_kept() -> None:
+    state = PoolState(entry for number, nodes in enumerate((2, 4, 1)) for entry in (
+        {"do": "ask", "number": number, "nodes": nodes, "seconds": 60.0}, {"do": "asked", "number": number, "job": f"j{number}"}))
+
+    def kept(wish: PoolWish) -> list[int]:
+        return [each.number for each in state.pending() if each not in surplus(state, wish.met)]
+    assert kept(PoolWish(3, 9, 60.0)) == [0, 1, 2]
+    assert kept(PoolWish(2, 9, 60.0)) == [0, 1]  # fewer
+    assert kept(PoolWish(3, 1, 40.0)) == [0]  # smaller: two nodes for 60 s are as much
+    assert kept(PoolWish(3, 2, 60.0)) == [0, 1]
+    state.apply({"do": "join", "name": "a", "job": "j0"})
+    assert kept(PoolWish(1, 1, 60.0)) == [1]
+
+
+def _begins_anyway(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoolState, "may_join", lambda self, job: True)
+
+
+def _cancelled_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    real = Manager.append
+
+    def append(self: Manager, entry: dict[str, Any]) -> bool:
+        return real(self, entry) or entry.get("why") == TAKEN_BACK
+    patch.setattr(Manager, "append", append)
+
+
+@pytest.mark.parametrize("fault", [_begins_anyway, _cancelled_before_it_is_written])
+def test_the_interleavings_find_a_fault_in_taking_back(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match="an allocation that works is cancelled"):
+        for seed in range(400):
+            World(seed).run()
 
 
 # ---------------------------------------------------------------------------------- the journal

@@ -11,9 +11,11 @@ import pytest
 
 from conftest import Site, wait_until
 from support.pools import Pool, lines, ran
+from vrm import cli
 from vrm.ext.allocations.pool import planning
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
-from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish, nodes_of
+from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
+from vrm.ext.allocations.pool.state import nodes_of
 
 
 @pytest.fixture
@@ -147,3 +149,74 @@ def test_a_request_is_taken_back_when_no_job_waits(pool: Pool) -> None:
         (site.bin / f"count.x.hold.{number}").unlink()
     site.finish(working)
     assert ran(site) == {"0": 1, "1": 1, "more": 1}
+
+
+def test_what_is_too_many_for_the_jobs_that_wait_is_taken_back(pool: Pool) -> None:
+    """Two of four jobs run, one is taken, and one waits in the pool: one of two requests is enough for it."""
+    site = pool.site
+    site.queue.write_text(lines(4))
+    for number in range(4):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3").returncode == 0
+    working = pool.allocation(100)
+    cancelled = pool.fake / "cancelled"
+    wait_until(cancelled.exists, "one is cancelled")
+    wait_until(lambda: len(PoolJournal(pool.place).look().held_by("slurm-100")) == 3, "it has one that waits")
+    assert cancelled.read_text().split() == ["102"] and len(PoolJournal(pool.place).look().free) == 1
+    assert "nothing to do" in site.finish(pool.allocation(102)) and not (pool.place / "slurm-102").exists()
+    other = pool.allocation(101)
+    for number in range(4):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    site.finish(working)
+    site.finish(other)
+    assert ran(site) == {str(number): 1 for number in range(4)} and cancelled.read_text().split() == ["102"]
+
+
+def test_a_plan_that_needs_fewer_has_the_others_taken_back(pool: Pool) -> None:
+    """An allocation ends, and twenty jobs of a minute are left: one of three requests of an hour is as much as they need."""
+    site = pool.site
+    pool.free_site(8)
+    site.queue.write_text(lines(22))
+    for number in range(22):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "--max-allocations", "1").returncode == 0
+    journal = PoolJournal(pool.place)
+    for number, job in enumerate("123", 1):
+        assert (journal.decide(lambda state, n=number: {"do": "ask", "number": n, "nodes": 1, "seconds": 3600.0})  # type: ignore[misc]
+                and journal.decide(lambda state, n=number, job=job: {"do": "asked", "number": n, "job": job}))  # type: ignore[misc]
+    assert journal.decide(lambda state: {"do": "start", "options": {**state.options, "max_allocations": 5}})
+    working = pool.allocation(100, 1200)
+    wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
+    (site.bin / "count.x.hold.0").unlink()
+    wait_until(lambda: ran(site)["0"], "one has ended")
+    working.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "the batch system's warning" in site.said(working), "it is warned")
+    for number in range(1, 22):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    site.finish(working)
+    said = site.said(working)
+    assert "2 requests for allocations are taken back: the jobs that are left need fewer" in said, said
+    assert sorted((pool.fake / "cancelled").read_text().split()) == ["2", "3"] and len([*pool.fake.glob("job.*")]) == 1
+
+
+def test_starting_again_takes_back_what_the_plan_does_not_need(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "plan").chmod(0o755)
+    monkeypatch.setattr(planning.sys, "executable", str(tmp_path / "plan"))
+    monkeypatch.setenv("PATH", pool.site.env["PATH"])
+    monkeypatch.setenv("FAKE", str(pool.fake))
+    pool.site.queue.write_text(lines(6))
+
+    def start(*words: str, at_once: int) -> str:
+        (tmp_path / "said").write_text(json.dumps({"requests": [
+            {"nodes": 2, "at_once": at_once, "chain": 1, "seconds": 600.0}]}))
+        assert cli.main(["-c", str(pool.site.config_file), "pool", "start", *words]) == 0
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+    assert start("--max-allocations", "3", "--max-nodes", "7", at_once=3).count("asked for 2 nodes") == 3
+    said = start(at_once=1)
+    assert "taken back, since the plan needs fewer: batch job 102" in said and "are as many as the plan recommends" in said
+    assert (pool.fake / "cancelled").read_text().split() == ["102", "101"]
+    assert start(at_once=3).count("asked for 2 nodes") == 2
+    assert "are as many as the plan recommends" in start("--max-nodes", "6", at_once=4)

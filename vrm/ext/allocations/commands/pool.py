@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from vrm.ext.allocations.pool.batch import BatchAnswers
     from vrm.ext.allocations.pool.journal import PoolJournal
     from vrm.ext.allocations.pool.lines import PoolLine
+    from vrm.ext.allocations.pool.state import PoolRequest, PoolState
 
 MOST = 3
 """Allocations at once, unless another number is asked for."""
@@ -135,9 +135,10 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
         tell(f"no job of {len(state.lines)} waits"
              + (f" but for {len(state.later)} that wait for others" if state.later else "") + ": nothing to ask for")
         return 0
-    more = state.options["max_allocations"] - state.living()
+    live = sum(not each.ended for each in state.allocations.values())
+    more = state.options["max_allocations"] - live
     if more <= 0:
-        tell(f"{state.living()} allocations run or wait; --max-allocations raises the limit")
+        tell(f"{live} allocations run; --max-allocations raises the limit")
         return 0
     return _ask(arguments, journal, more)
 
@@ -198,23 +199,32 @@ def _possible(settings: Any, arguments: argparse.Namespace, lines: Sequence[Pool
                             "or lower its limit")
 
 
+def _never(state: PoolState, waiting: Sequence[PoolRequest]) -> bool:
+    """Somebody has chosen the shape: as many requests as the pool may have."""
+    return False
+
+
 def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     from vrm.ext.allocations.pool.journal import PoolError
-    from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish, nodes_of
-    from vrm.ext.allocations.pool.requests import ask
+    from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
+    from vrm.ext.allocations.pool.requests import Enough, ask, cancel, take_back
     from vrm.model.quantities import clock
 
     state = journal.state
-    shape, most, enough = state.options.get("shape"), state.options.get("max_nodes"), math.inf
+    shape = state.options.get("shape")
     if shape is not None:
-        room = more if not most else (most - nodes_of(state)) // shape[0]
-        wish = PoolWish(min(more, room), *shape)
+        wish = PoolWish(more, *shape)
+        enough: Enough = _never
     else:
         try:
             wish = PoolPlan(journal, sorted({*state.free, *state.later}), more).wish()
         except PoolError as error:
             raise CannotRun(f"{error}. -N NODES -t TIME asks for allocations without one") from None
-        enough = wish.number
+        enough = wish.met
+        taken = take_back(journal, enough)
+        cancel(journal, taken)
+        for each in taken:
+            tell(f"taken back, since the plan needs fewer: batch job {each.job}")
     _, nodes, seconds = wish
     asked = 0
     while asked < wish.number:
@@ -227,8 +237,11 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
         asked += 1
         tell(f"asked for {nodes} node{'s' * (nodes > 1)} x {clock(int(seconds))}: batch job {request.job}")
     if not asked:
-        tell("the requests that wait are as many as the plan recommends" if wish.number > 0 else
-             f"--max-nodes {most}: the allocations of the pool have as many")
+        options = state.options
+        tell("the requests that wait are as many as the plan recommends" if enough(state, [*state.pending()]) else
+             f"{state.living()} allocations run or wait; --max-allocations raises the limit"
+             if state.living() >= options["max_allocations"] else
+             f"--max-nodes {options['max_nodes']}: the allocations of the pool have as many")
     tell(f"{len(state.free)} jobs wait in {journal.directory}. `vrm pool status` shows them")
     return 0
 

@@ -22,8 +22,8 @@ from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import MEMBER
 from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of
 from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
-from vrm.ext.allocations.pool.requests import ask, cancel, request_of, take_back
-from vrm.ext.allocations.pool.state import Entry, PoolState, taking
+from vrm.ext.allocations.pool.requests import Enough, ask, cancel, request_of, take_back
+from vrm.ext.allocations.pool.state import Entry, PoolRequest, PoolState, surplus, taking
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
 from vrm.live.manager.jobs.intake import Intake
@@ -80,6 +80,7 @@ class PoolPart(Part):
         self._plan: PoolPlan | None = None
         self._planned = False
         self._cancelling: threading.Thread | None = None
+        self._weighed = -1  # so much of the pool's journal had been read when requests were compared with jobs
         self._out = False  # the pool has given the jobs of this allocation to others
 
     # Of an earlier manager in the same allocation.
@@ -257,7 +258,8 @@ class PoolPart(Part):
         self._safely(self._report)
         if not self._takes() or self._trouble:
             return False
-        if any(True for _ in self._fitting(self.pool.state)) or self._question is not None:
+        fitting = [number for number, _ in islice(self._fitting(self.pool.state), MOST)]
+        if self._question is not None or any(start < math.inf for start in self._starts(fitting)):
             return True
         others = self.pool.state.holders(but=self.mine)
         if not others or now < self._checked + CHECKS:
@@ -283,20 +285,39 @@ class PoolPart(Part):
             self.live.changes()
 
     def tidy(self, now: float) -> None:
-        """Take back the requests that nothing waits for; plan what to ask for when the end is near."""
-        state = self.pool.state
-        if self._takes() and not (state.free or state.later) and any(state.pending()) and self._cancelling is None:
-            self._safely(self._take_back_requests)
+        """Take back requests that are too many for the jobs that wait; plan what to ask for when the end is near."""
         if self._cancelling is not None and not self._cancelling.is_alive():
             self._cancelling = None
+        if self._takes() and self._cancelling is None and self._weighed != self.pool.read:
+            self._weighed = self.pool.read
+            if surplus(self.pool.state, self._enough):
+                self._safely(partial(self._take_back_requests, self._enough, "the jobs that wait"))
         near = self.live.phase == "stopping" or now >= self.live.end.closing - PLANNED_BEFORE
         if near and self._plan is None and not self._planned and self._asks():
             self._begin_plan()
 
-    def _take_back_requests(self) -> None:
-        taken = take_back(self.pool, lambda state: not (state.free or state.later))
+    def _enough(self, state: PoolState, requests: Sequence[PoolRequest]) -> bool:
+        """Whether all jobs that wait could start at once in these allocations: none, if none waits."""
+        waiting = [*state.free, *state.later, *(() if self.live.phase == "running" else self._left())]
+        if not waiting or not requests:
+            return not waiting
+        each_node = self.live.cluster.cores / len(self.live.cluster.nodes)
+        margin = self.live.settings.end.margin
+        needed = longest = 0.0
+        cores = sum(each.nodes for each in requests) * each_node
+        for number in waiting:
+            _, job, _, fault = self._judged(number)
+            needed += math.inf if fault else job.request.cores
+            longest = max(longest, job.walltime)
+            if needed > cores:
+                return False
+        return sum(each.nodes for each in requests if each.seconds - margin >= longest) * each_node >= needed
+
+    def _take_back_requests(self, enough: Enough, needs: str) -> None:
+        """Take back those that are more than enough, and have the batch system cancel them in a thread."""
+        taken = take_back(self.pool, enough)
         if taken:
-            self.live.tell("note", f"no job of the pool waits: {len(taken)} requests for allocations are taken back")
+            self.live.tell("note", f"{len(taken)} requests for allocations are taken back: {needs} need fewer")
             self._cancelling = threading.Thread(target=cancel, args=(self.pool, taken), daemon=True)
             self._cancelling.start()
 
@@ -329,7 +350,8 @@ class PoolPart(Part):
         """Plan what to ask for, if nobody has chosen that. Jobs that run here have the time to end."""
         self._planned = True
         state = self.pool.state
-        more = state.options["max_allocations"] - state.living() + 1
+        more = state.options["max_allocations"] - sum(
+            not each.ended and each.name != self.mine for each in state.allocations.values())
         jobs = sorted({*state.free, *state.later, *self._left()} - self._fate().running)
         if self._like() is None and more > 0 and jobs:
             try:
@@ -338,36 +360,42 @@ class PoolPart(Part):
                 self.live.tell("warning", str(error))
 
     def end(self) -> None:
-        """The loop is over: where the time is up and jobs are left, ask for what `vrm plan` recommends for them."""
+        """The loop is over: where the time is up and jobs are left, ask for what `vrm plan` recommends for them, and
+        take back what is asked for beyond that."""
         if self._cancelling is not None:
             self._cancelling.join(batch.SECONDS)
         if not self._asks():
             if self._plan is not None:
                 self._plan.close()
             return
-        wish, enough = self._like(), math.inf
+        wish = self._like()
+        enough: Enough = self._enough
         if wish is None:
             if self._plan is None:
                 self._begin_plan()
-            wish = self._recommended()
-            enough = wish.number
-        if not self._fits(wish.seconds):
+            wish, planned = self._recommended()
+            enough = wish.met
+            if planned:
+                self._safely(partial(self._take_back_requests, enough, "the jobs that are left"))
+        if self._fits(wish.seconds):
+            for _ in range(wish.number):
+                self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=self.mine, enough=enough))
+        else:
             self.live.tell("warning", f"no allocation is asked for: {self._why_none(wish.seconds)}. `vrm pool start` "
                            "asks for others (-N, -t)")
-            return
-        for _ in range(wish.number):
-            self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=1, enough=enough))
+        if self._cancelling is not None:
+            self._cancelling.join(batch.SECONDS)
 
-    def _recommended(self) -> PoolWish:
-        """What the plan says; where there is none, another allocation as this one."""
+    def _recommended(self) -> tuple[PoolWish, bool]:
+        """What the plan says, and True; where there is none, another allocation as this one."""
         left = self.live.end.end - self.live.clock() - KEPT_BACK
         try:
             if self._plan is not None:
-                return self._plan.wish(max(0.0, min(PLANNING, left)))
+                return self._plan.wish(max(0.0, min(PLANNING, left))), True
         except PoolError as error:
             self.live.tell("warning", f"{error}; another allocation of the same shape is asked for")
         like = request_of(self.pool.state, self.mine)
-        return PoolWish(0, 0, 0.0) if like is None else PoolWish(1, like.nodes, like.seconds)
+        return PoolWish(0, 0, 0.0) if like is None else PoolWish(1, like.nodes, like.seconds), False
 
     def _fate(self) -> Fate:
         return fate(self.live.state, ids_of(self._took))

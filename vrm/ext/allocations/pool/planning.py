@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import with_after
-from vrm.ext.allocations.pool.state import PoolState
+from vrm.ext.allocations.pool.state import PoolRequest, PoolState, nodes_of
 from vrm.system.printing.text import printable
 
 SIDE_BY_SIDE = (1, 2, 4)
@@ -26,15 +26,22 @@ class PoolWish(NamedTuple):
     nodes: int
     seconds: float
 
+    def met(self, state: PoolState, waiting: Sequence[PoolRequest]) -> bool:
+        """Whether requests that wait are enough: as many as these, or of as many node seconds together."""
+        return len(waiting) >= self.number or (
+            sum(each.nodes * each.seconds for each in waiting) >= self.number * self.nodes * self.seconds)
+
 
 class PoolPlan:
     """`vrm plan` of some jobs of a pool, in a process of its own: it takes seconds, and asks the batch system. `more`:
-    the most allocations that may be asked for; `leaving`: an allocation that is about to end."""
+    the most allocations that may wait, those that are asked for by now among them; `leaving`: an allocation that is
+    about to end."""
 
     def __init__(self, pool: PoolJournal, jobs: Sequence[int], more: int, leaving: str = "") -> None:
         state, options = pool.state, pool.state.options
         self._more = more
-        self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving)
+        self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving) + sum(
+            each.nodes for each in state.pending())
         queue = pool.directory / f"todo{leaving and '.'}{leaving}"
         words = ["-c", options["config"], "plan", str(queue), "--json", "--at-once",
                  ",".join(str(number) for number in SIDE_BY_SIDE if number <= more)]
@@ -74,8 +81,3 @@ class PoolPlan:
         self._process.kill()
         self._process.communicate()
 
-
-def nodes_of(state: PoolState, but: str = "") -> int:
-    """The nodes that the allocations of a pool have, and will have, without those of one."""
-    return (sum(each.nodes for each in state.allocations.values() if not each.ended and each.name != but)
-            + sum(each.nodes for each in state.pending()))

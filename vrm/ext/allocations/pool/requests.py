@@ -5,23 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
-from vrm.ext.allocations.pool.state import TAKEN_BACK, Entry, PoolRequest, PoolState
+from vrm.ext.allocations.pool.state import TAKEN_BACK, Entry, PoolRequest, PoolState, nodes_of, surplus
 from vrm.ext.begin.wrapper import script
 from vrm.live.batch.base import Wrapper, WrapperError
 from vrm.system.files import write_atomically
 
 
-def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: int = 0, enough: float = math.inf
-        ) -> PoolRequest | None:
-    """Ask for one more allocation, if the pool may have more of them, and fewer than `enough` requests wait; so many
-    allocations are about to end. PoolError with the batch system's words if it refuses; then the request is over."""
+Enough = Callable[[PoolState, Sequence[PoolRequest]], bool]
+"""Whether these requests are all that the pool needs to have waiting."""
+
+
+def ask(pool: PoolJournal, nodes: int, seconds: float, leaving: str = "",
+        enough: Enough = lambda state, waiting: False) -> PoolRequest | None:
+    """Ask for one more allocation, if the pool may have more of them and of their nodes, and those that wait are not
+    `enough`; the allocation `leaving` is about to end. PoolError with the batch system's words if it refuses; then the
+    request is over."""
     def wanted(state: PoolState) -> Entry | None:
-        if (state.stopped or state.living() - leaving >= state.options["max_allocations"]
-                or sum(1 for _ in state.pending()) >= enough):
+        living = state.living() - state.is_live(leaving)
+        most = state.options.get("max_nodes") or math.inf
+        if (state.stopped or living >= state.options["max_allocations"] or nodes_of(state, leaving) + nodes > most
+                or enough(state, [*state.pending()])):
             return None
         return {"do": "ask", "number": len(state.requests), "nodes": nodes, "seconds": seconds}
 
@@ -55,16 +62,17 @@ def text(options: dict[str, Any], nodes: int, seconds: float, file: str) -> str:
     return script(options["system"], replace(wrapper, file=file))
 
 
-def take_back(pool: PoolJournal, if_: Callable[[PoolState], bool] = lambda state: True) -> list[PoolRequest]:
-    """Take back the requests whose allocations have not begun, as long as this is so. One that begins nevertheless
-    does nothing: it is in the journal before the batch system is asked to cancel them (`cancel`)."""
-    taken = []
-    for request in [*pool.look().pending()]:
-        def wanted(state: PoolState, number: int = request.number) -> Entry | None:
-            waits = any(each.number == number for each in state.pending())
-            return {"do": "over", "number": number, "why": TAKEN_BACK} if waits and if_(state) else None
-        if pool.decide(wanted) is not None:
-            taken.append(request)
+def take_back(pool: PoolJournal, enough: Enough = lambda state, waiting: True) -> list[PoolRequest]:
+    """Take back the requests whose allocations have not begun, but for the oldest ones that are `enough`. One that
+    begins nevertheless does nothing: it is in the journal before the batch system is asked to cancel them
+    (`cancel`)."""
+    taken: list[PoolRequest] = []
+
+    def wanted(state: PoolState) -> Entry | None:
+        found = surplus(state, enough)
+        return {"do": "over", "number": found[-1].number, "why": TAKEN_BACK} if found else None
+    while (entry := pool.decide(wanted)) is not None:
+        taken.append(pool.state.requests[entry["number"]])
     return taken
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.job import Dependency, JobState
 
@@ -223,3 +223,19 @@ class PoolState:
 def taking(name: str, jobs: Collection[int]) -> dict[str, Any]:
     """The entry by which an allocation takes jobs."""
     return {"do": "take", "name": name, "jobs": [*jobs]}
+
+
+def nodes_of(state: PoolState, but: str = "") -> int:
+    """The nodes that the allocations of a pool have, and will have, without those of one."""
+    return (sum(each.nodes for each in state.allocations.values() if not each.ended and each.name != but)
+            + sum(each.nodes for each in state.pending()))
+
+
+def surplus(state: PoolState, enough: Callable[[PoolState, Sequence[PoolRequest]], bool]) -> list[PoolRequest]:
+    """Requests that have not begun and are too many: those after the oldest ones that are `enough`. The oldest have
+    waited in the batch system's queue for longest."""
+    kept: list[PoolRequest] = []
+    found: list[PoolRequest] = []
+    for each in state.pending():
+        (found if found or enough(state, kept) else kept).append(each)
+    return found
