@@ -1,9 +1,11 @@
-"""A pool of one-core jobs under a batch system that is made up, for tests."""
+"""A pool of one-core jobs under a batch system that is made up (Slurm or PBS), for tests."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -17,15 +19,30 @@ from vrm.results.jobs import read_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FAKES = {
-    "sbatch": 'n=$(ls "$FAKE" | grep -c job); for last; do :; done; cp "$last" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }; '
-              'echo "$((100 + n))"',
-    "scontrol": 'cat "$FAKE/state.$4" 2>/dev/null || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }',
-    "scancel": 'echo "$1" >>"$FAKE/cancelled"',
-    "squeue": '[ -e "$FAKE/squeue" ] && exec cat "$FAKE/squeue"; echo "squeue: error: Unable to contact slurm controller" >&2; '
-              'exit 1',
-    "sinfo": 'cat "$FAKE/sinfo"'}
-"""A Slurm of files: `state.ID` is what it says of a job, `squeue` and `sinfo` are what these print."""
+SUBMIT = ('n=$(ls "$FAKE" | grep -c job); for last; do :; done; cp "$last" "$FAKE/job.$n"; [ -e "$FAKE/refuse" ] && '
+          '{ cat "$FAKE/refuse" >&2; exit 1; }; echo "$((100 + n))"')
+CANCEL = 'echo "$1" >>"$FAKE/cancelled"'
+
+
+def answer(file: str, error: str) -> str:
+    """What a program prints that shows a file, if there is one."""
+    return f'[ -e "$FAKE/{file}" ] && exec cat "$FAKE/{file}"; echo "{error}" >&2; exit 1'
+
+
+SILENT = "Unable to contact slurm controller"
+
+DIALECTS = {
+    "slurm": {
+        "sbatch": SUBMIT, "scancel": CANCEL, "scontrol": answer("state.$4", f"slurm_load_jobs error: {SILENT}"),
+        "squeue": answer("squeue", f"squeue: error: {SILENT}"), "sinfo": 'cat "$FAKE/sinfo"'},
+    "pbs": {
+        "qsub": SUBMIT, "qdel": CANCEL,
+        "qstat": 'for last; do :; done; case "$*" in -f) cat "$FAKE"/queue/* 2>/dev/null; exit 0;; '
+                 '-Qf) echo "Queue: workq"; echo "    enabled = True"; echo "    started = True"; exit 0;; esac; '
+                 + answer("state.$last", "qstat: cannot connect to server"),
+        "pbsnodes": 'cat "$FAKE/pbsnodes"'}}
+"""Batch systems of files: `job.N` are the scripts that were submitted, `state.ID` is what it says of a job, `squeue` and
+`sinfo`, `queue/*` and `pbsnodes` what it says of all jobs and of nodes."""
 
 
 PACKED: dict[str, Any] = {"Allocation": {"Policy": "pack"}, "Scheduling": {"Backfilling": "easy"}}
@@ -34,18 +51,25 @@ PACKED: dict[str, Any] = {"Allocation": {"Policy": "pack"}, "Scheduling": {"Back
 class Pool:
     """A pool of one-core jobs, and allocations that are managers on this machine."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, dialect: str = "slurm") -> None:
         self.site = site
+        self.dialect = dialect
         self.fake = site.root / "fake"
         self.fake.mkdir()
         site.program("count.x", 'echo "$1" >>"$0.log"; while [ -e "$0.hold.$1" ]; do sleep 0.02; done; '
                      'echo "$1" >>"$0.ended"\n')
-        programs = site.root / "slurm"
+        programs = site.root / dialect
         programs.mkdir()
-        for name, text in FAKES.items():
+        for name, text in DIALECTS[dialect].items():
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)
-        site.env.update(PATH=f"{programs}{os.pathsep}{site.env['PATH']}", FAKE=str(self.fake), PYTHONPATH=str(ROOT))
+        others = site.env["PATH"]
+        if dialect != "slurm":  # a Slurm that is here would be found first
+            others = str(site.root / "tools")
+            Path(others).mkdir()
+            for name in ("sh", "bash", "cat", "cp", "ls", "grep", "sleep", "env"):
+                (Path(others) / name).symlink_to(shutil.which(name) or "")
+        site.env.update(PATH=f"{programs}{os.pathsep}{others}", FAKE=str(self.fake), PYTHONPATH=str(ROOT))
         site.config(Nodes="auto", Cores=2, Launcher={"Kind": "direct"}, **PACKED)
         self.place = site.log / "pool"
 
@@ -58,8 +82,27 @@ class Pool:
         return self.site.start("pool", "work", "--pool", str(self.place), SLURM_JOB_ID=str(job),
                                SLURM_JOB_NODELIST=os.uname().nodename, SLURM_JOB_END_TIME=str(int(time.time() + seconds)), **env)
 
+    def script_begins(self, job: int, seconds: float = 3600.0) -> subprocess.Popen[str]:
+        """PBS starts the script of this batch job, on this machine."""
+        host = os.uname().nodename
+        (self.fake / "nodes").write_text(f"{host}\n" * 2)
+        self.said(job, "R", f"    exec_vnode = ({host}:ncpus=2)\n    Resource_List.walltime = {int(seconds)}\n"
+                  f"    stime = {time.strftime('%a %b %d %H:%M:%S %Y')}\n")
+        output = self.site.root / f"batch.{job}"
+        process = subprocess.Popen(
+            [shutil.which("bash") or "", str(self.fake / f"job.{job - 100}")], cwd=self.site.root, text=True,
+            env={**self.site.env, "PBS_JOBID": str(job), "PBS_NODEFILE": str(self.fake / "nodes"), "PBS_O_WORKDIR": str(self.site.root)},
+            stdin=subprocess.DEVNULL, stdout=open(output, "w"), stderr=subprocess.STDOUT, start_new_session=True)
+        process.output = output  # type: ignore[attr-defined]
+        self.site.started.append(process)
+        return process
+
     def free_site(self, nodes: int) -> None:
         """The site has so many nodes of two cores, and no job."""
+        if self.dialect == "pbs":
+            (self.fake / "pbsnodes").write_text("".join(
+                f"n{at}\n    state = free\n    resources_available.ncpus = 2\n\n" for at in range(nodes)))
+            return
         (self.fake / "squeue").touch()
         (self.fake / "sinfo").write_text("".join(f"n{at}|p*|2|idle|1-00:00:00\n" for at in range(nodes)))
 
@@ -67,19 +110,28 @@ class Pool:
         """The batch script of a request."""
         return (self.fake / f"job.{number}").read_text()
 
-    def kill(self, process: subprocess.Popen[str]) -> None:
-        """The manager dies, and its processes: not at once known to the batch system."""
+    def kill(self, process: subprocess.Popen[str], job: int | None = None) -> None:
+        """The manager dies, and its processes (of this batch job alone, if it is named): not at once known to the batch
+        system."""
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
         for child in children:
             if child.is_running():
                 child.kill()
-        self.site.kill_processes()
+        if job is None:
+            self.site.kill_processes()
+            return
+        for pid in self.site.processes():
+            with contextlib.suppress(psutil.Error):
+                each = psutil.Process(pid)
+                if each.environ().get("PBS_JOBID") == str(job):
+                    each.kill()
 
-    def said(self, job: int, state: str) -> None:
+    def said(self, job: int, state: str, more: str = "") -> None:
         """What the batch system says of a job from now on."""
-        (self.fake / f"state.{job}").write_text(f"JobId={job} JobState={state}\n")
+        (self.fake / f"state.{job}").write_text(f"JobId={job} JobState={state}{more}\n" if self.dialect == "slurm" else
+                                                f"Job Id: {job}\n    job_state = {state}\n{more}")
 
     def status(self) -> dict[str, Any]:
         done = self.vrm("status", "--json")
@@ -89,7 +141,7 @@ class Pool:
 
     def rows(self) -> Counter[str]:
         """How often each line has completed, by the argument of its job."""
-        return Counter(row.args for path in self.place.glob("slurm-*/jobs.csv") for row in read_jobs(path)
+        return Counter(row.args for path in self.place.glob(f"{self.dialect}-*/jobs.csv") for row in read_jobs(path)
                        if row.status == "completed")
 
 

@@ -176,6 +176,29 @@ def test_a_node_that_failed_keeps_its_jobs_until_somebody_says_that_it_is_gone(p
     assert "which allocation?" in pool.vrm("gone", "slurm-100").stderr
 
 
+def test_a_node_that_was_started_again_gives_its_jobs_back(pool: Pool) -> None:
+    """`vrm pool start` asks Slurm when the node was booted: not before the allocation began, but after it."""
+    site = pool.site
+    site.queue.write_text(lines(4))
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").touch()
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    first = pool.allocation(100)
+    wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
+    pool.kill(first)
+    pool.said(100, "NODE_FAIL StartTime=2026-11-28T01:00:00 EndTime=2026-11-28T01:30:00 NodeList=n7")
+    for number in range(2):
+        (site.bin / f"count.x.hold.{number}").unlink()
+    node = pool.fake / "state.n7"
+    for boot, back in (("2026-11-28T00:59:00", False), ("2026-11-28T01:29:00", True)):
+        node.write_text(f"NodeName=n7 State=IDLE BootTime={boot} LastBusyTime=Unknown\n")
+        said = pool.vrm("start")
+        assert said.returncode == 0 and ("allocation slurm-100 has died" in said.stdout + said.stderr) is back, said.stderr
+        assert bool(PoolJournal(pool.place).look().held_by("slurm-100")) is not back
+    site.finish(pool.allocation(101))
+    assert ran(site) == {str(number): 1 for number in range(4)} and pool.rows() == ran(site)
+
+
 def test_allocations_that_begin_in_another_order(pool: Pool) -> None:
     """The last one first; the others when it has ended."""
     site = pool.site
@@ -187,7 +210,7 @@ def test_allocations_that_begin_in_another_order(pool: Pool) -> None:
     site.finish(pool.allocation(101))
     assert ran(site) == {"short": 3, "long": 3}
     assert "nothing to do" in site.finish(pool.allocation(100))
-    assert pool.status()["ended"] == {"completed": 4}
+    assert pool.status()["ended"] == {"completed": 6}
 
 
 def test_an_allocation_that_ends_at_once_is_seen_and_asked_for_again(pool: Pool) -> None:
