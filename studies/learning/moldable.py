@@ -32,7 +32,8 @@ from collections.abc import Iterable, Sequence
 import numpy
 
 from vrm.api import Machine, Outcome, Rules, Submission, simulate
-from vrm.ext.learning.moldable import MAKESPAN, TURNAROUND, Moldable, backfilled
+from vrm.ext.learning.list_schedules import backfilled
+from vrm.ext.learning.moldable import MAKESPAN, TURNAROUND, Moldable
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
 from vrm.model.job import Job, Program
 from vrm.simulation.inputs import ERRORS, open_workload, processors_of

@@ -121,13 +121,16 @@ def study(pool: Speedups, arguments: argparse.Namespace, seed: int) -> dict[str,
     """One seed: errors, and makespans of other jobs."""
     model = learn(pool, arguments.jobs, arguments.nodes, seed)
     jobs, found = workload(pool, arguments.test, 1000 + seed), dict[str, Any](errors(model, pool))
-    for name, heatmap, policy in (("learned", speedups_of(model).heatmap(), "strip"), ("full", pool.heatmap(), "strip"),
+    least = arguments.least
+    for name, heatmap, policy in (("learned", speedups_of(model).heatmap(least), "strip"),
+                                  ("full", pool.heatmap(least), "strip"),
                                   ("none", Heatmap({}), "strip"), ("compact", None, "compact")):
         ran, outcome = run(jobs, pool, heatmap, arguments.nodes, policy, "test")
         found[name] = outcome.summary["makespan"]
         alone = {job.job.id: job.run for job in jobs}
         slower = [job.seconds / alone[job.job] for job in ran]
         found[f"{name} worst"], found[f"{name} run"] = max(slower), fmean(slower)
+        found[f"{name} turnaround"] = fmean(job.end for job in ran)
     return found
 
 
@@ -141,6 +144,8 @@ def main() -> int:
     add("--nodes", metavar="N", type=int, default=426, help="of 2 x 10 cores (default: 426, as ARIS)")
     add("--seeds", metavar="N", type=int, default=5, help="repetitions with other jobs (default: 5)")
     add("--ranks", metavar="N", type=int, help="the loads of this number of ranks alone (default: all loads)")
+    add("--least", metavar="F", type=float, default=0.0,
+        help="pairs whose mean speed-up is below this do not share nodes (MinThroughput; default: all may)")
     add("--json", action="store_true", help="as JSON")
     add("--quick", action="store_true", help="a few jobs, to see that it runs")
     arguments = parser.parse_args()
@@ -169,6 +174,13 @@ def main() -> int:
     for name in ("full", "none", "compact"):
         changes = [100 * (row["learned"] / row[name] - 1) for row in rows]
         print(f"makespan learned against {name:8} {fmean(changes):+6.2f} %   {min(changes):+.2f} to {max(changes):+.2f} %")
+    for name in ("learned", "full", "none"):
+        jobs, ends = (100 * (fmean(row["compact" + what] / row[name + what] for row in rows) - 1)
+                      for what in ("", " turnaround"))
+        runs = 100 * (fmean(row[f"{name} run"] for row in rows) - 1)
+        worst = 100 * (max(row[f"{name} worst"] for row in rows) - 1)
+        print(f"strip, {name:7} against exclusive compact: throughput {jobs:+.1f} %, mean turnaround "
+              f"{100 / (1 + ends / 100) - 100:+.1f} %, run of a job {runs:+.1f} % on average, {worst:+.0f} % the worst")
     return 0
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vrm.api import Machine, Outcome, Rules, Submission, simulate
-from vrm.ext.learning.moldable import Moldable, backfilled, finishes, limit_on
+from vrm.ext.learning.list_schedules import backfilled, finishes
+from vrm.ext.learning.moldable import Moldable, limit_on
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
@@ -40,6 +41,26 @@ def on(job: Submission, ranks: int) -> Submission:
     curve = Downey(*job.job.more[SPEEDUP])
     run = job.run * curve.time(ranks) / curve.time(job.job.procs)
     return submission(job.job.id, job.job.submit, ranks, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective, value", [("turnaround", turnaround), ("makespan", makespan)])
+def test_little_is_lost_against_brute_force_on_eight_jobs(objective: str, value: Any) -> None:
+    """The best of all choices: of the 20 that are best by conservative backfilling, as EASY carries them out."""
+    chance, regrets = random.Random(5), []
+    for _ in range(20):
+        jobs = []
+        for number in range(8):
+            widths = tuple(sorted(chance.sample((1, 2, 4, 8), 3)))
+            jobs.append(submission(number, 0.0, chance.choice(widths), chance.uniform(20, 200), widths,
+                                   (chance.uniform(2, 16), chance.choice((0.0, 0.5, 1.0, 2.0)))))
+        options = [[(ranks, on(job, ranks).run) for ranks in job.job.more[RANKS]] for job in jobs]
+        take = max if objective == "makespan" else sum
+        best = sorted(itertools.product(*options), key=lambda choice: take(backfilled(0.0, 8, [], list(choice))))[:20]
+        least = min(value(simulated([on(job, ranks) for job, (ranks, _) in zip(jobs, choice)], 8, "easy"))
+                    for choice in best)
+        regrets.append(value(simulated(jobs, 8, f"moldable objective={objective}")) / least - 1)
+    assert sum(regrets) / len(regrets) <= REGRET, regrets
 
 
 @pytest.mark.parametrize("objective, value", [("turnaround", turnaround), ("makespan", makespan)])
@@ -230,3 +251,21 @@ def test_a_job_that_takes_longer_than_its_program_did_blocks_nobody() -> None:
     jobs = [each._replace(job=each.job.but(app="same")) for each in jobs]
     outcome = simulated(jobs, 8)
     assert next(job for job in outcome.jobs if job.id == 10).start == pytest.approx(102.0)
+
+
+def test_a_head_that_may_start_now_does_not_take_fewer_ranks_for_a_job_that_ends_now() -> None:
+    """A job that ends at the moment of the decision is not late: its cores are as good as free."""
+    jobs = [submission(0, 0.0, 6, 100.0), submission(1, 0.0, 2, 100.0),
+            submission(2, 1.0, 8, 100.0, (2, 8), (64.0, 0.0))]
+    outcome = simulated(jobs, 8)
+    assert {job.id: (job.procs, job.start) for job in outcome.jobs}[2] == (8, pytest.approx(100.0))
+
+
+def test_jobs_that_wait_for_an_end_that_does_not_come_start_beside_the_head() -> None:
+    """The plan holds the last job, since the running one is expected to end at 20 s at the latest: until that is over,
+    with no other event."""
+    jobs = [submission(0, 0.0, 4, 10.0, (4,), limit=3600.0), submission(1, 10.0, 6, 3000.0, (6,), limit=3600.0),
+            submission(2, 11.0, 8, 10.0, (8,), limit=60.0), submission(3, 12.0, 2, 1000.0, (2,), limit=2000.0)]
+    jobs = [each._replace(job=each.job.but(app="same")) for each in jobs]
+    outcome = simulated(jobs, 8)
+    assert 12.0 < next(job for job in outcome.jobs if job.id == 3).start <= 20.2

@@ -3,8 +3,9 @@
 Before each step the waiting jobs get numbers of ranks: those with which a list schedule of the first LOOK jobs, by
 the curves of their programs, is best (`OBJECTIVES`); for the turnaround each core second has a price, since jobs that
 come later wait for it, too: as many seconds as jobs waited of late, over the cores. One job after the other takes the
-number that is best while the others keep theirs, until none changes. Then EASY starts them. The head never starts
-later than it was promised for an earlier choice: nobody starves.
+number that is best while the others keep theirs, until none changes. Then EASY starts them; of at most FEW jobs those
+that start now by the list schedule, unless a running job is late. The head never starts later than it was promised for
+an earlier choice: nobody starves.
 
 A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
 same: so it is right for every program that does not take longer on more ranks. """
@@ -12,13 +13,14 @@ same: so it is right for every program that does not take longer on more ranks. 
 from __future__ import annotations
 
 import copy
-import heapq
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 from collections.abc import Hashable, Iterator, Sequence
 
 from vrm.ext.learning.curves import Curves, Expected, input_key
+from vrm.ext.learning.list_schedules import backfilled, finishes
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, on_ranks
@@ -26,7 +28,6 @@ from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.backfilling.easy import Easy, backfill
 from vrm.scheduling.orderings.queue import Waiting
-from vrm.scheduling.estimators import doubling
 from vrm.scheduling.registry import reads
 
 LOOK = 30
@@ -35,6 +36,13 @@ LOOK = 30
 FEW = 10
 """Waiting jobs up to which the schedule by which numbers of ranks are chosen has backfilling: of many, others fill the
 gaps anyway."""
+
+EARLIER = 1e-3
+"""What a second of the mean end counts where the last end is to be early: of plans that end together, the one that
+leaves more room."""
+
+LATE = 0.1
+"""Seconds after its expected end from which a running job is late: then jobs start that fit, whatever the plan says."""
 
 CHOSEN = 8
 """Of these, the first that are not rigid, whose numbers of ranks are chosen anew at each step."""
@@ -69,6 +77,11 @@ class RankOption(NamedTuple):
         """Return it."""
         return RankOption(job, size, expected, min(job.walltime, max(1.0, expected.seconds)))
 
+    @property
+    def taken(self) -> float:
+        """What it takes of the machine: units times seconds."""
+        return self.size * self.seconds
+
 
 @dataclass(frozen=True)
 class WidthChoice:
@@ -86,61 +99,6 @@ class WidthChoice:
     def explores(self) -> bool:
         """Whether it is a try."""
         return self.gain > 0
-
-
-Work = list[tuple[int, float]]
-"""Sizes and seconds of jobs, in order."""
-
-
-def finishes(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
-    """Return when jobs end that start in this order, none before an earlier one: `free` units are free now, and
-    others at the `ends` of running jobs (times and sizes, ascending)."""
-    heap, time = list(ends), now
-    found: list[float] = []
-    for size, seconds in work:
-        while free < size:
-            if not heap:
-                return [*found, *[math.inf] * (len(work) - len(found))]
-            end, size_of = heapq.heappop(heap)
-            free += size_of
-            time = max(time, end)
-        free -= size
-        heapq.heappush(heap, (time + seconds, size))
-        found.append(time + seconds)
-    return found
-
-
-def backfilled(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
-    """Return when jobs end of which each starts as early as it can without delaying those before it (conservative
-    backfilling); else as `finishes`."""
-    times, room = [now], [free]  # from when on how much is free
-    for end, size in ends:
-        if end > times[-1]:
-            times.append(end)
-            room.append(room[-1] + size)
-        else:
-            room[-1] += size
-    found: list[float] = []
-    for size, seconds in work:
-        at = 0
-        while at < len(times):
-            end, until = times[at] + seconds, at
-            while until < len(times) and times[until] < end and room[until] >= size:
-                until += 1
-            if until == len(times) or times[until] >= end:
-                break
-            at = until + 1
-        if at == len(times) or room[-1] < size:
-            found.append(math.inf)
-            continue
-        end = times[at] + seconds
-        if until == len(times) or times[until] > end:
-            times.insert(until, end)
-            room.insert(until, room[until - 1])
-        for between in range(at, until):
-            room[between] -= size
-        found.append(end)
-    return found
 
 
 def limit_on(job: Job, ranks: int) -> float:
@@ -185,9 +143,12 @@ class Moldable(Easy):
         self._promised: tuple[int, float] | None = None  # the head, and when it starts at the latest
         self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
         self._queued = QueueLength()
+        self._begun = math.inf  # when it decided first: jobs that are there then are no sign that others will come
         self._running: dict[int, float] = {}  # seconds that running jobs are likely to take
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
         self._tries: dict[Hashable, dict[int, int]] = {}  # by program and input: numbers of ranks, and who tries them
+        self._late = False  # whether a running job takes longer than was expected of it
+        self._due = math.inf  # when the next running job is late, where the plan holds jobs until one ends
         self._units = 1  # of room, of the whole machine
         self._price = 0.0  # seconds that a unit of room, taken for a second, costs the jobs that come later
 
@@ -240,6 +201,10 @@ class Moldable(Easy):
         """Whether nothing is free."""
         return policy.room(view) == 0
 
+    def wake(self, now: float) -> float:
+        """When a running job is late on whose end the plan relies."""
+        return self._due if self._due > now else math.inf
+
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
         """The jobs that start now, each on the number of ranks that is best."""
         jobs = list(waiting)
@@ -247,6 +212,7 @@ class Moldable(Easy):
             yield from super().decide(now, waiting, view, policy, heads)
             return
         self._kept = (None, -1)  # EASY's own reservations are of other jobs
+        self._begun, self._due = min(self._begun, now), math.inf
         self._units = _whole(view, policy)
         self._price = self._queued.mean(now) / self._units
         self._forget({job.id for job in jobs})
@@ -259,7 +225,7 @@ class Moldable(Easy):
                 break
             self._asked[job.id] = job
             yield option.job, placement
-        self._queued.left(now, sum(job.id not in view.bookings for job in jobs))
+        self._queued.left(now, sum(job.submit > self._begun and job.id not in view.bookings for job in jobs))
 
     def _forget(self, waiting: set[int]) -> None:
         """Drop what was known of jobs that have started or ended."""
@@ -268,10 +234,11 @@ class Moldable(Easy):
                 del known[job_id]
 
     def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
-        """When running jobs are likely to end, as `_ends`: each takes what its program took, and where it has taken
-        longer, twice as long, and again."""
+        """When running jobs are likely to end, as `_ends`: each takes what its program took, and one that has
+        taken longer takes as long again as it is late."""
         counted, bookings = policy.room(view) is not None, view.bookings
         found = []
+        self._late = False
         self._running = {job_id: seconds for job_id, seconds in self._running.items() if job_id in bookings}
         self._asked = {job_id: job for job_id, job in self._asked.items() if job_id in bookings}
         for _, job_id in view.ends:
@@ -280,8 +247,10 @@ class Moldable(Easy):
             seconds = self._running.get(job_id)
             if seconds is None:
                 seconds = self._running[job_id] = max(1.0, self.curves.expected(job, job.procs).seconds)
-            lasts = doubling(seconds, now - booking.start, job.walltime)
-            found.append((max(now, booking.start + lasts), booking.placement.size if counted else job.request.cores))
+            ran = now - booking.start
+            self._late = self._late or ran > seconds + LATE
+            more = max(0.0, min(job.walltime - ran, abs(seconds - ran)))
+            found.append((now + more, booking.placement.size if counted else job.request.cores))
         return sorted(found)
 
     def _default(self, job: Job, policy: CountingPolicy) -> RankOption:
@@ -296,17 +265,23 @@ class Moldable(Easy):
         reserved = self.reserve(head.job, now, view, policy)
         self._promised = head.job.id, reserved[-1].time
 
-        planned = finishes(now, _room(view, policy), self._likely_ends(now, view, policy),
-                           [(option.size, option.seconds) for option in (head, *plan)])[1:]
+        ends, few = self._likely_ends(now, view, policy), len(plan) < FEW
+        planned = (backfilled if few else finishes)(now, _room(view, policy), ends, [
+            (option.size, option.seconds) for option in (head, *plan)])[1:]
+        few = few and not self._late
 
         def candidates() -> Iterator[Job]:
             for at, job in enumerate(jobs):
                 room = _room(view, policy)
                 longest, beside = reserved[-1].window(now)
                 options = [plan[at]] if at < len(plan) else [self._default(job, policy)]
-                if at < len(plan):  # now on other ranks, where it ends sooner than as it is planned
+                if few and planned[at] - plan[at].seconds > now + 1e-6:
+                    self._due = min((end for end, _ in ends if end > now), default=math.inf) + 2 * LATE
+                    continue  # by the plan it starts later: now it would delay others
+                if not few and at < len(plan):  # on other ranks, where it ends sooner than planned and takes no more
                     options += sorted((option for option in self.options(job, policy)
-                                       if now + option.seconds <= planned[at]), key=lambda option: option.seconds)
+                                       if now + option.seconds <= planned[at] and option.taken <= plan[at].taken),
+                                      key=lambda option: option.seconds)
                 for option in options:
                     if option.size <= room and (option.size <= beside or option.seconds <= longest):
                         self._asked[job.id] = job
@@ -338,8 +313,8 @@ class Moldable(Easy):
         schedule = backfilled if len(plan) <= FEW else finishes
         found = schedule(now, free, ends, [(option.size, option.seconds) for option in plan])
         if self.objective == MAKESPAN:
-            return max(found) - now
-        taken = sum([option.size * option.seconds for option in plan])
+            return max(found) - now + EARLIER * (sum(found) / len(found) - now)
+        taken = sum([option.taken for option in plan])
         return sum(found) - now * len(found) + self._price * taken
 
     def _improved(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
@@ -363,11 +338,26 @@ class Moldable(Easy):
                         value = self._cost(now, free, ends, trial)
                         if value < cost - 1e-9:
                             cost, begin = value, trial
+                if cost == before and len(plan) <= FEW:
+                    cost, begin = self._pairs(now, free, ends, cost, begin, chosen, allowed)
                 if cost == before:
                     break
             if cost < best - 1e-9:
                 best, found = cost, begin
         return found
+
+    def _pairs(self, now: float, free: int, ends: Sequence[tuple[float, int]], cost: float, plan: list[RankOption],
+               chosen: Sequence[int], allowed: Sequence[Sequence[RankOption]]) -> tuple[float, list[RankOption]]:
+        """The first two jobs that do better when both take other numbers of ranks, with what that gives; else the same
+        plan."""
+        for one, two in itertools.combinations(chosen, 2):
+            for first, second in itertools.product(allowed[one], allowed[two]):
+                trial = list(plan)
+                trial[one], trial[two] = first, second
+                value = self._cost(now, free, ends, trial)
+                if value < cost - 1e-9:
+                    return value, trial
+        return cost, plan
 
     def _in_time(self, now: float, head: Job, options: list[RankOption], free: int, ends: Sequence[tuple[float, int]]
                  ) -> list[RankOption]:
