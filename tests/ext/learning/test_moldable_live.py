@@ -74,11 +74,19 @@ def test_explain_names_the_choice_with_the_others(plain: Site) -> None:
     plain.run("--once", "--fresh")
     said = plain.run("explain", "0")
     assert said.returncode == 0 and "#0: It runs on 4 ranks, for the least mean of wait and run:" in said.stdout
+    assert "\nExpected from jobs of nap.x without arguments, in the directory of the run\n" in said.stdout
     rows = [line.split() for line in said.stdout.splitlines()]
     assert [row[:2] for row in rows if row and row[0] in "124"] == [["1", "1m40s"], ["2", "51s"], ["4", "26s"]]
     assert [row[0] for row in rows if "chosen" in row] == ["4"]
     width = json.loads(plain.run("explain", "0", "--json").stdout)[0]["width"]
     assert width["ranks"] == 4 and [option[:2] for option in width["options"]] == [[1, 100.0], [2, 51.0], [4, 26.0]]
+
+
+def test_explain_names_the_arguments_by_which_times_are_compared(plain: Site) -> None:
+    plain.lines("nap.x 2 900 0 ranks=1,2,4 args='-n 3' name=label")
+    plain.run("--once", "--fresh")
+    said = plain.run("explain", "0")
+    assert "Expected from jobs of nap.x with the arguments -n 3" in said.stdout, said.stdout + said.stderr
 
 
 def test_a_killed_manager_changes_nothing(plain: Site) -> None:

@@ -97,7 +97,7 @@ def _text(found: list[dict[str, Any]], app: str, path: str) -> str:
              "-" if each["busy"] is None else f"{100 * each['busy']:.0f} %",
              "-" if each["memory"] is None else f"{each['memory'] / 2**20:.0f}M"] for each in found]
     heads = ["program", "input", "machine", "ranks", "jobs", "failed", "median time", "cores busy", "memory"]
-    return f"{boxed(heads, rows)}\n{path}"
+    return f"{boxed(heads, rows)}\ninput: the arguments, or where there are none the directory (dir=)\n{path}"
 
 
 def nodes_shown(arguments: argparse.Namespace) -> int:
