@@ -104,6 +104,25 @@ def test_an_array_whose_jobs_wait_for_each_other_is_there_or_not_at_all(tmp_path
         replay([RUN, wrong])
 
 
+def test_the_jobs_of_a_command_are_on_disk_when_they_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager may have ended between their record and its sync, and the machine may die next."""
+    path, synced = tmp_path / "journal", list[tuple[int, int]]()
+    journal = journals.Journal(path)
+    journal.append("run", run="r")
+    journal.sync()
+    journal.append("job", **codec.job_record(JOB.but(id=0)), command="call")
+    journal.show()
+    sync = os.fsync
+
+    def noted(number: int) -> None:
+        sync(number)
+        synced.append((os.fstat(number).st_ino, os.fstat(number).st_size))
+    monkeypatch.setattr(os, "fsync", noted)
+    assert journals.made_by(path, "another") == [] and not synced
+    assert journals.made_by(path, "call") == [0] and synced == [(path.stat().st_ino, path.stat().st_size)]
+    journal.close()
+
+
 def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "journal"
     journal = journals.Journal(path)

@@ -104,9 +104,10 @@ ALL = (
         "vrm.run.rundir", "                sync_names(self.scripts)  # who", "                pass  # who")), "seed 6063"),
     Mutation("a job that could not be forked has failed for the next manager", ((
         "vrm.live.manager.takeover.continuing", 'if running.intent in ("", "timeout") and self._may_start', "if False and self._may_start"),), "seed 6282"),
-    Mutation("others have the cores of a job whose node was lost before that is swept", ((
-        "vrm.live.manager.jobs.ends", " or (state is JobState.FAILED and bool(self.lost_nodes(running)))", ""), (
-        "vrm.live.manager.jobs.ends", "bool(running.intent)", "False")), "seed 30215"),
+    Mutation("others have the cores of a job that failed on another node before that is swept", ((
+        "vrm.live.nodes.nodewatch", "lost=not well", "lost=False"),), "seed 795835153643"),
+    Mutation("the session of a supervisor that has ended is known by its number alone", ((
+        "vrm.live.manager.jobs.launches", "event.supervisor_pid, event.leader\n", "event.supervisor_pid, None\n"),), "seed 795840948495"),
     Mutation("a job whose cores others have when it is taken over is not swept", ((
         "vrm.live.manager.jobs.ends", "        else:\n            lost =", "        elif not running.former:\n            lost ="),), "seed 795817095401"),
     Mutation("a command that the death of the machine brought back is carried out", ((
@@ -237,7 +238,7 @@ def found(name: str) -> Mutation:
 
 KINDS = {**dict.fromkeys((
     "a job that may run on another node starts here before that is swept", "a job whose cores others have when it is taken over is not swept",
-    "others have the cores of a job whose node was lost before that is swept", "jobs start where a lost one may still run",
+    "others have the cores of a job that failed on another node before that is swept", "jobs start where a lost one may still run",
     "a node that was lost for a moment is used before it is swept", "nobody hears the agent of this machine where others were left out"), "hosts"),
     "the name of a script's copy is not on disk": "script", "a script that the disk does not take now is refused": "script",
     "a job starts on lent cores before they are clear": "lends",

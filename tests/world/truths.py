@@ -232,6 +232,7 @@ class Told:
         self.ids: list[int] = []
         self.at = self.asked = 0.0
         self.sent: Any = None
+        self.starts = 0  # of its job by the journal, when its client was answered
 
     @property
     def job(self) -> int:
@@ -500,6 +501,12 @@ class History:
                 for run in self.runs.get(job, ())[-1:]:
                     run.crashed = True
 
+    def starts(self, told: Told) -> int:
+        """How often the job that is to be cancelled was started by the journal."""
+        if told.sent["do"] != "cancel":
+            return 0
+        return len(re.findall(rb'"event":"start","id":%d\b' % told.job, self.known()))
+
     @staticmethod
     def _last(journal: bytes) -> dict[int, bytes]:
         """The last word of a journal about each job."""
@@ -591,7 +598,7 @@ def answer(world: World, told: Told) -> None:
         told.name = told.name or "?"
         told.reply = {"ok": False, "text": "error"}
         return
-    told.over, told.at = True, K.now
+    told.over, told.at, told.starts = True, K.now, world.history.starts(told)
     K.note(f"client is told {told.reply}")
 
 
@@ -619,7 +626,7 @@ def slurm(world: World, told: Told) -> int:
         return 1
     said = process.facts["said"].decode()
     K.note(f"{words} gets {code}: {said}")
-    told.reply, told.over, told.at = {"ok": not code, "text": said}, True, K.now
+    told.reply, told.over, told.at, told.starts = {"ok": not code, "text": said}, True, K.now, world.history.starts(told)
     told.ids = [int(word) for word in re.findall(r"Submitted batch job (\d+)", said)]
     return int(code)
 
@@ -698,7 +705,9 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is failed ({row.reason}), and it ended well: {runs}")
         if state in ("failed", "completed") and known != last.code:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
-        if state == "cancelled" and not asked & {"cancel", "requeue"}:
+        again = bool(last.code) and "on which it depends" in row.reason and any(
+            told.sent and told.sent["do"] == "requeue" for told in world.told)  # before its retry, which waits for another that was requeued
+        if state == "cancelled" and not asked & {"cancel", "requeue"} and not again:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
         history.say(f"job {job} is {state} ({row.reason}): {runs}")
@@ -784,7 +793,7 @@ def _judge_told(world: World, past: Any) -> None:
                 act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):
             job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
-                    and not ((run.process.host is not K.home or history.stalled) and run.signalled)]  # it was on its way
+                    and not (run.start <= told.starts and run.signalled)]  # its start was on its way, and was ended
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:

@@ -25,7 +25,7 @@ from vrm.live.spawn.records import Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, LaunchFailed, SpawnerLost, Started,
                                      SupervisorLost)
 from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive as lives
-from vrm.system.processes import SessionEnd, session_members, signal_process
+from vrm.system.processes import SessionEnd, read_stat, session_members, signal_process
 from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions, place  # noqa: F401
 
 LIMIT = 60.0
@@ -455,6 +455,15 @@ def test_many_at_once(desk: Desk, sync: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("program", [["true"], ["sleep", "600"]])
+def test_with_a_start_comes_when_its_supervisor_was_started(desk: Desk, program: list[str]) -> None:
+    """The number alone may be another's by the time that its session is looked at."""
+    desk.launch(1, program)
+    started = desk.await_event(1, Started)
+    found = read_stat(started.supervisor_pid)  # it waits for the next job
+    assert found is not None and found.pid.started == started.leader
+
+
 def test_started_comes_before_ended_even_when_nobody_listens(desk: Desk) -> None:
     """Ends are recorded while the manager is busy."""
     go = desk.place / "go"
@@ -519,7 +528,7 @@ def test_a_killed_supervisor_is_told(desk: Desk) -> None:
     started = desk.await_event(1, Started)
     os.kill(started.supervisor_pid, signal.SIGKILL)
     event = desk.await_event(1, SupervisorLost)
-    assert event == SupervisorLost(1, started.supervisor_pid)
+    assert event == SupervisorLost(1, started.supervisor_pid, started.leader)
     assert session_members(started.supervisor_pid) == [started.pid]
     marker = Marker.read(desk.marker(1))
     assert marker is not None and marker.alive() is False

@@ -265,21 +265,21 @@ class NodeWatch:
         return self._agents is not None and not self._alone and any(
             self._hosts[node] != self.here for node in placement.nodes)
 
-    def sweep(self, job_id: int, placement: Placement, here: bool = False, patience: float = 0.0,
-              lost: bool = False, former: Cluster | None = None) -> None:
-        """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
-        machine, too, whose sessions the manager sweeps itself. `lost`: whether it is over there nobody knows. `former`: the
-        cluster that the placement is of, where that is another."""
+    def sweep(self, job_id: int, placement: Placement, well: bool = False, patience: float = 0.0,
+              former: Cluster | None = None) -> None:
+        """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds. One that has ended `well` is
+        over everywhere, and this machine is swept, too; the manager sweeps the sessions of others here itself, and no job starts
+        on their nodes before they are swept. `former`: the cluster that the placement is of, where that is another."""
         self._questions.pop(job_id, None)
-        if self._agents is None or (self._alone and not here):
+        if self._agents is None or (self._alone and not well):
             return
         hosts = {self._hosts[node] if former is None else former.nodes[node].name for node in placement.nodes} - {self.here}
-        if here:
+        if well:
             hosts.add(self.here)
         if hosts:
             self._awake = True
             self.deadline = 0.0
-            self._agents.sweep(job_id, hosts, patience, lost)
+            self._agents.sweep(job_id, hosts, patience, lost=not well)
 
     def sweep_others(self, jobs: Iterable[int], doubted: Iterable[int]) -> None:
         """Nothing of the run may stay on other nodes but what belongs to these jobs; no job starts on a node before. The

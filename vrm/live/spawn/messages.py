@@ -97,11 +97,13 @@ def absolute(path: PathLike) -> bytes:
 
 @dataclass(frozen=True)
 class Started:
-    """A job's program runs; `supervisor_pid` is also the number of its session."""
+    """A job's program runs; `supervisor_pid` is also the number of its session, and `leader` the start time of that process
+    (as in `Pid`; None: not known): the number may be another's when the session is looked at."""
 
     id: JobId
     supervisor_pid: int
     pid: int
+    leader: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,11 @@ def kind_of(message: str, host: str) -> Failure:
 
 @dataclass(frozen=True)
 class SupervisorLost:
-    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays."""
+    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays. `leader` as in `Started`."""
 
     id: JobId
     supervisor_pid: int
+    leader: int | None = None
 
 
 @dataclass(frozen=True)

@@ -417,8 +417,8 @@ class Spawner:
                 self._started(told, each, *values)
                 continue
             if kind == supervisor.ENDED:
-                pid, status, problem, clean = values
-                self._started(told, each, pid)
+                pid, leader, status, problem, clean = values
+                self._started(told, each, pid, leader)
                 told.append(Ended(launch.request.id, ExitStatus(*status), problem, clean))
             else:
                 message, problem, clean = values
@@ -448,29 +448,30 @@ class Spawner:
             self._idle.remove(each)
 
     @staticmethod
-    def _started(told: list[Event], each: _Supervisor, pid: int) -> None:
+    def _started(told: list[Event], each: _Supervisor, pid: int, leader: int) -> None:
         """The start is told once, by whatever tells of it first."""
         launch = each.launch
         assert launch is not None
         if not launch.started:
             launch.started = True
-            told.append(Started(launch.request.id, each.pid, pid))
+            told.append(Started(launch.request.id, each.pid, pid, leader))
 
     def _lost(self, told: list[Event], each: _Supervisor, launch: _Launch) -> None:
         """A supervisor is gone: tell the end which it recorded, or its loss; a job which it has not
         begun goes to another."""
         request = launch.request
-        event: Event = SupervisorLost(request.id, each.pid)
         limit = time.monotonic() + DYING
         while alive(each.pid) and time.monotonic() < limit:
             time.sleep(0.001)  # its files are closed a moment before it is dead
+        marker = None
         try:
-            if (launch.attempts < ATTEMPTS and Marker.read(request.marker, request.id) is None
-                    and not os.path.exists(request.status)):
+            marker = Marker.read(request.marker, request.id)
+            if launch.attempts < ATTEMPTS and marker is None and not os.path.exists(request.status):
                 self._waiting.appendleft(launch)
                 return
         except RecordError:
             pass
+        event: Event = SupervisorLost(request.id, each.pid, marker.started if marker and marker.pid == each.pid else None)
         for path, problem in ((request.status, None), (request.marker, "status still in marker")):
             try:
                 status = read_status(path, request.id)

@@ -102,6 +102,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.started = 0  # the start time of this supervisor, which is told with its number
 
     def take(self) -> tuple[Any, ...]:
         """Wait for a request: what it says, and the open files that came with it. Raises Gone."""
@@ -311,9 +312,9 @@ def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] =
         each.close()
     result = 1
     try:
-        started = leave_spawner()
+        link.started = leave_spawner()
         alone = facts.become_subreaper()
-        while supervise(link, facts, started, alone, *link.take()):
+        while supervise(link, facts, alone, *link.take()):
             pass
         result = 0
     except Gone:
@@ -340,16 +341,14 @@ def number_or_null(number: int | None) -> str:
     return "null" if number is None else str(number)
 
 
-def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, marker: bytes,
-              status: bytes, sync: bool, relay: bytes, host: bytes, order: tuple[Any, ...], old: bytes,
-              files: list[int]) -> bool:
+def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, status: bytes, sync: bool, relay: bytes,
+              host: bytes, order: tuple[Any, ...], old: bytes, files: list[int]) -> bool:
     """From the request to the last message; whether the next job may come.
 
-    `started` is the start time of this process, `alone` says that it is a subreaper. With `relay` the first of the
-    `files` keeps the relay of this name alive.
+    `alone` says that this process is a subreaper. With `relay` the first of the `files` keeps the relay of this name alive.
     """
     me = os.getpid()
-    text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{facts.boot}", '
+    text = (f'{{"id": {name}, "pid": {me}, "started": {link.started}, "boot": "{facts.boot}", '
             f'"host": "{facts.host}", "time": {time.time():.6f}, "tick": {time.monotonic():.6f}}}\n')
     try:
         write_marker(marker, text, old)
@@ -399,7 +398,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     problem = record(marker, status, text, sync)
     clean = alone and starting.childless()
     outcome = (code, number, None, begin, end, user, system, maxrss, duration, over)
-    told = link.tell((ENDED, pid, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
+    told = link.tell((ENDED, pid, link.started, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
     if told and (problem is None or link.recorded()):
         place.close()
         return clean and problem is None
@@ -434,7 +433,7 @@ def wait_for(pid: int, link: Link, folder: bytes, server: serving.ScriptServer, 
         limit = max(0.0, due - time.monotonic()) if untold else home.LOOK_EVERY
         if signal.sigtimedwait((signal.SIGCHLD,), limit) is None:
             if untold:
-                if link.tell((STARTED, pid)) and folder:
+                if link.tell((STARTED, pid, link.started)) and folder:
                     starting.PREPARED.make(folder)
                 server.start()
                 place.keep()

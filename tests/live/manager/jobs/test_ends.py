@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
 from support.executor import Managed, root, states  # noqa: F401
-from vrm.live.spawn.messages import Started
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.spawn.messages import Ended, Started, SupervisorLost
+from vrm.live.spawn.records import ExitStatus
+from vrm.system.processes import read_stat
 
 
 def test_a_job_that_has_had_its_time_is_ended_and_its_end_is_due_before(root: Path) -> None:
@@ -22,3 +31,101 @@ def test_a_job_that_has_had_its_time_is_ended_and_its_end_is_due_before(root: Pa
     managed.end(0, 11.0, code=1)
     assert states(managed) == ["timeout"] and not ends.busy() and ends.deadline(11.0) == math.inf
     managed.close()
+
+
+class OtherSession:
+    """The session of another job: a leader, and a program that answers while nobody has sent it a signal."""
+
+    def __init__(self) -> None:
+        self.leader = subprocess.Popen(["sh", "-c", "cat; exit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+        assert self.lives()
+        stat = read_stat(self.leader.pid)
+        assert stat is not None
+        self.sid, self.started = self.leader.pid, stat.pid.started
+
+    def lives(self) -> bool:
+        """Whether the program is there; a signal that it was sent comes before what it reads."""
+        assert self.leader.stdin is not None and self.leader.stdout is not None
+        try:
+            self.leader.stdin.write("hello\n")
+            self.leader.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return self.leader.stdout.readline() == "hello\n"
+
+
+@pytest.fixture
+def other() -> Iterator[OtherSession]:
+    found = OtherSession()
+    yield found
+    found.leader.kill()
+    found.leader.communicate()
+
+
+def ended(job_id: int, clean: bool, code: int | None = 0, signal: int | None = None) -> Ended:
+    return Ended(job_id, ExitStatus(code, signal, None, 1.0, 2.0, 0.0, 0.0, 0, 1.0, 2.0), clean=clean)
+
+
+def swept(managed: Managed, now: float) -> None:
+    """All has been done that follows an end."""
+    managed.turn(now)
+    managed.live.records.sweep_all(now)
+
+
+@pytest.mark.parametrize("its_own", [False, True])
+def test_what_a_job_has_left_is_killed_and_no_job_whose_supervisor_has_its_number(root: Path, other: OtherSession, its_own: bool) -> None:
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.start(1.0)
+    managed.jobs.says += [Started(0, other.sid, 1 << 23, other.started if its_own else other.started - 4), ended(0, clean=False)]
+    managed.manager.launches.read_spawner()
+    swept(managed, 2.0)
+    assert states(managed) == ["completed"] and other.lives() is not its_own
+    managed.close()
+
+
+def test_the_next_job_of_a_supervisor_is_not_ended_for_one_that_was_to_be_ended(root: Path, other: OtherSession) -> None:
+    """Both the start and the end of that are told at once, and its session has the next job by then."""
+    managed = Managed(root, "ok.x 1 9 0", Grace=0)
+    managed.start(1.0)
+    managed.manager.ends.end_job(managed.live.running[0], "cancel")
+    managed.jobs.says += [Started(0, other.sid, 1 << 23, other.started), ended(0, clean=True)]
+    managed.manager.launches.read_spawner()
+    assert other.lives()
+    swept(managed, 2.0)
+    assert other.lives()
+    managed.close()
+
+
+@pytest.mark.parametrize("its_own", [False, True])
+def test_of_a_lost_supervisor_whose_number_is_anothers_nothing_is_ended(root: Path, other: OtherSession, its_own: bool) -> None:
+    """Whether or not anybody knows when it was started."""
+    managed = Managed(root, "ok.x 1 9 0", Grace=0)
+    managed.start(1.0)
+    managed.jobs.says.append(SupervisorLost(0, other.sid, other.started if its_own else None))
+    managed.manager.launches.read_spawner()
+    for now in (2.0, 3.0):
+        managed.manager.ends.look(now, False)
+    swept(managed, 4.0)
+    assert other.lives() is not its_own
+    managed.close()
+
+
+@pytest.mark.parametrize("well", [False, True])
+def test_no_job_starts_where_one_was_lost_before_that_node_is_swept(root: Path, well: bool) -> None:
+    """A stand-in was killed: its program on the node may run, or be on its way there."""
+    managed = Managed(root, "ok.x 4 9 0", "ok.x 4 9 0", "ok.x 4 9 0")
+    names = [node.name for node in managed.live.cluster.nodes]
+    agents = Agents(names, env={}, run="run")  # none of them was asked for anything yet
+    managed.live.watch = NodeWatch(agents, managed.live.cluster, {}, (), "elsewhere")
+    managed.start(1.0)
+    managed.jobs.says.append(ended(0, True) if well else ended(0, True, None, 9))
+    managed.manager.launches.read_spawner()
+    managed.start(2.0)
+    assert [request.id for request in managed.jobs.launched] == ([0, 1, 2] if well else [0, 1])
+    for node in agents._nodes.values():
+        node.asked.clear()  # they have answered
+    managed.start(3.0)
+    assert [request.id for request in managed.jobs.launched] == [0, 1, 2]
+    managed.close()
+    agents.close()

@@ -13,7 +13,7 @@ from vrm.live.manager.jobs import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import POLL, JobEnded, JobLeft, Part
 from vrm.live.manager.records.records import EndedJob
-from vrm.live.manager.jobs.running import HeldFailure, Running
+from vrm.live.manager.jobs.running import LEADERLESS, HeldFailure, Running
 from vrm.live.manager.jobs.verdict import HOLD, LOST, shell_code, verdict
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
@@ -26,10 +26,6 @@ from vrm.system.processes import SessionEnd
 
 LINGER = 2.0
 """Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
-
-
-LEADERLESS = -1
-"""The start time of a leader that has died, and whose number may be another process's when its session is looked at."""
 
 
 class Ends(Part):
@@ -65,7 +61,7 @@ class Ends(Part):
         running.ending = SessionEnd(running.session,
                                     self.live.grace if grace is None else grace,
                                     spare={running.session},
-                                    started=running.marker.started if running.marker else None)
+                                    started=running.leader)
         running.ending.poll(self.live.clock())
         if running.ending.told_at is not None:
             running.told = min(running.told, running.ending.told_at)
@@ -73,6 +69,8 @@ class Ends(Part):
     def lost(self, running: Running) -> None:
         """The supervisor of a job was killed: end what is left of the job, its status unknown."""
         running.lost = True
+        if running.leader is None:
+            running.leader = LEADERLESS
         if running.session is None:
             self._session_gone(running)
         else:
@@ -189,8 +187,7 @@ class Ends(Part):
         self.leftovers |= not clean or self.beyond(running)
         outcome = EndedJob(job, state, reason, running.booking, running.start.backfilled,
                           self._exit_code(job, status), self._end_of(running, status),
-                          None if running.away or clean else running.session,
-                          running.marker.started if running.marker else LEADERLESS if running.lost else None,
+                          None if running.away or clean else running.session, running.leader,
                           (status.start, status.end) if status else None, running.former)
         if status is not None:
             outcome.used = status.user, status.system, status.maxrss
@@ -199,12 +196,11 @@ class Ends(Part):
             # A process alone may have had more than was seen of all together.
             outcome.memory = max(running.memory, status.maxrss if status else 0)
         if state is JobState.COMPLETED and self.beyond(running):
-            self.live.watch.sweep(job.id, running.booking.placement, here=True, patience=LINGER)
+            self.live.watch.sweep(job.id, running.booking.placement, well=True, patience=LINGER)
             self.lingers = live.now + LINGER
             outcome.session = None
         else:
-            lost = status is None or bool(running.intent) or (state is JobState.FAILED and bool(self.lost_nodes(running)))
-            self.live.watch.sweep(job.id, running.booking.placement, lost=lost, former=running.former)
+            self.live.watch.sweep(job.id, running.booking.placement, former=running.former)
         live.changed = True
         if state is JobState.FAILED and not running.intent and (
                 live.place.allocation or self.beyond(running)):

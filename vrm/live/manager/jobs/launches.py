@@ -260,7 +260,7 @@ class Launches(Part):
             if isinstance(event, LaunchFailed):
                 self._not_launched(running, event)
             elif isinstance(event, Started):
-                running.session = event.supervisor_pid
+                running.session, running.leader = event.supervisor_pid, event.leader
                 self.adoption.add(running.job.id, event.supervisor_pid, live.now)
                 if running.intent and event.id not in over:
                     ends.end_session(running)
@@ -268,7 +268,7 @@ class Launches(Part):
                 ends.ended(running, event.status, *ends.judged(running, event.status),
                            clean=event.clean)
             elif isinstance(event, SupervisorLost):
-                running.session = event.supervisor_pid
+                running.session, running.leader = event.supervisor_pid, running.leader or event.leader
                 ends.lost(running)
 
     def _not_launched(self, running: Running, event: LaunchFailed) -> None:

@@ -12,12 +12,17 @@ from vrm.scheduling import Start
 from vrm.system.processes import SessionEnd
 
 
+LEADERLESS = -1
+"""The start time of a leader that has died and of which nothing else is known: whoever has its number is another process."""
+
+
 @dataclass
 class Running:
     """A job that was started and has not ended."""
 
     start: Start
     session: int | None = None
+    leader: int | None = None            # the start time of its supervisor, which leads the session
     taken_over: bool = False             # started by an earlier manager: its files tell the end
     away: bool = False                   # on another host: its processes are out of reach
     marker: Marker | None = None

@@ -39,8 +39,7 @@ def send(running: Running, number: int, batch: bool | None) -> bool:
     any process got it. The oldest process of a session behind its leader is the script."""
     if running.session is None:
         return False
-    leader = running.marker.started if running.marker else None
-    members = sorted((pid for pid in session_members(running.session, leader) if pid != running.session),
+    members = sorted((pid for pid in session_members(running.session, running.leader) if pid != running.session),
                      key=lambda pid: (pid.started, int(pid)))
     chosen = members if batch is None else members[:1] if batch else members[1:]
     return sum(signal_process(pid, number) for pid in chosen) > 0

@@ -208,7 +208,7 @@ class Continuing(Part):
         live.state.running[running.start.job.id] = running.start
         marker = found.marker
         if marker and (marker.host, marker.boot) == (live.place.host, live.place.boot):
-            running.session = marker.pid
+            running.session, running.leader = marker.pid, marker.started
             self.site.adoption.add(job.id, marker.pid, live.now)
         self._settle(running, found, missing)
 
