@@ -184,9 +184,19 @@ def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
                  if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
 
 
+ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term")
+"""What users do that a world may have more of."""
+
+
 def focused(plan: Plan, kinds: Sequence[str]) -> Plan:
-    """The same world with faults mostly of these kinds."""
+    """The same world with faults mostly of these kinds, and more of these acts."""
     chance = Random(plan.seed ^ 0xf0c5)
+    acts, kinds = [kind for kind in kinds if kind in ASKED], [kind for kind in kinds if kind not in ASKED]
+    more = [Act(chance.choice((0.3, 2.0, 5.0)) * chance.random(), chance.choice(acts), None) for _ in range(10 if acts else 0)]
+    more = [act._replace(value=line_of(chance, 0, plan.cores) if act.kind == "submit" else None if act.kind in ("stop", "term") else
+                         chance.randrange(max(1, len(plan.lines)))) for act in more]
+    more += [Act(6.0, "release", "all")] if "hold" in acts else []
+    plan = plan.but(acts=tuple(sorted((*plan.acts, *more), key=lambda act: act.time)))
     values = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5)}
 
     def changed(fault: Fault) -> Fault:
