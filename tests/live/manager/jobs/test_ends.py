@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.executor import Managed, root, states  # noqa: F401
+from support.executor import Managed, asked, root, states  # noqa: F401
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.messages import Ended, Started, SupervisorLost
 from vrm.live.spawn.records import ExitStatus
+from vrm.model import JobState
 from vrm.system.processes import read_stat
 
 
@@ -129,3 +130,37 @@ def test_no_job_starts_where_one_was_lost_before_that_node_is_swept(root: Path, 
     assert [request.id for request in managed.jobs.launched] == [0, 1, 2]
     managed.close()
     agents.close()
+
+
+@pytest.mark.parametrize("before", ["timeout", "requeue"])
+def test_what_a_user_wants_is_more_than_what_a_job_was_to_be_ended_for(root: Path, before: str) -> None:
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.start(1.0)
+    managed.manager.ends.end_job(managed.live.running[0], before)
+    assert asked(managed, 2.0, do="cancel", ids=[0])["ok"]
+    managed.end(0, 3.0, code=1)
+    assert states(managed) == ["cancelled"]
+    managed.close()
+
+
+def test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_waits_again(root: Path, monkeypatch: pytest.MonkeyPatch
+                                                                                         ) -> None:
+    """Neither its files, nor a supervisor that keeps a status: the next manager needs them."""
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.start(1.0)
+    files = managed.run.status(0), managed.run.marker(0)
+    for path in files:
+        path.write_text("something")
+    released = list[object]()
+    monkeypatch.setattr(managed.jobs, "unwritten", lambda status: True)
+    monkeypatch.setattr(managed.jobs, "release", released.append)
+    with monkeypatch.context() as full:
+        full.setattr(managed.live, "synced", lambda: False)
+        managed.manager.ends.ended(managed.live.running[0], None, JobState.CANCELLED, "requeued by its user")
+        managed.manager.ends.wait_again(managed.state.entry(0).job, "requeued by its user")
+        assert all(path.exists() for path in files)
+        managed.manager.ends.clear(0)
+        assert not released
+    managed.manager.ends.clear(0)
+    assert released and not any(path.exists() for path in files)
+    managed.close()

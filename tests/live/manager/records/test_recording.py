@@ -6,9 +6,10 @@ import errno
 import math
 from pathlib import Path
 import pytest
-from support.executor import Managed, root  # noqa: F401
+from support.executor import Managed, asked, root  # noqa: F401
 from vrm.ext.slurm.calls.door import Door
 from vrm.live.manager.liverun import RETRY
+from vrm.live.manager.records import records
 from vrm.live.manager.records.recording import RecordWriting
 from vrm.results.jobs import read_jobs
 
@@ -39,4 +40,21 @@ def test_ends_are_recorded_when_no_call_is_likely_to_come(root: Path, monkeypatc
     assert not recording.busy() and recording.deadline(5.0) == math.inf
     assert "that works again; continuing" in managed.said
     assert [row.status for row in read_jobs(managed.run.jobs)] == ["completed"]
+    managed.close()
+
+
+def test_a_job_that_waits_again_has_no_line_though_the_disk_was_full_when_it_was_to_go(root: Path, monkeypatch: pytest.MonkeyPatch
+                                                                                       ) -> None:
+    managed = Managed(root, "ok.x 1 9 0", "ok.x 1 9 0")
+    managed.start(1.0)
+    managed.end(0, 2.0)
+    managed.turn(2.0)
+    assert [row.id for row in read_jobs(managed.run.jobs)] == [0]
+    with monkeypatch.context() as full:
+        full.setattr(records, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space")))
+        assert asked(managed, 3.0, do="requeue", ids=[0])["ok"]
+    assert [row.id for row in read_jobs(managed.run.jobs)] == [0]
+    managed.end(1, 4.0)
+    managed.turn(4.0)
+    assert [row.id for row in read_jobs(managed.run.jobs)] == [1]
     managed.close()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
-from support.executor import Managed, root, states  # noqa: F401
+
+import pytest
+
+from support.executor import Agents, Managed, root, states  # noqa: F401
 from vrm.results.jobs import read_jobs
+from vrm.system.processes import read_stat
 
 
 def test_another_manager_goes_on_with_the_run(root: Path) -> None:
@@ -18,4 +24,74 @@ def test_another_manager_goes_on_with_the_run(root: Path) -> None:
     managed.turn(3.0)
     assert states(managed) == ["running", "queued", "completed"]
     assert [row.id for row in read_jobs(managed.run.jobs)] == [2]
+    managed.close()
+
+
+def test_a_refusal_that_the_death_of_the_machine_kept_out_of_the_journal_is_made_again(root: Path) -> None:
+    before = Managed(root, "ok.x 99 9 0")
+    assert states(before) == ["refused"]
+    before.close()
+    path = before.run.journal
+    lines = path.read_bytes().partition(b"\0")[0].splitlines(keepends=True)
+    assert b'"refused"' in lines[-1] and b'"event":"job"' in lines[-2]
+    path.write_bytes(b"".join(lines[:-1]))
+    managed = Managed(root, now=2.0)
+    assert states(managed) == ["refused"]
+    managed.close()
+
+
+def test_the_first_record_of_a_journal_is_on_disk_before_there_is_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a crash leaves behind it is known as such."""
+    synced, sync = list[bytes](), os.fdatasync
+
+    def noted(number: int) -> None:
+        sync(number)
+        synced.append(os.pread(number, 1 << 20, 0).partition(b"\0")[0])
+    monkeypatch.setattr(os, "fdatasync", noted)
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.turn(1.0)
+    assert [json.loads(line)["event"] for line in synced[0].splitlines()] == ["run"]
+    assert b'"event":"start"' in synced[-1]
+    managed.close()
+
+
+def test_a_job_that_runs_has_its_cores_and_not_one_whose_end_was_not_recorded(root: Path) -> None:
+    """The manager before had given them away when it was killed."""
+    before = Managed(root, "ok.x 4 9 0 nodes=1", "ok.x 4 9 0 nodes=1", "ok.x 4 9 0 nodes=1", Nodes=1)
+    before.start(1.0)
+    before.live.state.vacate(0)  # it has ended
+    del before.live.running[0]
+    before.start(2.0)
+    assert before.found.count("start") == 2
+    before.close()
+    here, leader = before.live.place, read_stat(os.getpid())
+    assert leader is not None
+    for job, pid, started in ((0, 1 << 22, 1), (1, os.getpid(), leader.pid.started)):
+        before.run.marker(job).write_text(json.dumps({
+            "id": job, "pid": pid, "started": started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    status = {"code": 0, "signal": None, "error": None, "start": 1.0, "end": 2.0, "user": 0.0, "system": 0.0, "maxrss": 0, "duration": 1.0}
+    before.run.marker(0).rename(before.run.status(0))
+    with before.run.status(0).open("a") as file:
+        file.write(json.dumps({"id": 0, **status}) + "\n")
+    managed = Managed(root, now=3.0, Nodes=1)
+    managed.manager.continuing.look(3.0, True)
+    assert managed.live.running[1].former is None and managed.live.cluster.bookings.keys() == {1}
+    assert states(managed) == ["completed", "running", "queued"]
+    managed.close()
+
+
+def test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before(
+        root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker of a job may have gone with the manager's machine."""
+    swept = list[tuple[list[int], list[int]]]()
+    monkeypatch.setattr(Agents, "sweep_others", lambda watch, jobs, doubted: swept.append((sorted(jobs), sorted(doubted))))
+    before = Managed(root, "ok.x 1 9 0", "ok.x 1 9 0", "ok.x 1 9 0 hold=1")
+    before.start(1.0)
+    before.close()
+    here, leader = before.live.place, read_stat(os.getpid())
+    assert not swept and leader is not None
+    before.run.marker(1).write_text(json.dumps({
+        "id": 1, "pid": os.getpid(), "started": leader.pid.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    managed = Managed(root, now=2.0)
+    assert swept == [([1], [0])] and states(managed) == ["queued", "running", "queued"]
     managed.close()

@@ -115,8 +115,6 @@ class Continuing(Part):
         live.journal.append("run", format=FORMAT, run=self.run_id, time=live.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(live.run_directory), **live.place.record())
-        if not past.runs:
-            live.journal.sync()  # the first record of a journal alone: what a crash leaves behind it is known as such
 
     def _restore_jobs(self, past: Past) -> None:
         """Let the jobs wait that wait, but those that must not run (any more)."""
@@ -166,7 +164,7 @@ class Continuing(Part):
             live.tell("note", "no job of the run failed: nothing to run again (--failed)")
         for reason in refused[:MOST_SAID]:
             live.tell("warning", reason)
-        live.journal.sync()
+        live.journal.sync()  # the first record of a journal alone, too: what a crash leaves behind that is known as such
         if ids:
             self.live.records.forget(ids)
         for job_id in ids:
