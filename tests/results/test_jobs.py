@@ -240,6 +240,22 @@ def test_a_file_torn_anywhere_keeps_its_whole_lines(tmp_path):
         assert list(read_jobs(path)) == [*kept, new]
 
 
+def test_what_is_cut_off_is_gone_from_the_disk_before_something_comes_in_its_place(tmp_path, monkeypatch):
+    """The death of a machine would mix the two."""
+    path, sync, synced = tmp_path / "jobs.csv", os.fsync, []
+
+    def noted(number):
+        sync(number)
+        synced.append((os.fstat(number).st_ino, os.fstat(number).st_size))
+    monkeypatch.setattr(os, "fsync", noted)
+    path.write_text(HEADER + ROW.line + "7,ft,")
+    whole = len(HEADER + ROW.line)
+    with JobWriter(path) as writer:
+        assert synced == [(path.stat().st_ino, whole)]
+        writer._begin_anew(whole)
+        assert synced == [(path.stat().st_ino, whole)] * 2
+
+
 def test_a_very_long_torn_line_is_cut_off(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text(HEADER + ROW.line + "7,ft," + "x" * 200_000)

@@ -276,6 +276,16 @@ def test_a_restarted_node_has_lost_what_it_did(nodes: StandIn) -> None:
     assert loop.next(NodeUp).host == "n1"
 
 
+def test_a_node_that_was_lost_for_a_moment_answers_again_when_it_is_swept(nodes: StandIn) -> None:
+    """What is swept may start there again."""
+    loop = nodes.make("n1", timeout=LIMIT).start()
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    assert loop.next(NodeLost).host == "n1"
+    loop.agents.sweep(1, lost=True)
+    loop.until(lambda: any(isinstance(event, NodeUp) for event in loop.seen), "it answers again")
+    assert loop.seen.index(Swept("n1", 1, 0)) < loop.seen.index(next(event for event in loop.seen if isinstance(event, NodeUp)))
+
+
 def test_this_machine_is_never_down(nodes: StandIn) -> None:
     own = host_name()
     loop = nodes.make(own, timeout=0.5).start()

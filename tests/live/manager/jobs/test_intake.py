@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+import pytest
+
 from support.executor import Managed, root, states  # noqa: F401
+from vrm.live.manager.liverun import RETRY
 from vrm.run.journal import files as journal
 
 
@@ -20,4 +25,16 @@ def test_lines_of_the_queue_file_become_jobs_and_a_wrong_one_is_counted(root: Pa
     managed.turn(2.0, files=True)
     assert intake.over(2.0) and managed.live.synced()
     assert [record["ended"] for record in journal.read(managed.run.journal) if record["event"] == "input"] == [True]
+    managed.close()
+
+
+def test_a_script_of_the_queue_file_waits_for_a_disk_that_does_not_take_it_now(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = Managed(root)
+    managed.queue.write_text("ok.x 1 9 0 script=1\nok.x 1 9 0\n")
+    with monkeypatch.context() as full:
+        full.setattr(managed.run.__class__, "keep_script", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space", "it")))
+        managed.turn(1.0, files=True)
+        assert states(managed) == [] and "no space" in managed.said[-1]
+    managed.turn(1.0 + RETRY, files=True)
+    assert states(managed) == ["running", "running"]
     managed.close()
