@@ -65,3 +65,16 @@ def test_a_command_file_that_a_full_disk_cannot_move_is_moved_later(root: Path, 
     reply = control.wait_reply(managed.run, "torn", 0)
     assert reply is not None and "it is not JSON" in reply["text"]
     managed.close()
+
+
+def test_a_command_is_answered_when_what_it_did_is_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = Managed(root)
+    answer, pending = control.answer, list[bool]()
+
+    def noted(*words: Any) -> None:
+        pending.append(bool(managed.live.journal.pending))
+        answer(*words)
+    monkeypatch.setattr(control, "answer", noted)
+    assert asked(managed, 1.0, do="submit", line="ok.x 1 9 hold=1")["ok"] and managed.found == ["job"]
+    assert pending == [False]
+    managed.close()

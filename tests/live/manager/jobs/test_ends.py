@@ -164,3 +164,13 @@ def test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_wai
     managed.manager.ends.clear(0)
     assert released and not any(path.exists() for path in files)
     managed.close()
+
+
+def test_no_process_of_a_job_gets_a_signal_before_the_reason_is_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = Managed(root, "ok.x 1 9 0")
+    managed.start(1.0)
+    ends, pending = managed.manager.ends, list[bool]()
+    monkeypatch.setattr(ends, "end_session", lambda running, grace: pending.append(bool(managed.live.journal.pending)))
+    ends.end_job(managed.live.running[0], "cancel")
+    assert pending == [False] and managed.events[-1][0] == "intent"
+    managed.close()
