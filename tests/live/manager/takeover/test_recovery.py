@@ -20,6 +20,7 @@ from vrm.live.batch.allocation import batch_job
 from vrm.live.launch.base import disconnected
 from vrm.live.manager.takeover import recovery
 from vrm.live.manager.takeover.recovery import Place, look
+from vrm.live.spawn.records import Marker
 from vrm.model import Cluster, Job, Node
 from vrm.run.journal.codec import moved
 from vrm.run.rundir import RunDirectory
@@ -83,6 +84,18 @@ def test_what_a_marker_tells(run: RunDirectory, facts: dict, before: str, now: s
     os.replace(run.marker(1), run.status(1))
     found = look(run, 1, {"allocation": before}, here)
     assert found.what == "ended" and found.status.code == 3
+
+
+def test_the_end_of_a_job_whose_supervisor_dies_while_somebody_looks_is_found(run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+                                                                              ) -> None:
+    """Once it is dead the files change no more, and not before."""
+    def dies(marker: Marker) -> bool:
+        mark(run, STATUS)
+        os.replace(run.marker(1), run.status(1))
+        return False
+    mark(run)
+    monkeypatch.setattr(Marker, "alive", dies)
+    assert look(run, 1, {}, Place.here()).what == recovery.ENDED
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"id": 1}\n', "\0\0\0\n"])
