@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 import yaml
@@ -25,6 +26,7 @@ from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, RankSlot
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
+from vrm.system.processes import read_stat
 from vrm.workload.grammar import parse_line
 
 NO_SESSION = 1 << 23
@@ -178,6 +180,36 @@ class Managed:
             part.end()
         self.live.records.close()
         self.live.journal.close()
+
+
+class OtherSession:
+    """The session of another job: a leader, and a program that answers while nobody has sent it a signal."""
+
+    def __init__(self) -> None:
+        self.leader = subprocess.Popen(["sh", "-c", "cat; exit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+        assert self.lives()
+        stat = read_stat(self.leader.pid)
+        assert stat is not None
+        self.sid, self.started = self.leader.pid, stat.pid.started
+
+    def lives(self) -> bool:
+        """Whether the program is there; a signal that it was sent comes before what it reads."""
+        assert self.leader.stdin is not None and self.leader.stdout is not None
+        try:
+            self.leader.stdin.write("hello\n")
+            self.leader.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return self.leader.stdout.readline() == "hello\n"
+
+
+@pytest.fixture
+def other() -> Iterator[OtherSession]:
+    found = OtherSession()
+    yield found
+    found.leader.kill()
+    found.leader.communicate()
 
 
 @pytest.fixture

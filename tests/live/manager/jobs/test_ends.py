@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.executor import Managed, asked, root, states  # noqa: F401
+from support.executor import Managed, OtherSession, asked, other, root, states  # noqa: F401
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.messages import Ended, Started, SupervisorLost
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
-from vrm.system.processes import read_stat
 
 
 def test_a_job_that_has_had_its_time_is_ended_and_its_end_is_due_before(root: Path) -> None:
@@ -32,36 +29,6 @@ def test_a_job_that_has_had_its_time_is_ended_and_its_end_is_due_before(root: Pa
     managed.end(0, 11.0, code=1)
     assert states(managed) == ["timeout"] and not ends.busy() and ends.deadline(11.0) == math.inf
     managed.close()
-
-
-class OtherSession:
-    """The session of another job: a leader, and a program that answers while nobody has sent it a signal."""
-
-    def __init__(self) -> None:
-        self.leader = subprocess.Popen(["sh", "-c", "cat; exit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                       start_new_session=True)
-        assert self.lives()
-        stat = read_stat(self.leader.pid)
-        assert stat is not None
-        self.sid, self.started = self.leader.pid, stat.pid.started
-
-    def lives(self) -> bool:
-        """Whether the program is there; a signal that it was sent comes before what it reads."""
-        assert self.leader.stdin is not None and self.leader.stdout is not None
-        try:
-            self.leader.stdin.write("hello\n")
-            self.leader.stdin.flush()
-        except BrokenPipeError:
-            return False
-        return self.leader.stdout.readline() == "hello\n"
-
-
-@pytest.fixture
-def other() -> Iterator[OtherSession]:
-    found = OtherSession()
-    yield found
-    found.leader.kill()
-    found.leader.communicate()
 
 
 def ended(job_id: int, clean: bool, code: int | None = 0, signal: int | None = None) -> Ended:
@@ -173,4 +140,18 @@ def test_no_process_of_a_job_gets_a_signal_before_the_reason_is_on_disk(root: Pa
     monkeypatch.setattr(ends, "end_session", lambda running, grace: pending.append(bool(managed.live.journal.pending)))
     ends.end_job(managed.live.running[0], "cancel")
     assert pending == [False] and managed.events[-1][0] == "intent"
+    managed.close()
+
+
+def test_the_cores_of_a_job_that_is_being_ended_are_its_own_until_its_processes_are_gone(root: Path) -> None:
+    managed = Managed(root, "ok.x 4 9 0", "ok.x 4 9 0", Nodes=1)
+    managed.start(1.0)
+    managed.jobs.says.append(Started(0, 1 << 23, 1 << 23))
+    managed.manager.launches.read_spawner()
+    managed.manager.ends.end_job(managed.live.running[0], "cancel")
+    managed.start(2.0)
+    assert [request.id for request in managed.jobs.launched] == [0]
+    managed.end(0, 3.0, code=1)
+    managed.start(3.0)
+    assert [request.id for request in managed.jobs.launched] == [0, 1]
     managed.close()

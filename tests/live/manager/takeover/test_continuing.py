@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.executor import Agents, Managed, root, states  # noqa: F401
+from support.executor import Agents, Jobs, Managed, OtherSession, other, root, states  # noqa: F401
 from vrm.results.jobs import read_jobs
 from vrm.system.processes import read_stat
 
@@ -95,3 +95,34 @@ def test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_ha
     managed = Managed(root, now=2.0)
     assert swept == [([1], [0])] and states(managed) == ["queued", "running", "queued"]
     managed.close()
+
+
+def test_what_the_manager_before_was_to_end_is_ended_by_the_next_one(root: Path, other: OtherSession) -> None:
+    before = Managed(root, "ok.x 1 9 0", Grace=0)
+    before.start(1.0)
+    before.manager.ends.end_job(before.live.running[0], "cancel")
+    before.close()
+    here = before.live.place
+    before.run.marker(0).write_text(json.dumps({
+        "id": 0, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    managed = Managed(root, now=2.0, Grace=0)
+    assert managed.live.running[0].intent == "cancel" and not other.lives()
+    managed.close()
+
+
+def test_what_is_on_its_way_to_start_has_the_lock_of_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody has it while a job of this manager may still start."""
+    class Entered(Exception):
+        """The spawner is used from now on."""
+
+    locks = list[str]()
+
+    def enter(jobs: Jobs) -> Jobs:
+        locks.extend(os.readlink(f"/proc/self/fd/{number}") for number in jobs.hold)
+        raise Entered
+    managed = Managed(root)
+    managed.close()
+    monkeypatch.setattr(Jobs, "__enter__", enter)
+    with pytest.raises(Entered):
+        managed.manager.run()
+    assert locks == [str(managed.run.lock)]
