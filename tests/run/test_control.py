@@ -39,6 +39,16 @@ def test_commands_come_in_order_and_are_answered(run: RunDirectory) -> None:
     assert control.withdraw(run, names[4]) and not control.withdraw(run, names[4])
 
 
+def test_a_command_is_there_as_a_whole_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+    for name in ("rename", "replace", "link"):
+        monkeypatch.setattr(os, name, killed)
+    with pytest.raises(KeyboardInterrupt):
+        control.send(run, {"do": "submit", "line": "a 1 9"})
+    assert list(control.take(run)) == []
+
+
 def test_a_command_whose_answer_is_there_is_not_carried_out_again(run: RunDirectory) -> None:
     """A manager may be killed when it has answered, and before it has removed the command."""
     for reads_first in (True, False):

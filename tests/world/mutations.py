@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 RECORD = Path(__file__).with_name("mutations.txt")
@@ -282,6 +285,18 @@ class Elsewhere(NamedTuple):
 
 
 ELSEWHERE: dict[str, Elsewhere] = {
+    "a command file is written in place": Elsewhere(
+        "a manager has to look in the calls between the name of a command file and its text",
+        "tests/run/test_control.py::test_a_command_is_there_as_a_whole_or_not_at_all"),
+    "the place in the queue file is not kept": Elsewhere(
+        "other guards know the lines of the file, too, by their text; a manager has to be killed amid a file that changes",
+        "tests/live/manager/jobs/test_intake.py::test_the_next_manager_reads_on_where_this_one_has_read_to"),
+    "the walltime of jobs is not looked at after a restart": Elsewhere(
+        "a job has to run beyond its limit, which most do not, under another manager than that which has started it",
+        "tests/live/manager/takeover/test_continuing.py::test_a_job_that_the_manager_before_has_started_has_its_limit"),
+    "the first record of a journal is not synced alone": Elsewhere(
+        "the machine has to die in the first sync of a run, and bring its sectors to disk in another order",
+        "tests/live/manager/takeover/test_continuing.py::test_the_first_record_of_a_journal_is_on_disk_before_there_is_another"),
     "a cancel is forgotten when a job is being ended": Elsewhere(
         "a cancel has to come in the second in which a job that ignores SIGTERM is being ended",
         "tests/live/manager/jobs/test_ends.py::test_what_a_user_wants_is_more_than_what_a_job_was_to_be_ended_for"),
@@ -382,7 +397,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "a job with a daemon has to be followed by another one of the same supervisor, which is then to be ended",
         "tests/live/spawn/test_spawner.py::test_what_a_job_leaves_behind_is_never_taken_for_a_part_of_the_next"),
     "a supervisor lost before the job began begins it twice": Elsewhere(
-        "found by worlds, too, in most trials",
+        "a supervisor has to be killed after its marker is there, and the job to be found out as begun twice",
         "tests/live/spawn/test_spawner.py::test_a_killed_supervisor_is_told"),
 }
 """The defects that worlds find seldom, by their names."""
@@ -430,20 +445,36 @@ def fails(seed: int, focus: str) -> bool:
     return subprocess.run(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0
 
 
+def plain_test_fails(mutation: Mutation) -> bool:
+    """Whether the plain test of a defect fails in a copy of vrm that has it."""
+    house = Path(__file__).parents[2]
+    with TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("vrm", "tests"):
+            shutil.copytree(house / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for module, old, new in mutation.changes:
+            path = copy / f"{module.replace('.', '/')}.py"
+            path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(house / "pyproject.toml"),
+                               "--rootdir", folder, ELSEWHERE[mutation.name].test], cwd=folder, env={**os.environ, "PYTHONPATH": folder},
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 1
+
+
 def all_found(arguments: argparse.Namespace) -> int:
     """Try each; the exit status. Those count that neither worlds nor a plain test find."""
-    tried, counts = ALL[arguments.skip:], dict[str, int]()
+    tried, counts, rare = ALL[arguments.skip:], dict[str, int](), 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = pool.map(partial(seeds_until_found, first=1, minutes=arguments.minutes), tried)
         for mutation, (seeds, wrong) in zip(tried, results):
             if seeds:
                 counts[mutation.name] = seeds
-            if not seeds and mutation.name in ELSEWHERE:
-                print(f"       rare  {mutation.name}: {ELSEWHERE[mutation.name].why}; {ELSEWHERE[mutation.name].test}", flush=True)
+            if not seeds and mutation.name in ELSEWHERE and plain_test_fails(mutation):
+                rare += 1
+                print(f"       rare  {mutation.name}: {ELSEWHERE[mutation.name].why}; {ELSEWHERE[mutation.name].test} fails", flush=True)
                 continue
             print(f"{f'{seeds:5d} seeds' if seeds else '  NOT FOUND'}  {mutation.name}"
                   + f" (earlier: {mutation.earlier})" * bool(mutation.earlier) + f": {wrong[:200]}", flush=True)
     record(counts)
-    rare = [each for each in tried if each.name in ELSEWHERE and each.name not in counts]
-    print(f"{len(counts)} of {len(tried)} found by worlds, {len(rare)} others by plain tests only (mutations.py, ELSEWHERE)")
-    return int(len(counts) + len(rare) < len(tried))
+    print(f"{len(counts)} of {len(tried)} found by worlds, {rare} others by plain tests only")
+    return int(len(counts) + rare < len(tried))

@@ -66,6 +66,16 @@ def test_mutations_are_of_what_vrm_has() -> None:
             assert source.exists() and source.read_text(encoding="utf-8").count(old) == 1, (mutation.name, module, old)
 
 
+def test_what_worlds_find_seldom_has_a_plain_test() -> None:
+    """`python3 tasks.py world --mutations` runs it with the defect."""
+    from world.mutations import ALL, ELSEWHERE, recorded
+    known = {mutation.name for mutation in ALL}
+    assert {*recorded(), *ELSEWHERE} == known
+    for name, (_, test) in ELSEWHERE.items():
+        file, _, function = test.partition("::")
+        assert f"\ndef {function}(" in (Path(__file__).parents[2] / file).read_text(encoding="utf-8"), name
+
+
 def test_a_failure_is_shrunk() -> None:
     """Of many faults those are left that matter."""
     from world.plan import plan_of

@@ -38,3 +38,16 @@ def test_a_script_of_the_queue_file_waits_for_a_disk_that_does_not_take_it_now(r
     managed.turn(1.0 + RETRY, files=True)
     assert states(managed) == ["running", "running"]
     managed.close()
+
+
+def test_the_next_manager_reads_on_where_this_one_has_read_to(root: Path) -> None:
+    managed = Managed(root)
+    managed.queue.write_text("ok.x 1 9 0\nok.x 1 9 0\n")
+    managed.turn(1.0, files=True)
+    assert len(states(managed)) == 2
+    managed.close()
+    again = Managed(root, now=2.0)
+    again.queue.open("a").write("ok.x 1 9 0\n")
+    again.turn(3.0, files=True)
+    assert len(states(again)) == 3
+    again.close()

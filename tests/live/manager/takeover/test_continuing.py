@@ -126,3 +126,18 @@ def test_what_is_on_its_way_to_start_has_the_lock_of_the_run(root: Path, monkeyp
     with pytest.raises(Entered):
         managed.manager.run()
     assert locks == [str(managed.run.lock)]
+
+
+def test_a_job_that_the_manager_before_has_started_has_its_limit(root: Path, other: OtherSession) -> None:
+    before = Managed(root, "ok.x 1 9 0", Grace=0, Walltime="kill")
+    before.start(1.0)
+    before.close()
+    here = before.live.place
+    before.run.marker(0).write_text(json.dumps({
+        "id": 0, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    managed = Managed(root, now=2.0, Grace=0, Walltime="kill")
+    managed.manager.ends.look(9.0, False)
+    assert not managed.live.running[0].intent and other.lives()
+    managed.manager.ends.look(10.0, False)
+    assert managed.live.running[0].intent == "timeout" and not other.lives()
+    managed.close()
