@@ -141,3 +141,38 @@ def test_a_job_that_the_manager_before_has_started_has_its_limit(root: Path, oth
     managed.manager.ends.look(10.0, False)
     assert managed.live.running[0].intent == "timeout" and not other.lives()
     managed.close()
+
+
+def leave_end(managed: Managed, job: int) -> None:
+    """What the supervisor of a job leaves that has ended well."""
+    here = managed.live.place
+    marker = {"id": job, "pid": 1 << 22, "started": 1, "boot": here.boot, "host": here.host, "time": 0.0}
+    status = {"id": job, "code": 0, "signal": None, "error": None, "start": 1.0, "end": 2.0, "user": 0.0, "system": 0.0, "maxrss": 0,
+              "duration": 1.0}
+    managed.run.status(job).write_text(f"{json.dumps(marker)}\n{json.dumps(status)}\n")
+
+
+def test_who_has_borrowed_and_ended_has_no_cores_of_its_lender_any_more(root: Path) -> None:
+    """Another one, whose end was not recorded, has them (seed 795848797857 of the world): they were free for two others."""
+    malleable = "ok.x 1 9 0 cores=4 malleable=1"
+    before = Managed(root, "ok.x 4 9 0", malleable, malleable, "ok.x 4 9 0", "ok.x 1 9 0", Nodes=1)
+    record = before.live.journal.append
+    record("start", id=0, time=1.0, backfilled=False, placement={"taken": "0xf", "procs": 4, "width": 1})
+    record("start", id=1, time=2.0, backfilled=False, placement={"taken": "0xf", "procs": 1, "width": 4})
+    record("lend", number=1, id=1, to=2, cores="0x8", time=2.0, until=20.0)
+    record("lent", number=1, id=1, time=2.0)
+    record("start", id=2, time=2.0, backfilled=False, placement={"taken": "0x8", "procs": 1, "width": 1, "lent": [[1, "0x8"]]})
+    record("end", id=1, time=3.0, state="completed", reason="", exit_code=0, ran=None)
+    before.close()
+    for job in (0, 2):
+        leave_end(before, job)
+    managed = Managed(root, now=4.0, Nodes=1)
+    continuing, running = managed.manager.continuing, managed.live.running
+    assert running.keys() == {0, 2} and managed.live.cluster.count_free() == 0
+    continuing._look_at_marker(running[2])
+    managed.start(4.0)
+    assert not managed.jobs.launched, "job 0 has all cores"
+    continuing._look_at_marker(running[0])
+    managed.start(5.0)
+    assert [request.id for request in managed.jobs.launched] == [3] and managed.live.cluster.count_free() == 0
+    managed.close()

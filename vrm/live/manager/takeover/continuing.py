@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import Any
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from vrm.live.manager.takeover import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
@@ -31,6 +32,9 @@ from vrm.run.lending import Room
 from vrm.run.journal.past import Past
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
+
+OVER = 2
+"""In the order of taking over: jobs that have ended, or have not begun."""
 
 MOST_SAID = 5
 """Lines that are said at most of jobs that are refused again."""
@@ -72,13 +76,9 @@ class Continuing(Part):
         if live.expectations is not None:
             for lesson in filter(None, map(past.lesson, past.ended)):
                 live.expectations.learn(*lesson)
-        intents = dict(live.state.intents)
-        looked = [(job, start, self._look(job.id, start["time"])) for job, start in past.running]
-        for job, start, found in sorted(looked, key=self._order):
-            self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
+        self._take_over_all(past)
         if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
             live.watch.sweep_others(live.running, {job.id for job, _ in past.running} - live.running.keys())
-        self._bequeath(past.rooms)
         self._go_on_lending()
         for part in live.parts:
             part.resume()
@@ -171,6 +171,17 @@ class Continuing(Part):
             self.ends.clear(job_id)
         self.ends.drop(dropped)
 
+    def _take_over_all(self, past: Past) -> None:
+        """Follow all jobs that an earlier manager started, or record how they ended. Those that run have what their lenders
+        have left before one that has ended gets the same cores back."""
+        intents = dict(self.live.state.intents)
+        looked = sorted(((job, start, self._look(job.id, start["time"])) for job, start in past.running), key=self._order)
+        for order, group in groupby(looked, key=lambda each: self._order(each)[0]):
+            for job, start, found in group:
+                self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
+            if order < OVER:
+                self._bequeath(past.rooms)
+
     def _order(self, looked: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
         """In which order jobs are taken over: one that has ended comes last, since its cores may have another one, whose
         start the manager before has recorded and not the end of this one. One without its supervisor may still run, the last
@@ -178,7 +189,7 @@ class Continuing(Part):
         job, start, found = looked
         if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or job.id in self.live.state.lends.shares:
             return 0, 0.0
-        return (1, -start["time"]) if found.what == recovery.LOST else (2, 0.0)
+        return (1, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
 
     def _take_over(self, job: Job, start: StartRecord, found: recovery.Recovered, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or record how it ended, as was found. With an `intent` it
@@ -272,7 +283,8 @@ class Continuing(Part):
     def _bequeath(self, rooms: Mapping[tuple[int, int], Room]) -> None:
         """Jobs that run have what lenders have left to them."""
         cluster = self.live.cluster
-        for (start, under), loans in self.live.state.lends.left(cluster, self._borrowers, rooms):
+        borrowers, self._borrowers = self._borrowers, {}
+        for (start, under), loans in self.live.state.lends.left(cluster, borrowers, rooms):
             room = self._now(start, under, start["id"])
             if room is not None:
                 cluster.loans.bequeath(cluster, room, loans)
