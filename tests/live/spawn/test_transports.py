@@ -319,7 +319,7 @@ def test_who_kills_the_process_here_kills_the_program(any_site: Nodes) -> None:
 def test_a_program_goes_on_without_its_supervisor(any_site: Nodes) -> None:
     _, started = any_site.begun("job", ["sh", "-c", f"echo ready; {HEARTBEAT}", any_site.place])
     os.kill(started.supervisor_pid, signal.SIGKILL)
-    assert any_site.await_event("job", SupervisorLost, Ended) == SupervisorLost("job", started.supervisor_pid)
+    assert any_site.await_event("job", SupervisorLost, Ended) == SupervisorLost("job", started.supervisor_pid, started.leader)
     assert beats(any_site.place) and any_site.marker("job").exists()
     os.kill(started.pid, signal.SIGKILL)  # as the next manager would that stops it
     wait_until(lambda: not beats(any_site.place), "the program has been killed")
