@@ -165,6 +165,7 @@ def test_what_is_too_many_for_the_jobs_that_wait_is_taken_back(pool: Pool) -> No
     assert cancelled.read_text().split() == ["102"] and len(PoolJournal(pool.place).look().free) == 1
     assert "nothing to do" in site.finish(pool.allocation(102)) and not (pool.place / "slurm-102").exists()
     other = pool.allocation(101)
+    wait_until(lambda: PoolJournal(pool.place).look().held_by("slurm-101"), "the other one has the last job")
     for number in range(4):
         (site.bin / f"count.x.hold.{number}").unlink()
     site.finish(working)
@@ -195,7 +196,7 @@ def test_a_plan_that_needs_fewer_has_the_others_taken_back(pool: Pool) -> None:
         (site.bin / f"count.x.hold.{number}").unlink()
     site.finish(working)
     said = site.said(working)
-    assert "2 requests for allocations are taken back: the jobs that are left need fewer" in said, said
+    assert "requests for allocations taken back: 2; the jobs that are left need fewer" in said, said
     assert sorted((pool.fake / "cancelled").read_text().split()) == ["2", "3"] and len([*pool.fake.glob("job.*")]) == 1
 
 

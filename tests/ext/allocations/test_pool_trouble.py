@@ -173,7 +173,7 @@ def test_a_node_that_failed_keeps_its_jobs_until_somebody_says_that_it_is_gone(p
     assert pool.vrm("start").returncode == 0
     site.finish(pool.allocation(101))
     assert ran(site) == {str(number): 1 for number in range(4)}
-    assert "which allocation?" in pool.vrm("gone", "slurm-100").stderr
+    assert "no allocation of the pool runs" in pool.vrm("gone", "slurm-100").stderr
 
 
 def test_a_node_that_was_started_again_gives_its_jobs_back(pool: Pool) -> None:

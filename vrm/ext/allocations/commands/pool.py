@@ -265,7 +265,9 @@ def _gone(arguments: argparse.Namespace, journal: PoolJournal) -> int:
     name = arguments.queue
     if name is None or not journal.state.is_live(name):
         live = [each.name for each in journal.state.allocations.values() if not each.ended]
-        raise CannotRun(f"which allocation? vrm pool gone NAME, one of: {', '.join(live) or 'none is left'}")
+        if not live:
+            raise CannotRun("no allocation of the pool runs: there is nothing to give back")
+        raise CannotRun(f"which allocation? vrm pool gone NAME, one of: {', '.join(live)}")
     back = gone.give_back(journal, name)
     tell(f"{back} jobs of {name} wait again. `vrm pool start` asks for allocations if there are too few")
     return 0

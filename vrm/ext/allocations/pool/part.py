@@ -317,7 +317,7 @@ class PoolPart(Part):
         """Take back those that are more than enough, and have the batch system cancel them in a thread."""
         taken = take_back(self.pool, enough)
         if taken:
-            self.live.tell("note", f"{len(taken)} requests for allocations are taken back: {needs} need fewer")
+            self.live.tell("note", f"requests for allocations taken back: {len(taken)}; {needs} need fewer")
             self._cancelling = threading.Thread(target=cancel, args=(self.pool, taken), daemon=True)
             self._cancelling.start()
 
