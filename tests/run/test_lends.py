@@ -146,6 +146,23 @@ def lent_to(borrower: int, state: State) -> None:
     state.started(Start(booking, False), 5.0)
 
 
+def test_a_borrower_that_starts_again_keeps_its_cores_when_what_it_left_is_taken_back() -> None:
+    """A restarted manager had given it the same cores before it took the first loan back (seed 795851826728 of the world)."""
+    state = begun([]).state
+    lent_to(2, state)
+    first, = state.cluster.loans.of_borrower(2)
+    state.vacate(2)
+    state.again(2, 9.0, retry=True)
+    state.cluster.loans.regain(state.cluster, first, 9.0)  # on the new cluster of a restarted manager it is not
+    lent_to(2, state)
+    state.lending.regain(1, 9.0)
+    state.lending.regained(1, 9.0)
+    assert [each.lender for each in state.cluster.loans.of_borrower(2)] == [1]
+    state.vacate(2)
+    state.lending.regain(2, 20.0)
+    assert not state.cluster.loans.all
+
+
 def test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower() -> None:
     """A manager was killed between that and the record of the borrower's end (seed 795823056036 of the world)."""
     records: Records = []

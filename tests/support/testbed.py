@@ -472,7 +472,9 @@ class Testbed:
             shown["HWLOC_SYNTHETIC"] = f"pack:{self.sockets} core:{self.cores} pu:1"
         self.env = {**shown, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
                     "SHELL": "/bin/sh", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1",
-                    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+                    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                    # What is learned from tests is not the user's, nor of other tests whose jobs fail on purpose.
+                    "XDG_DATA_HOME": f"{where}/data"}
         texts = {
             "hosts": "127.0.0.1 localhost\n" + "".join(
                 f"{self._address(node)} {node}\n" for node in (LOGIN, *self.nodes)),

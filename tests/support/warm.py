@@ -62,7 +62,7 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
         finally:
             theirs.close()
             os.close(directory)
-        self.pid = int(self._exit.recv(20))
+        self.pid = _number(self._exit)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -91,9 +91,14 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
     def _ended(self, timeout: float | None) -> int | None:
         """The exit status, for which this waits so long (None: always)."""
         if self.returncode is None and self._exit is not None and select.select([self._exit], [], [], timeout)[0]:
-            self.returncode = int(self._exit.recv(20))
+            self.returncode = _number(self._exit)
             self._exit.close()
         return self.returncode
+
+
+def _number(connection: socket.socket) -> int:
+    """The next number that the server says: the exit status may come with the process number."""
+    return int(connection.recv(20, socket.MSG_WAITALL))
 
 
 def run(words: Sequence[Any], timeout: float | None = None, **options: Any
@@ -145,7 +150,7 @@ def serve(calls: socket.socket) -> None:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 with contextlib.suppress(OSError), running.pop(pid) as connection:
-                    connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+                    connection.sendall(b"%20d" % os.waitstatus_to_exitcode(status))
         if calls not in ready:
             continue
         size, files, _, _ = socket.recv_fds(calls, 20, 5)
@@ -163,7 +168,7 @@ def serve(calls: socket.socket) -> None:
             become(*json.loads(call), *files[1:])
             return
         running[pid] = socket.socket(fileno=files[0])
-        running[pid].sendall(b"%d" % pid)
+        running[pid].sendall(b"%20d" % pid)
         for handle in files[1:]:
             os.close(handle)
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from conftest import wait_until
-from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, pids_with_environment,
+from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, kill_groups, pids_with_environment,
                                   read_stat, session_members, sessions, signal_process, signal_session)
 
 READY = "print('ready', flush=True)\n"
@@ -197,6 +197,7 @@ def test_a_recycled_number_is_not_signalled(start: Start) -> None:
     assert signal_session(process.pid, signal.SIGKILL, started=real.started - 1) == []
     stale = SessionEnd(process.pid, 0, started=real.started - 1)
     assert stale.poll(0.0) and not stale.killed
+    assert kill_groups([Pid(process.pid, real.started - 1, process.pid)], ()) == set()
     assert process.poll() is None
     assert signal_process(real, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL

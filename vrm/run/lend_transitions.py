@@ -31,9 +31,10 @@ class LendTransitions:
         self.log("lent", number=number, id=found.lender, time=now)
 
     def regain(self, number: int, now: float, reason: str = "", **origin: Any) -> Lend:
-        """A lender takes its cores back."""
+        """A lender takes its cores back. The borrower may have started again on the same ones: it keeps them."""
         found = self.lends.change(number, REGAINING, now)
-        self._give_back(found.loan, now)
+        if not any(each.loan[:3] == found.loan[:3] and each.phase != REGAINING for each in self.lends.all.values()):
+            self._give_back(found.loan, now)
         self.log("regain", number=number, id=found.lender, reason=reason, time=now, **origin)
         return found
 

@@ -10,6 +10,7 @@ which is asked for environments. What is read of /proc/PID/stat stands in record
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -236,23 +237,27 @@ def signal_session(sid: int, signum: int, spare: Collection[int] = (),
     `started` and `table` as in `session_members`.
     """
     found = [pid for pid in session_members(sid, started, table) if pid not in spare]
-    told = [pid for pid in found if signal_process(pid, signum)]
-    if signum == signal.SIGKILL:
-        kill_groups(found, spare)
-    return told
+    killed = kill_groups(found, spare) if signum == signal.SIGKILL else set()
+    return [pid for pid in found if pid in killed or signal_process(pid, signum)]
 
 
-def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> None:
-    """Kill the process groups of processes that were just found, but those led by one of `spare`.
+def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> set[Pid]:
+    """Kill the process groups of processes that were just found, but those led by one of `spare`. Return the processes
+    that were in these.
 
-    The kernel lets no fork come between. (It gives the number of a group away only when nobody is
-    left in it.)
+    The kernel lets no fork come between. It gives the number of a group away when nobody is left in it: one of those
+    that were found must be there still.
     """
-    for group in {pid.group for pid in pids} - {0, *spare}:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+    groups: dict[int, list[Pid]] = {}
+    for pid in pids:
+        groups.setdefault(pid.group, []).append(pid)
+    killed: set[Pid] = set()
+    for group, members in groups.items():
+        if group and group not in spare and any(map(_is_same, members)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+                killed.update(members)
+    return killed
 
 
 class Ending:

@@ -88,7 +88,7 @@ class Cluster:
             "Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "heatmap"},
             "Scheduling": {"Algorithm": "WFP3", "Backfilling": "easy"},
             "Allocation": {"Policy": "strip"}, "Log": "log", "Grace": 2,
-            "Launcher": self.launcher}
+            "Launcher": self.launcher, "Learning": {"Store": str(self.root / "learned")}}
         settings.update(keys)
         self.config_file.write_text(yaml.safe_dump(settings))
 
