@@ -22,11 +22,11 @@ from vrm.ext.lending.offers import borrowed, offer
 Records = list[dict[str, Any]]
 
 
-def begun(records: Records) -> Run:
+def begun(records: Records, policy: str = "compact") -> Run:
     """A run of two nodes whose first job has all of them, and whose second waits."""
     cluster = Cluster.regular(2, 2, 2)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
-                          make_policy("compact", cluster))
+                          make_policy(policy, cluster))
     run = Run(State(scheduler.new_queue(), cluster), scheduler)
     records.append({"event": "run", "format": 2, "run": "r",
                     "nodes": codec.nodes_record(cluster.nodes)})
@@ -114,6 +114,31 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     assert (again.busy0, again.busy1, again.busy_cores) == (now.busy0, now.busy1, now.busy_cores)
     again.release(2)
     assert again.busy0 == again.busy1 == 0
+
+
+@pytest.mark.parametrize("policy", ["compact", "pack"])
+def test_a_borrower_is_left_nothing_that_another_job_has(policy: str) -> None:
+    """After a restart: the end of the borrower was not recorded, and the start of the other one was (seed 795835149805 of
+    the world)."""
+    records: Records = []
+    state = begun(records, policy).state
+    lent_to(2, state)
+    state.vacate(1)
+    state.end(1, JobState.FAILED, 9.0, exit_code=1)
+    past = replay(records)
+    again = Cluster.regular(2, 2, 2)
+    own = codec.placement_of(past.started[2]["placement"], again)
+    rest = hex(0xff & ~own.taken)
+    other = codec.placement_of({"taken": rest, "procs": 1, "width": 8 - own.taken.bit_count()}, again)
+    again.book(Job(3, "ep.A", 1, 100, 0.0, cores=other.width), other, 7.0)
+    again.book(past.jobs[2], past.state.lends.settled(own, 2), 5.0)
+    (room, loans), = past.state.lends.left(again, {2: own}, past.rooms)
+    left = codec.placement_of(room[0]["placement"], again)
+    again.loans.bequeath(again, left, loans)
+    again.release(2)
+    assert again.clashes(other) and again.busy_cores & other.taken == other.taken
+    again.release(3)
+    assert again.busy0 == again.busy1 == again.busy_cores == 0
 
 
 def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> None:

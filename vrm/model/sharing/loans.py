@@ -204,8 +204,12 @@ class Loans:
             left &= ~here
             if here:
                 on = here, here, left_by.room[2] and cluster.layout.cores_of(here)
-                lane0, lane1, cores = (mine | more & chosen for mine, more, chosen in zip(
-                    placement.room, left_by.room, on))
+                layout, whole = cluster.layout, cluster.busy0 | cluster.busy1
+                crowded = cluster.busy_cores and layout.nodes_of(cluster.busy_cores)
+                taken = (cluster.busy0 | crowded, cluster.busy1 | crowded,  # by others, as it may be after a restart
+                         cluster.busy_cores | (whole and layout.cores_of(whole)))
+                lane0, lane1, cores = (mine | more & chosen & ~others for mine, more, chosen, others in zip(
+                    placement.room, left_by.room, on, taken))
                 own = placement.but(room=(lane0, lane1, cores))
                 cluster.busy0, cluster.busy1 = cluster.busy0 | lane0, cluster.busy1 | lane1
                 cluster.busy_cores |= cores
