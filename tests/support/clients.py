@@ -80,7 +80,8 @@ class Drives:
     def __init__(self, testbed: Testbed, python: Path) -> None:
         self.testbed, self.python = testbed, python
         uid = testbed.accounts["alice"]
-        self.env = {"HOME": str(testbed.home_of("alice")), "USER": "alice", "LOGNAME": "alice",
+        home = testbed.home_of("alice")
+        self.env = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "USER": "alice", "LOGNAME": "alice",
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
         self.become = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
         reach = testbed.exec("login", [*self.become, python, "-c", "import vrm.cli, submitit"], self.env)
