@@ -272,7 +272,7 @@ class Runner:
             for each in self.running.values():
                 each.server.ended(pid, usage)
 
-    # What daemons print, which is nothing as a rule: no file is opened before.
+    # What daemons print (those of Open MPI 4.1 a map of the ranks): no file is opened for one that prints nothing.
 
     def print_to(self, order: "List[Any]") -> int:
         """Let what is started by these arguments print to a pipe; its end for writing."""
