@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,16 @@ class Pool:
 
     def vrm(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return self.site.run("pool", *words, **env)
+
+    def hold(self, jobs: Iterable[int]) -> None:
+        """Let these jobs run until they are let go."""
+        for number in jobs:
+            (self.site.bin / f"count.x.hold.{number}").touch()
+
+    def let_go(self, jobs: Iterable[int]) -> None:
+        """Let held jobs end."""
+        for number in jobs:
+            (self.site.bin / f"count.x.hold.{number}").unlink()
 
     def allocation(self, job: int, seconds: float = 3600.0, **env: str) -> subprocess.Popen[str]:
         """The batch job of this number begins."""

@@ -35,12 +35,10 @@ def test_two_allocations_do_a_queue_once(pool: Pool) -> None:
     script = (pool.fake / "job.0").read_text()
     assert f"pool work --pool {pool.place}" in script and "#SBATCH --nodes=1" in script and "--exclusive" in script
     assert [each["state"] for each in pool.status()["allocations"]] == ["asked for", "asked for"]
-    for number in range(40):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(40))
     both = [pool.allocation(100), pool.allocation(101)]
     wait_until(lambda: len(ran(site, "log")) == 4, "both work")
-    for number in range(40):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(40))
     for process in both:
         site.finish(process)
     assert ran(site) == {str(number): 1 for number in range(40)} == pool.rows()
@@ -90,8 +88,7 @@ def test_an_allocation_whose_jobs_were_given_away_starts_none_of_them(pool: Pool
     the same allocation starts nothing."""
     site = pool.site
     site.queue.write_text(lines(8))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
     first = pool.allocation(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
@@ -104,8 +101,7 @@ def test_an_allocation_whose_jobs_were_given_away_starts_none_of_them(pool: Pool
     again = site.start("-c", str(site.root / "vrm.slurm-100.yaml"), waits=False)
     site.finish(again)
     assert "given the jobs of this allocation to others" in site.said(again) and ran(site, "log") == before
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(2))
     site.finish(pool.allocation(101))
     assert ran(site) == {str(number): 1 for number in range(8)}
 
@@ -131,8 +127,7 @@ def test_another_allocation_is_asked_for_when_the_time_is_up_and_jobs_are_left(p
     """The batch system warns of the end; not when somebody ends the allocation, and not where nothing was done."""
     site = pool.site
     site.queue.write_text(lines(6))
-    for number in range(6):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(6))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
 
     def asked() -> int:
@@ -153,8 +148,7 @@ def test_another_allocation_is_asked_for_when_the_time_is_up_and_jobs_are_left(p
     wait_until(lambda: sum((ran(site, "log") - started).values()) == 2, "two jobs run")
     warned.send_signal(signal.SIGUSR1)
     wait_until(lambda: "the batch system's warning" in site.said(warned), "it is warned")
-    for number in range(6):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(6))
     site.finish(warned)
     assert asked() == 3 and pool.status()["waiting"] == 4 == 6 - sum(ran(site).values())
     site.finish(pool.allocation(102))
@@ -179,8 +173,7 @@ def test_what_an_allocation_has_no_time_for_stays(pool: Pool) -> None:
 def test_stopping_and_going_on(pool: Pool) -> None:
     site = pool.site
     site.queue.write_text(lines(6))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "2").returncode == 0
     first = pool.allocation(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
@@ -192,8 +185,7 @@ def test_stopping_and_going_on(pool: Pool) -> None:
     assert status["stopped"] and status["waiting"] + sum(status["ended"].values()) == 6
     late = pool.allocation(103)
     assert "nothing to do" in site.finish(late)
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(2))
     site.queue.write_text("count.x 1 60 0 args=6\n")
     assert "1 jobs added" in (added := pool.vrm("add", str(site.queue))).stdout + added.stderr
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00").returncode == 0

@@ -93,8 +93,7 @@ def test_a_screen_has_as_many_lines_of_it_as_leave_room() -> None:
 def test_the_pool_is_seen_from_its_configuration_and_from_its_allocations(pool: Pool) -> None:
     site = pool.site
     site.queue.write_text(lines(9))
-    for number in range(9):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(9))
     assert "no manager has written" in site.run("status").stderr
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "2").returncode == 0
     first = pool.allocation(100)
@@ -116,7 +115,6 @@ def test_the_pool_is_seen_from_its_configuration_and_from_its_allocations(pool: 
         assert [each["state"] for each in found["allocations"]] == ["running", "asked for"]
         assert found["allocations"][0]["programs"] == {"count.x": 2} and found["waiting"] == 6
     assert "pool" not in json.loads(site.run(*member, "queue", "--json").stdout)
-    for number in range(9):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(9))
     site.finish(first)
     assert "9 completed; 0 wait" in shown() and "ended" in shown()

@@ -30,8 +30,7 @@ def test_twenty_jobs_in_three_allocations_of_which_one_dies(pool: Pool) -> None:
     """Each job has one record that says completed, and ran to its end once."""
     site = pool.site
     site.queue.write_text(lines(20))
-    for number in range(20):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(20))
     done = pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3")
     assert done.returncode == 0 and "batch job 102" in done.stdout + done.stderr, done.stderr
     assert "#PBS -l select=1:ncpus=2" in pool.script(0) and "#PBS -l walltime=01:00:00" in pool.script(0)
@@ -52,8 +51,7 @@ def test_twenty_jobs_in_three_allocations_of_which_one_dies(pool: Pool) -> None:
     assert "allocation pbs-100 has died" in said.stdout + said.stderr
     assert not journal.look().held_by("pbs-100")
     third = pool.script_begins(102)
-    for number in range(20):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(20))
     for process in (second, third):
         site.finish(process)
     assert pool.rows() == {str(number): 1 for number in range(20)}
@@ -64,8 +62,7 @@ def test_twenty_jobs_in_three_allocations_of_which_one_dies(pool: Pool) -> None:
 def test_requests_are_taken_back_by_qdel(pool: Pool) -> None:
     site = pool.site
     site.queue.write_text(lines(2))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3").returncode == 0
     working = pool.script_begins(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "both run")

@@ -112,8 +112,7 @@ def test_without_a_plan_the_next_allocation_is_like_the_one_before(pool: Pool) -
     site = pool.site
     pool.free_site(4)
     site.queue.write_text(lines(6, 600))
-    for number in range(6):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(6))
     assert pool.vrm("start", "--max-allocations", "1").returncode == 0
     working = pool.allocation(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
@@ -122,8 +121,7 @@ def test_without_a_plan_the_next_allocation_is_like_the_one_before(pool: Pool) -
     (pool.fake / "squeue").unlink()
     working.send_signal(signal.SIGUSR1)
     wait_until(lambda: "the batch system's warning" in site.said(working), "it is warned")
-    for number in range(1, 6):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(1, 6))
     site.finish(working)
     said = site.said(working)
     assert "no plan: squeue has failed (status 1): squeue: error: Unable to contact slurm controller; another" in said, said
@@ -134,8 +132,7 @@ def test_a_request_is_taken_back_when_no_job_waits(pool: Pool) -> None:
     """Two of three requests have not begun when the last job is taken. One of them begins nevertheless."""
     site = pool.site
     site.queue.write_text(lines(2))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3").returncode == 0
     working = pool.allocation(100)
     cancelled = pool.fake / "cancelled"
@@ -145,8 +142,7 @@ def test_a_request_is_taken_back_when_no_job_waits(pool: Pool) -> None:
     assert not (pool.place / "slurm-101").exists()
     site.queue.write_text("count.x 1 60 0 args=more\n")
     pool.vrm("add", str(site.queue))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(2))
     site.finish(working)
     assert ran(site) == {"0": 1, "1": 1, "more": 1}
 
@@ -155,8 +151,7 @@ def test_what_is_too_many_for_the_jobs_that_wait_is_taken_back(pool: Pool) -> No
     """Two of four jobs run, one is taken, and one waits in the pool: one of two requests is enough for it."""
     site = pool.site
     site.queue.write_text(lines(4))
-    for number in range(4):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(4))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "3").returncode == 0
     working = pool.allocation(100)
     cancelled = pool.fake / "cancelled"
@@ -166,8 +161,7 @@ def test_what_is_too_many_for_the_jobs_that_wait_is_taken_back(pool: Pool) -> No
     assert "nothing to do" in site.finish(pool.allocation(102)) and not (pool.place / "slurm-102").exists()
     other = pool.allocation(101)
     wait_until(lambda: PoolJournal(pool.place).look().held_by("slurm-101"), "the other one has the last job")
-    for number in range(4):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(4))
     site.finish(working)
     site.finish(other)
     assert ran(site) == {str(number): 1 for number in range(4)} and cancelled.read_text().split() == ["102"]
@@ -178,8 +172,7 @@ def test_a_plan_that_needs_fewer_has_the_others_taken_back(pool: Pool) -> None:
     site = pool.site
     pool.free_site(8)
     site.queue.write_text(lines(22))
-    for number in range(22):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(22))
     assert pool.vrm("start", "--max-allocations", "1").returncode == 0
     journal = PoolJournal(pool.place)
     for number, job in enumerate("123", 1):
@@ -192,8 +185,7 @@ def test_a_plan_that_needs_fewer_has_the_others_taken_back(pool: Pool) -> None:
     wait_until(lambda: ran(site)["0"], "one has ended")
     working.send_signal(signal.SIGUSR1)
     wait_until(lambda: "the batch system's warning" in site.said(working), "it is warned")
-    for number in range(1, 22):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(1, 22))
     site.finish(working)
     said = site.said(working)
     assert "requests for allocations taken back: 2; the jobs that are left need fewer" in said, said

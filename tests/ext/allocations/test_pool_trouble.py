@@ -155,8 +155,7 @@ def test_a_node_that_failed_keeps_its_jobs_until_somebody_says_that_it_is_gone(p
     """`vrm pool start` gives nothing back after NODE_FAIL; `vrm pool gone` does, and the jobs run elsewhere."""
     site = pool.site
     site.queue.write_text(lines(4))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
     first = pool.allocation(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
@@ -164,8 +163,7 @@ def test_a_node_that_failed_keeps_its_jobs_until_somebody_says_that_it_is_gone(p
     assert refused.returncode == 2 and "the batch system says that slurm-100 runs" in refused.stderr
     pool.kill(first)
     pool.said(100, "NODE_FAIL")
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(2))
     assert pool.vrm("start").returncode == 0 and PoolJournal(pool.place).look().held_by("slurm-100")
     assert "one of: slurm-100" in pool.vrm("gone").stderr
     done = pool.vrm("gone", "slurm-100")
@@ -180,15 +178,13 @@ def test_a_node_that_was_started_again_gives_its_jobs_back(pool: Pool) -> None:
     """`vrm pool start` asks Slurm when the node was booted: not before the allocation began, but after it."""
     site = pool.site
     site.queue.write_text(lines(4))
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").touch()
+    pool.hold(range(2))
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
     first = pool.allocation(100)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
     pool.kill(first)
     pool.said(100, "NODE_FAIL StartTime=2026-11-28T01:00:00 EndTime=2026-11-28T01:30:00 NodeList=n7")
-    for number in range(2):
-        (site.bin / f"count.x.hold.{number}").unlink()
+    pool.let_go(range(2))
     node = pool.fake / "state.n7"
     for boot, back in (("2026-11-28T00:59:00", False), ("2026-11-28T01:29:00", True)):
         node.write_text(f"NodeName=n7 State=IDLE BootTime={boot} LastBusyTime=Unknown\n")

@@ -12,8 +12,8 @@ child. A run uses it like this:
 
 When a node counts as down: at the start, when its agent cannot be started (two attempts, or one that hangs for `timeout`). Later, when
 it does not answer a ping for `timeout`, or when its agent was lost and cannot be started anew for `timeout`: a lost connection alone is
-no lost node, but nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, with pauses that
-double up to a minute.
+no lost node, but nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, after longer and
+longer pauses.
 
 Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down, `NodeUp` when it answers first, or
 again. A node that was restarted gives both. What was asked of a node is asked again when its agent was lost; sweeps wait for nodes that
@@ -59,8 +59,7 @@ PATIENCE = 30.0
 RELAY_SECONDS = 1.0
 """Seconds in which the relay says why it cannot reach a node."""
 
-LONGEST_LINE = 1 << 24
-MOST_NOISE = 1 << 20
+LONGEST_LINE, MOST_NOISE = 1 << 24, 1 << 20
 """Bytes: of one answer, and of all that is not an answer, as login scripts print."""
 
 
@@ -76,12 +75,11 @@ class _Timing:
 class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
-    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `relay` leads to other
-    nodes, None where there are none; it serves the programs of jobs, too. `reach`
-    is auto, or one of `vrm.system.transports`; `command` replaces ssh, and `attach` adds its sessions to the
-    batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are cores to be
-    claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`:
-    seconds in which a node must answer. Times given and returned are of the clock time.monotonic.
+    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `relay` leads to other nodes, None where
+    there are none; it serves the programs of jobs, too. `reach` is auto, or one of `vrm.system.transports`; `command` replaces ssh,
+    and `attach` adds its sessions to the batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are
+    cores to be claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`: seconds in which
+    a node must answer. Times given and returned are of the clock time.monotonic.
     """
 
     def __init__(self, hosts: Iterable[str], reach: str = "auto",
@@ -136,10 +134,7 @@ class Agents:
         return ready
 
     def tick(self, now: float) -> float:
-        """Connect, ping and give up, each when it is time; returns when to call again.
-
-        That is at once when there are events to fetch.
-        """
+        """Connect, ping and give up, each when it is time; returns when to call again: at once when there are events."""
         self._read(now)  # what has been said must not count as silence
         self._dying = [process for process in self._dying if process.poll() is None]
         connecting = sum(node.state == CONNECTING for node in self._nodes.values())

@@ -102,7 +102,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.started = 0  # the start time of this supervisor, which is told with its number
+        self.started = 0  # the start time of this supervisor, which goes with its number in messages
 
     def take(self) -> tuple[Any, ...]:
         """Wait for a request: what it says, and the open files that came with it. Raises Gone."""
