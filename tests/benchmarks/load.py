@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a queue of MPI jobs on two nodes each costs the centre, on real Slurm:
 
-    python tests/benchmarks/load.py [--jobs 100] [--nodes 4] [--peers ENVIRONMENT] [--quick]    # as root, on the test cluster
+    python tests/benchmarks/load.py [--jobs 100] [--nodes 4] [--peers ENVIRONMENT] [--real] [--quick]    # as root, on the test cluster
 
 The same jobs (a program that ends at once, on 2 nodes of 8 cores) are run in one batch job each: by vrm; by vrm with a step for
 each job (`Hosts: {Steps: each}`); by shell loops that have as many mpiruns, or sruns, under way as fit; by GNU parallel with srun,
 where it is installed; and by QCG-PilotJob and Parsl, where the virtual environment --peers has them (`pip install qcg-pilotjob
 parsl`). HyperQueue is not among them: its wheel has no workers for other nodes.
+--real: by vrm only, with nodes that have this machine's cores. The daemons of Open MPI 4.1 print where ranks are on made-up cores.
 
 Prints a table: steps of the batch job, requests that slurmctld got (sdiag), files that the run left and their bytes; how often
 files of the shared file system were opened on the nodes that have no batch script: all but those of the operating system; of programs
@@ -34,6 +35,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from support.testbed import LOGIN, Batch, Testbed  # noqa: E402
+from vrm.live.nodes.topology import read_topology  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 LOOP = """\
@@ -72,7 +74,7 @@ COMMANDS = {"mpirun": "mpirun -H $1:8,$2:8 -np 16 --bind-to none",
 def by_vrm(hosts: str, more: str = "") -> Callable[[Testbed, Batch, Path, int], int]:
     """A run of vrm with these settings of `Hosts`, and others; gives its exit status."""
     def run(testbed: Testbed, batch: Batch, folder: Path, jobs: int) -> int:
-        (folder / "queue").write_text("true 16 60 0\n" * jobs + "end\n")
+        (folder / "queue").write_text(f"true {2 * testbed.sockets * testbed.cores} 60 0\n" * jobs + "end\n")
         (folder / "vrm.yaml").write_text(
             f"Applications: {{Path: /bin, Queue: {folder}/queue}}\nAllocation: {{Policy: compact}}\n"
             f"Launcher: {{Kind: openmpi, AllowRoot: true}}\nHosts: {{{hosts}}}\n{more}Log: {folder}/log\n")
@@ -146,9 +148,10 @@ class Watch(threading.Thread):
         proc = Path(f"/proc/{self.nodes[node]}/root/proc")
         sockets = set()
         for each in processes:
-            for file in (proc / each / "fd").glob("*"):
-                with contextlib.suppress(OSError):
-                    sockets.add(os.readlink(file))
+            with contextlib.suppress(OSError):  # it has ended
+                for file in os.listdir(proc / each / "fd"):
+                    with contextlib.suppress(OSError):
+                        sockets.add(os.readlink(proc / each / "fd" / file))
         lines = [line.split() for name in ("tcp", "tcp6") for line in (proc / "1" / "net" / name).read_text().splitlines()[1:]]
         return sum(f"socket:[{words[9]}]" in sockets for words in lines if words[3] == "0A")
 
@@ -229,6 +232,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--peers", type=Path, help="a virtual environment with other tools")
     parser.add_argument("--only", nargs="+", help="rows that begin so")
+    parser.add_argument("--real", action="store_true", help="nodes with this machine's cores, by vrm only")
     parser.add_argument("--quick", action="store_true", help="four jobs, for a look")
     options = parser.parse_args()
     if options.quick:
@@ -240,11 +244,15 @@ def main() -> None:
     rows += [("GNU parallel with srun", by_parallel)] * bool(shutil.which("parallel"))
     if options.peers:
         rows += [("QCG-PilotJob with mpirun", by_qcg(options.peers.absolute())), ("Parsl with srun", by_parsl(options.peers.absolute()))]
+    if options.real:
+        options.only = ["vrm"]
     if options.only:
         rows = [row for row in rows if row[0].startswith(tuple(options.only))]
     print("| | steps | requests to slurmctld | files left | KiB left | opened on other nodes | processes there | ports | s |\n|---|---|---|---|---|---|---|---|---|")
     try:
-        with Testbed(options.nodes, directory=folder / "cluster") as testbed:
+        sockets = read_topology().sockets
+        cores = (len(sockets), len(sockets[0])) if options.real else (2, 4)
+        with Testbed(options.nodes, *cores, synthetic=not options.real, directory=folder / "cluster") as testbed:
             for name, run in rows:
                 place = folder / name.replace(" ", "-").replace(",", "")
                 place.mkdir()
