@@ -1,5 +1,5 @@
 """README and docs: every command in them is run here, or is in a list with the reason why not; their
-links lead somewhere; the README is short; the words are plain.
+links lead somewhere, and to each page; the README is short; the words are plain.
 
 The commands of a page run in their order, in one shell, in a copy of the tree. Programs are stand-ins
 that end at once.
@@ -302,6 +302,16 @@ def test_links_lead_somewhere(page: str) -> None:
         if fragment and goal.suffix == ".md":
             headings = re.findall(r"^#+ (.*)$", goal.read_text(), re.M)
             assert fragment in map(anchor, headings), f"{page}: {target}"
+
+
+def test_every_page_is_linked() -> None:
+    """From README.md or its list of all pages, or from a page that is."""
+    seen, new = set(), {ROOT / "README.md"}
+    while new:
+        seen |= new
+        new = {(page.parent / target).resolve() for page in new
+               for target in re.findall(r"\]\(([^)\s#]+\.md)", page.read_text())} - seen
+    assert not {page for page in map(str, (ROOT / "docs").rglob("*.md")) if Path(page) not in seen}
 
 
 def test_the_readme_is_short() -> None:
