@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 from collections.abc import Iterable, Sequence
@@ -146,6 +147,7 @@ def memory_parts(text: str, dialect: MemoryDialect) -> tuple[str, str, int]:
     return found[1], found[2] or "", scale(unit[:1].strip("bBwW")) * (8 if unit[-1:] in ("w", "W") else 1)
 
 
+@lru_cache(4096)
 def memory_bytes(text: str, dialect: MemoryDialect = PEOPLE) -> int:
     """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T. ValueError for another text and, for PEOPLE, for less than a
     byte."""

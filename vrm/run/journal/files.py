@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -332,12 +333,9 @@ class JournalReader:
 
 
 def lines(path: Path, until: Mark) -> Iterator[bytes]:
-    """The lines of a journal before a place."""
+    """The lines of a journal up to a place to which it has been read."""
     with _opened(path) as file:
-        for line, mark in _lines(path, file) if until.number else ():
-            yield line
-            if mark.number == until.number:
-                return
+        yield from itertools.islice(file, until.number)
 
 
 def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:
