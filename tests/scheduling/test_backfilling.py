@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from support.reference import (ORDERINGS, POLICIES, SHAPES, UTILITIES, Task, cancels, different_nodes, of_threads, pair,
                                play, regular_nodes, switches, workloads)
+from vrm.api import Machine, simulate
 from vrm.model import Cluster, Job, Node
+from vrm.model.rules import Rules
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.shadow import Shadow
+from vrm.workload.submission import Submission
 
 
 def run(moments):
@@ -306,3 +309,12 @@ def test_a_step_orders_no_more_of_a_long_queue_than_it_looks_at(monkeypatch: Any
     starts = scheduler.step(5.0, queue, cluster)
     assert [(start.job.id, start.backfilled) for start in starts] == [(2000, True)]
     assert len(asked) < 100
+
+
+def test_a_job_that_ends_with_the_reservation_is_backfilled_whatever_is_rounded() -> None:
+    """A difference of times is rounded by more than the last digit of what it gives."""
+    now, limit = 12936.59588833376, 7200.0
+    assert (now + limit) - now < limit
+    jobs = [Submission(Job(number, "a", cores, limit, submit=now), limit) for number, cores in enumerate((7, 14, 8))]
+    starts = {row.id: row.start for row in simulate(jobs, Machine.of(16), Rules(policy="compact")).jobs}
+    assert starts == {0: now, 1: now + limit, 2: now}

@@ -96,13 +96,18 @@ class Shadow:
         longer by a rounding; they are infinite where counts do not say it."""
         if self.pool is not None or self.time == math.inf:
             return math.inf, 0
-        return math.nextafter(self.time - now, math.inf), self.spare
+        return self._longest(now), self.spare
+
+    def _longest(self, now: float) -> float:
+        """At least as many seconds as a job may take that starts now and ends by `time`: both the sum of times and the
+        difference are rounded."""
+        return math.nextafter(math.nextafter(self.time, math.inf) - now, math.inf)
 
     def refusals(self, now: float) -> tuple[float, dict[Hashable, int]]:
         """Jobs that take longer than these seconds, and are in their class no smaller than what it has here, may not
         start. The seconds may be longer by a rounding; they are infinite where that is not known."""
         known = self.pool is not None and self._lasts is EXPECTED and self.time < math.inf
-        return math.nextafter(self.time - now, math.inf) if known else math.inf, self._too_large
+        return self._longest(now) if known else math.inf, self._too_large
 
     def may(self, job: Job, size: int, now: float, policy: CountingPolicy) -> bool:
         """Whether a job may start now, as far as is known without its place."""
