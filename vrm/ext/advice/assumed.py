@@ -26,9 +26,14 @@ def draws(frozen: Frozen, number: int) -> Iterator[Durations]:
 
 
 def _assumed(seed: str) -> Durations:
+    shares: dict[int, float] = {}
+
     def seconds(job: Job, ran: float) -> float:
+        share = shares.get(job.id)
+        if share is None:
+            share = shares[job.id] = random.Random(f"{seed} {job.id}").random()
         able = [ratio for ratio in RATIOS if ratio * job.walltime > ran] or [1.0]
-        ratio = able[int(random.Random(f"{seed} {job.id}").random() * len(able))]
+        ratio = able[int(share * len(able))]
         return max(ratio * job.walltime, ran + OVERDUE)
     return seconds
 

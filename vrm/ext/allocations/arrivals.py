@@ -8,9 +8,10 @@ about as full as it is (see `vrm.ext.allocations.site`).
 from __future__ import annotations
 
 import bisect
+import itertools
 import random
 from statistics import fmean
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 from collections.abc import Iterator, Sequence
 
 from vrm.ext.advice.assumed import RATIOS
@@ -34,14 +35,17 @@ class PastArrival(NamedTuple):
     run: float
 
 
-class Stream:
-    """Submissions that are made when they are first asked for, and kept."""
+Made = TypeVar("Made")
 
-    def __init__(self, made: Iterator[Submission]) -> None:
+
+class Stream(Generic[Made]):
+    """Things that are made when they are first asked for, and kept."""
+
+    def __init__(self, made: Iterator[Made]) -> None:
         self._made = made
-        self._had: list[Submission] = []
+        self._had: list[Made] = []
 
-    def __iter__(self) -> Iterator[Submission]:
+    def __iter__(self) -> Iterator[Made]:
         at = 0
         while True:
             if at == len(self._had):
@@ -76,14 +80,14 @@ def assumed(jobs: Sequence[Job], work: float, seed: str, now: float, first_id: i
     """Jobs like these, so many that they bring about `work` core seconds a second. One with a long limit is in a queue
     for long: short ones come more often. How much of its limit each takes is drawn from RATIOS."""
     draw = random.Random(seed)
-    weights = [1 / job.walltime for job in jobs]
-    mean = fmean(RATIOS) * sum(job.request.cores for job in jobs) / sum(weights)
+    weights = [*itertools.accumulate(1 / job.walltime for job in jobs)]
+    mean = fmean(RATIOS) * sum(job.request.cores for job in jobs) / weights[-1]
     pace = work * draw.choice(PACES) / mean
     number, time = first_id, now
     while True:
         time += draw.expovariate(pace)
         if time > now + HORIZON:
             return
-        job = draw.choices(jobs, weights)[0]
+        job = draw.choices(jobs, cum_weights=weights)[0]
         yield Submission(job.but(id=number, submit=time), job.walltime * draw.choice(RATIOS))
         number += 1

@@ -6,16 +6,18 @@ new job is where the site's priorities do not follow the times of submission.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vrm.ext.advice.assumed import RATIOS, draws as draws_of
 from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
 from vrm.ext.allocations.shapes import Bounds
 from vrm.ext.allocations.slots import grain_of, in_slots, slots_of
+from vrm.ext.forecast.counted import Coming, CountedRun, NotCounted, Span
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -60,35 +62,60 @@ class OuterSite:
     ranks: dict[int, float] = field(default_factory=dict)
     rank: Callable[[int, int], float] | None = None
     members: int = 50
-    _streams: dict[int, Stream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._draws: list[Durations] = list(draws_of(self.frozen, self.members))
+        self._streams: dict[int, Stream[Submission]] = {}
+        self._known: dict[int, tuple[Mapping[int, float], Stream[Coming]]] = {}
+        self._counted: CountedRun | None = None
+        with contextlib.suppress(NotCounted):
+            self._counted = CountedRun(self.frozen)
 
     def given(self, asks: Sequence[Ask], member: int) -> list[Given | None]:
         """When these allocations are given if they are asked for now, in one draw; None for one that is not given
         before nobody comes any more."""
-        found, now = self.played(asks, member, started=True) if asks else {}, self.frozen.now
-        first = self.frozen.state.next_id
+        found: Mapping[int, Planned | Span] = self._started(asks, member) if asks else {}
+        first, now = self.frozen.state.next_id, self.frozen.now
         return [Given(found[each].start - now, found[each].end - now) if each in found else None
                 for each in range(first, first + len(asks))]
 
+    def _started(self, asks: Sequence[Ask], member: int) -> Mapping[int, Planned | Span]:
+        """What runs until these have started: by counts, if these say all."""
+        counted = self._counted
+        if counted is None:
+            return self.played(asks, member, started=True)
+        ours = self._submitted(asks, member)
+        if member not in self._known:
+            self._known[member] = (counted.runs(self._draws[member]),
+                                   Stream(map(counted.coming, self._stream(member))))
+        runs, later = self._known[member]
+        try:
+            return counted.replay(runs, itertools.chain(map(counted.coming, ours), later),
+                                  {one.job.id for one in ours}, started=True)
+        except NotCounted:
+            self._counted = None
+            return self.played(asks, member, started=True)
+
     def played(self, asks: Sequence[Ask], member: int, started: bool = False) -> dict[int, Planned]:
-        """All that runs at the site until these allocations have ended (`started`: have started), by id; theirs are
-        from the next id of the site on."""
+        """All that runs at the site until these allocations have ended (`started`: have started), by id, and where;
+        theirs are from the next id of the site on."""
+        ours = self._submitted(asks, member)
+        return replay(self.frozen, self._draws[member], itertools.chain(ours, self._stream(member)),
+                      {one.job.id for one in ours}, started)
+
+    def _submitted(self, asks: Sequence[Ask], member: int) -> list[Submission]:
+        """These allocations as jobs of the site that come now."""
         frozen = self.frozen
         first = frozen.state.next_id
         ours = []
         for at, ask in enumerate(asks):
             after = () if ask.after is None else (Dependency.on(first + ask.after, ANY),)
             ours.append(Submission(self.job(ask.nodes, ask.limit, first + at).but(submit=frozen.now), ask.lasts, after))
-        if self.rank is not None:
-            for at in range(len(asks)):
+            if self.rank is not None:
                 self.ranks[first + at] = self.rank(member, first)
-        ids = frozenset(range(first, first + len(asks)))
-        return replay(frozen, self._draws[member], itertools.chain(ours, self._stream(member)), ids, started)
+        return ours
 
-    def _stream(self, member: int) -> Stream:
+    def _stream(self, member: int) -> Stream[Submission]:
         if member not in self._streams:
             self._streams[member] = Stream(self._ranked(member))
         return self._streams[member]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import NamedTuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from vrm.ext.advice.assumed import draws as draws_of
 from vrm.ext.allocations.shapes import START_UP
+from vrm.ext.forecast.counted import CountedRun, NotCounted, Span
 from vrm.ext.forecast.draws import OVERDUE
 from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.replay import Durations, replay
+from vrm.ext.forecast.replay import Durations, Planned, replay
 from vrm.workload.submission import Submission
 
 
@@ -43,9 +44,18 @@ class QueueProgress(NamedTuple):
     left: int
 
 
+def _replayed(frozen: Frozen, durations: Durations) -> Mapping[int, Planned | Span]:
+    """When the jobs of a queue that has not begun start and end, by id: by counts, if these say all."""
+    try:
+        run = CountedRun(frozen)
+        return run.replay({}, [run.coming(one._replace(run=durations(one.job, 0.0))) for one in frozen.later])
+    except NotCounted:
+        return replay(frozen, durations)
+
+
 def makespan(frozen: Frozen, durations: Durations) -> float:
     """Seconds in which all jobs are done if nothing ends the allocation."""
-    return max((job.end for job in replay(frozen, durations).values()), default=frozen.now) - frozen.now
+    return max((job.end for job in _replayed(frozen, durations).values()), default=frozen.now) - frozen.now
 
 
 def progress(frozen: Frozen, seconds: float, most: int, durations: Durations) -> QueueProgress:
@@ -56,7 +66,7 @@ def progress(frozen: Frozen, seconds: float, most: int, durations: Durations) ->
     lasts: list[float] = []
     todo, used = frozen, 0.0
     while todo.later and len(lasts) < most:
-        planned = replay(replace(todo, end=closing - min(START_UP, seconds / 2)), durations)
+        planned = _replayed(replace(todo, end=closing - min(START_UP, seconds / 2)), durations)
         done = {job_id for job_id, job in planned.items() if job.end <= closing}
         if not done:
             break  # and it would be so in the next one
