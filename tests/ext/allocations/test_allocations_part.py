@@ -170,6 +170,26 @@ def test_what_an_allocation_has_no_time_for_stays(pool: Pool) -> None:
     assert ran(site) == {"short": 1, "long": 1}
 
 
+def test_an_allocation_stays_only_for_a_job_that_can_start_in_it(pool: Pool) -> None:
+    """The node is reserved until after the allocation's end: the job that is added has the time and the room, and does
+    not start. The allocation ends, and leaves it to the next one."""
+    site = pool.site
+    site.queue.write_text(lines(1))
+    pool.hold(range(1))
+    assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
+    working = pool.allocation(100)
+    wait_until(lambda: ran(site, "log")["0"], "a job runs")
+    reserved = site.run("-c", str(site.root / "vrm.slurm-100.yaml"), "reserve", "-N", "1", "--from", "+70s", "--to", "+2h")
+    assert reserved.returncode == 0, reserved.stderr
+    site.queue.write_text("count.x 1 600 0 args=more\n")
+    assert pool.vrm("add", str(site.queue)).returncode == 0
+    pool.let_go(range(1))
+    site.finish(working)
+    assert ran(site) == {"0": 1} and pool.status()["waiting"] == 1
+    site.finish(pool.allocation(101))
+    assert ran(site) == {"0": 1, "more": 1}
+
+
 def test_stopping_and_going_on(pool: Pool) -> None:
     site = pool.site
     site.queue.write_text(lines(6))

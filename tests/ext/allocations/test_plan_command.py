@@ -57,6 +57,13 @@ def test_a_saved_site(saved: list[str], capsys: pytest.CaptureFixture[str]) -> N
     assert {each["nodes"] for each in planned(capsys, *saved, "--nodes", "2,3")["requests"]} == {2, 3}
 
 
+def test_jobs_that_are_left_out(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the job that waits for all nodes, all of them are ours in an hour; one that runs is there all the same."""
+    def starts(*words: str) -> set[float]:
+        return {each["start"]["p50"] // 600 for each in planned(capsys, *saved, "--nodes", "4", "--at-once", "1", *words)["requests"]}
+    assert max(starts("--without", "1,2")) <= 5 < min(starts())
+
+
 def test_the_table_for_people(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *saved]) == 0
     shown = capsys.readouterr().out

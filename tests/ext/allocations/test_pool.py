@@ -16,9 +16,9 @@ from vrm.ext.allocations.pool import batch
 from vrm.ext.allocations.pool.batch import Said, ended_in_pbs, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import adding, lines_of, with_after
-from vrm.ext.allocations.pool.planning import PoolWish
+from vrm.ext.allocations.pool.planning import enough
 from vrm.ext.allocations.pool.records import Fate, fate, ids_of, of_run
-from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, surplus, taking
+from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, PoolWish, surplus, taking
 from vrm.run.state import State
 
 JOIN = [{"do": "join", "name": name, "job": name} for name in ("a", "b")]
@@ -242,16 +242,29 @@ def test_each_job_ends_once_whatever_dies_and_in_whatever_order(seed: int) -> No
 
 def test_the_oldest_requests_that_are_enough_are_kept() -> None:
     state = PoolState(entry for number, nodes in enumerate((2, 4, 1)) for entry in (
-        {"do": "ask", "number": number, "nodes": nodes, "seconds": 60.0}, {"do": "asked", "number": number, "job": f"j{number}"}))
+        {"do": "ask", "number": number, "nodes": nodes, "seconds": 90.0}, {"do": "asked", "number": number, "job": f"j{number}"}))
 
-    def kept(wish: PoolWish) -> list[int]:
-        return [each.number for each in state.pending() if each not in surplus(state, wish.met)]
-    assert kept(PoolWish(3, 9, 60.0)) == [0, 1, 2]
-    assert kept(PoolWish(2, 9, 60.0)) == [0, 1]  # fewer
-    assert kept(PoolWish(3, 1, 40.0)) == [0]  # smaller: two nodes for 60 s are as much
-    assert kept(PoolWish(3, 2, 60.0)) == [0, 1]
-    state.apply({"do": "join", "name": "a", "job": "j0"})
-    assert kept(PoolWish(1, 1, 60.0)) == [1]
+    state.apply({"do": "add", "lines": ["x 1 9"] * 4})
+
+    def kept(*wish: float) -> list[int]:
+        state.apply({"do": "wish", **dict(zip(PoolWish._fields, wish))})
+        return [each.number for each in state.pending() if each not in surplus(state, enough)]
+    assert surplus(state, enough) == [] and kept(3, 9, 90.0, 4) == [0, 1, 2]
+    assert kept(2, 9, 90.0, 4) == [0, 1]  # fewer
+    assert kept(3, 1, 60.0, 4) == [0]  # smaller: two nodes for 90 s are as much
+    assert kept(3, 1, 90.0, 4) == [0, 1]
+    assert kept(3, 9, 90.0, 8) == [0, 1]  # half of the jobs wait that they were for
+    assert kept(3, 9, 90.0, 2) == [0, 1, 2]
+    state.apply({"do": "add", "lines": ["x 1 31"]})
+    assert kept(1, 1, 9.0, 4) == [0, 1, 2]  # none has the time for it
+    state.apply({"do": "ask", "number": 3, "nodes": 1, "seconds": 91.0})
+    state.apply({"do": "asked", "number": 3, "job": "j3"})
+    state.apply({"do": "ask", "number": 4, "nodes": 1, "seconds": 91.0})
+    state.apply({"do": "asked", "number": 4, "job": "j4"})
+    assert kept(1, 1, 9.0, 4) == [0, 1, 2, 3]
+    for entry in ({"do": "join", "name": "a", "job": "j0"}, taking("a", [*state.free])):
+        state.apply(entry)
+    assert kept(1, 1, 60.0, 4) == [] and enough(state, [*state.pending()], [0]) and not enough(state, [], [0])
 
 
 def _begins_anyway(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--cores-only", action="store_true", help="ask for the cores of nodes, not for nodes without other jobs")
     add("--all", action="store_true", help="show all requests that were tried")
     add("--json", action="store_true", help="print one JSON object")
+    add("--without", metavar="ID,ID", default="", help=argparse.SUPPRESS)  # jobs that wait, as if they did not
     add("--plot", metavar="FILE", help="draw the site's queue with the best request in it (.svg or .png)")
     add = parser.add_argument_group("the site").add_argument
     add_sources(add)
@@ -122,6 +124,8 @@ def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, Bounds]:
         arguments.site = True
     source = source_of(arguments, SOURCES)
     name, snapshot = snapshot_of(arguments, source)
+    without = set(arguments.without.split(","))
+    snapshot = replace(snapshot, jobs=[job for job in snapshot.jobs if job.start is not None or job.key not in without])
     system = "pbs" if source in ("pbs", "qstat") or name == "PBS" else "slurm"
     text = ""
     if arguments.limits:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vrm.ext.allocations.pool.batch import BatchAnswers
     from vrm.ext.allocations.pool.journal import PoolJournal
     from vrm.ext.allocations.pool.lines import PoolLine
-    from vrm.ext.allocations.pool.state import PoolRequest, PoolState
 
 MOST = 3
 """Allocations at once, unless another number is asked for."""
@@ -199,46 +198,41 @@ def _possible(settings: Any, arguments: argparse.Namespace, lines: Sequence[Pool
                             "or lower its limit")
 
 
-def _never(state: PoolState, waiting: Sequence[PoolRequest]) -> bool:
-    """Somebody has chosen the shape: as many requests as the pool may have."""
-    return False
-
-
 def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     from vrm.ext.allocations.pool.journal import PoolError
-    from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
-    from vrm.ext.allocations.pool.requests import Enough, ask, cancel, take_back
+    from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished
+    from vrm.ext.allocations.pool.requests import ask, cancel, take_back
+    from vrm.ext.allocations.pool.state import PoolWish
     from vrm.model.quantities import clock
 
     state = journal.state
-    shape = state.options.get("shape")
+    shape, jobs = state.options.get("shape"), sorted({*state.free, *state.later})
     if shape is not None:
-        wish = PoolWish(more, *shape)
-        enough: Enough = _never
+        wished(journal, PoolWish(more, shape[0], shape[1], len(jobs)))
     else:
         try:
-            wish = PoolPlan(journal, sorted({*state.free, *state.later}), more).wish()
+            wished(journal, PoolPlan(journal, jobs, more).wish())
         except PoolError as error:
             raise CannotRun(f"{error}. -N NODES -t TIME asks for allocations without one") from None
-        enough = wish.met
         taken = take_back(journal, enough)
         cancel(journal, taken)
         for each in taken:
             tell(f"taken back, since the plan needs fewer: batch job {each.job}")
-    _, nodes, seconds = wish
-    asked = 0
-    while asked < wish.number:
+    assert state.wish is not None
+    (number, nodes, seconds, _), asked = state.wish, 0
+    while asked < number:
         try:
-            request = ask(journal, nodes, seconds, enough=enough)
+            request = ask(journal, nodes, seconds, enough=(lambda state, waiting: False) if shape else enough)
         except PoolError as error:
-            raise CannotRun(f"{error}. {asked} of {wish.number} allocations were asked for") from None
+            raise CannotRun(f"{error}. {asked} of {number} allocations were asked for") from None
         if request is None:
             break
         asked += 1
         tell(f"asked for {nodes} node{'s' * (nodes > 1)} x {clock(int(seconds))}: batch job {request.job}")
     if not asked:
         options = state.options
-        tell("the requests that wait are as many as the plan recommends" if enough(state, [*state.pending()]) else
+        tell("the requests that wait are as many as the plan recommends"
+             if shape is None and enough(state, [*state.pending()]) else
              f"{state.living()} allocations run or wait; --max-allocations raises the limit"
              if state.living() >= options["max_allocations"] else
              f"--max-nodes {options['max_nodes']}: the allocations of the pool have as many")

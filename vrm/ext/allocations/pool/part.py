@@ -21,9 +21,9 @@ from vrm.ext.allocations.pool.gone import ended_now
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import MEMBER
 from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of
-from vrm.ext.allocations.pool.planning import PoolPlan, PoolWish
+from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished
 from vrm.ext.allocations.pool.requests import Enough, ask, cancel, request_of, take_back
-from vrm.ext.allocations.pool.state import Entry, PoolRequest, PoolState, surplus, taking
+from vrm.ext.allocations.pool.state import Entry, PoolState, PoolWish, surplus, taking
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import limits, replay
 from vrm.live.manager.jobs.intake import Intake
@@ -290,28 +290,11 @@ class PoolPart(Part):
             self._cancelling = None
         if self._takes() and self._cancelling is None and self._weighed != self.pool.read:
             self._weighed = self.pool.read
-            if surplus(self.pool.state, self._enough):
-                self._safely(partial(self._take_back_requests, self._enough, "the jobs that wait"))
+            if surplus(self.pool.state, enough):
+                self._safely(partial(self._take_back_requests, enough, "the jobs that wait"))
         near = self.live.phase == "stopping" or now >= self.live.end.closing - PLANNED_BEFORE
         if near and self._plan is None and not self._planned and self._asks():
             self._begin_plan()
-
-    def _enough(self, state: PoolState, requests: Sequence[PoolRequest]) -> bool:
-        """Whether all jobs that wait could start at once in these allocations: none, if none waits."""
-        waiting = [*state.free, *state.later, *(() if self.live.phase == "running" else self._left())]
-        if not waiting or not requests:
-            return not waiting
-        each_node = self.live.cluster.cores / len(self.live.cluster.nodes)
-        margin = self.live.settings.end.margin
-        needed = longest = 0.0
-        cores = sum(each.nodes for each in requests) * each_node
-        for number in waiting:
-            _, job, _, fault = self._judged(number)
-            needed += math.inf if fault else job.request.cores
-            longest = max(longest, job.walltime)
-            if needed > cores:
-                return False
-        return sum(each.nodes for each in requests if each.seconds - margin >= longest) * each_node >= needed
 
     def _take_back_requests(self, enough: Enough, needs: str) -> None:
         """Take back those that are more than enough, and have the batch system cancel them in a thread."""
@@ -368,18 +351,16 @@ class PoolPart(Part):
             if self._plan is not None:
                 self._plan.close()
             return
-        wish = self._like()
-        enough: Enough = self._enough
+        wish, needed = self._like(), partial(enough, left=self._left())
         if wish is None:
             if self._plan is None:
                 self._begin_plan()
             wish, planned = self._recommended()
-            enough = wish.met
-            if planned:
-                self._safely(partial(self._take_back_requests, enough, "the jobs that are left"))
+            if planned and self._safely(partial(wished, self.pool, wish)):
+                self._safely(partial(self._take_back_requests, needed, "the jobs that are left"))
         if self._fits(wish.seconds):
             for _ in range(wish.number):
-                self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=self.mine, enough=enough))
+                self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=self.mine, enough=needed))
         else:
             self.live.tell("warning", f"no allocation is asked for: {self._why_none(wish.seconds)}. `vrm pool start` "
                            "asks for others (-N, -t)")

@@ -7,29 +7,39 @@ import json
 import math
 import subprocess
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 from collections.abc import Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import with_after
-from vrm.ext.allocations.pool.state import PoolRequest, PoolState, nodes_of
+from vrm.ext.allocations.pool.state import PoolRequest, PoolState, PoolWish, nodes_of
+from vrm.ext.allocations.shapes import START_UP
 from vrm.system.printing.text import printable
+from vrm.workload.grammar import parse_line
 
 SIDE_BY_SIDE = (1, 2, 4)
 """Numbers of allocations at once that are tried."""
 
 
-class PoolWish(NamedTuple):
-    """What to ask for: allocations of so many nodes and seconds, until this `number` of them waits."""
+def enough(state: PoolState, requests: Sequence[PoolRequest], left: Sequence[int] = ()) -> bool:
+    """Whether these requests are all that the pool needs to have waiting, for the jobs that wait and those that an
+    allocation has `left`: as many as were planned, or of as many node seconds, times the share of their jobs that wait
+    still. One of them has the time for the longest job."""
+    jobs, wish = [*state.free, *state.later, *left], state.wish
+    if not jobs or wish is None:
+        return not jobs
+    share = min(1.0, len(jobs) / max(1, wish.jobs))
+    number = math.ceil(wish.number * share)
+    if len(requests) < number and sum(each.nodes * each.seconds for each in requests) < (
+            share * wish.number * wish.nodes * wish.seconds):
+        return False
+    most = max((each.seconds for each in requests), default=0.0) - START_UP
+    return all(parse_line(state.lines[job]).seconds <= most for job in jobs)
 
-    number: int
-    nodes: int
-    seconds: float
 
-    def met(self, state: PoolState, waiting: Sequence[PoolRequest]) -> bool:
-        """Whether requests that wait are enough: as many as these, or of as many node seconds together."""
-        return len(waiting) >= self.number or (
-            sum(each.nodes * each.seconds for each in waiting) >= self.number * self.nodes * self.seconds)
+def wished(pool: PoolJournal, wish: PoolWish) -> None:
+    """Write what was planned, or chosen, into the pool's journal."""
+    pool.decide(lambda state: None if state.wish == wish else {"do": "wish", **wish._asdict()})
 
 
 class PoolPlan:
@@ -39,12 +49,14 @@ class PoolPlan:
 
     def __init__(self, pool: PoolJournal, jobs: Sequence[int], more: int, leaving: str = "") -> None:
         state, options = pool.state, pool.state.options
-        self._more = more
+        self._more, self._jobs = more, len(jobs)
         self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving) + sum(
             each.nodes for each in state.pending())
         queue = pool.directory / f"todo{leaving and '.'}{leaving}"
         words = ["-c", options["config"], "plan", str(queue), "--json", "--at-once",
                  ",".join(str(number) for number in SIDE_BY_SIDE if number <= more)]
+        asked = [each.job for each in state.pending()]
+        words += ["--without", ",".join(asked)] * bool(asked)
         for key in ("partition", "history", "site_history"):
             if options.get(key):
                 words += [f"--{key.replace('_', '-')}", options[key]]
@@ -72,7 +84,8 @@ class PoolPlan:
         for each in requests:
             if each["nodes"] <= self._most:
                 number = min(self._more, each["at_once"] * each["chain"])
-                return PoolWish(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"])
+                return PoolWish(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"],
+                                self._jobs)
         raise PoolError(f"no plan: --max-nodes leaves {max(0, int(self._most))} nodes, and no request with as few runs "
                         "all jobs")
 

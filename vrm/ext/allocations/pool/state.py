@@ -12,7 +12,7 @@ the batch system never cancels an allocation that works.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.job import Dependency, JobState
@@ -27,6 +27,7 @@ Entry = Mapping[str, Any]
 | `ask` | `number` of the request, `nodes`, `seconds` |
 | `asked` | `number`, the batch `job` |
 | `over` | `number`, `why`: a request that gives no allocation |
+| `wish` | `number`, `nodes`, `seconds`, `jobs`: a `PoolWish` |
 | `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: not known), `nodes` |
 | `take` | `name`, `jobs` |
 | `back` | `name`, `jobs` that it has not begun |
@@ -65,6 +66,15 @@ class PoolRequest:
     over: str = ""
 
 
+class PoolWish(NamedTuple):
+    """What the pool is to have waiting for so many `jobs`: a `number` of requests of so many nodes and seconds."""
+
+    number: int
+    nodes: int
+    seconds: float
+    jobs: int = 0
+
+
 class PoolState:
     """A pool. `lines` are its jobs, by their numbers; `holder` says which allocation has one. `free` are those that
     nobody has, that have not ended and that wait for no other job; `later` are those that do, and `needs` for which and
@@ -84,6 +94,7 @@ class PoolState:
         self.done: dict[int, str] = {}
         self.allocations: dict[str, PoolAllocation] = {}
         self.requests: dict[int, PoolRequest] = {}
+        self.wish: PoolWish | None = None
         self.stopped = ""
         for entry in entries:
             self.apply(entry)
@@ -138,6 +149,9 @@ class PoolState:
         begun = any(each.job == request.job for each in self.allocations.values())
         if entry["why"] != TAKEN_BACK or not begun:
             request.over = entry["why"]
+
+    def _wish(self, entry: Entry) -> None:
+        self.wish = PoolWish(*(entry[name] for name in PoolWish._fields))
 
     def _join(self, entry: Entry) -> None:
         if self.may_join(entry["job"]):
