@@ -11,7 +11,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from typing import NamedTuple
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations
@@ -54,6 +54,22 @@ class Coming(NamedTuple):
 
 
 _END, _EXPECTED = 0, 1
+
+Event = tuple[float, int, int]
+"""When a job (its id) ends, or is expected to (the kind)."""
+
+
+class Drawn(NamedTuple):
+    """How long jobs take from their starts on (s), by id; what happens to those that run, as a heap; and when these
+    have begun."""
+
+    runs: dict[int, float]
+    events: list[Event]
+    begun: dict[int, float]
+
+
+NOTHING = Drawn({}, [], {})
+"""Of a run without jobs."""
 
 
 class Span(NamedTuple):
@@ -122,35 +138,41 @@ class CountedRun:
         except Infeasible:
             raise NotCounted from None
 
-    def runs(self, durations: Durations) -> dict[int, float]:
-        """How long the jobs take that run or wait, by id, in seconds from their starts on."""
-        found = {}
+    def draw(self, durations: Durations) -> Drawn:
+        """What is known of its jobs once it is known how long they take."""
+        runs, events = {}, list[Event]()
         for booking in self.running:
-            ran = self.frozen.now - booking.start
-            found[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran)
+            job_id, ran = booking.job.id, self.frozen.now - booking.start
+            runs[job_id] = max(durations(booking.job, max(0.0, ran)), ran)
+            events += _events(job_id, booking.start + runs[job_id], booking.expected_end,
+                              booking.limit if self.frozen.kill else math.inf)
         for job in [*self.inside, *(job for job, _ in self.parked)]:
-            found[job.id] = durations(job, 0.0)
-        return found
+            runs[job.id] = durations(job, 0.0)
+        heapq.heapify(events)
+        return Drawn(runs, events, {booking.job.id: booking.start for booking in self.running})
 
-    def replay(self, runs: Mapping[int, float], coming: Iterable[Coming], until: Set[int] = frozenset(),
-               started: bool = False) -> dict[int, Span]:
-        """What `vrm.ext.forecast.replay.replay` gives. `runs` are those of these jobs; `coming` are all that come
-        later, in order of time."""
-        return _Replay(self, runs, until, started).go(iter(coming))
+    def replay(self, drawn: Drawn, coming: Iterable[Coming], until: Set[int] = frozenset(), started: bool = False
+               ) -> dict[int, Span]:
+        """What `vrm.ext.forecast.replay.replay` gives. `coming` are all that come later, in order of time."""
+        return _Replay(self, drawn, until, started).go(iter(coming))
+
+
+def _events(job_id: int, end: float, expected: float, limit: float) -> list[Event]:
+    """The end of a job, and that it should have ended before."""
+    end = min(end, limit)
+    return [(expected, _EXPECTED, job_id)] * (end > expected) + [(end, _END, job_id)]
 
 
 class _Replay:
     """One replay."""
 
-    def __init__(self, base: CountedRun, runs: Mapping[int, float], until: Set[int], started: bool) -> None:
+    def __init__(self, base: CountedRun, drawn: Drawn, until: Set[int], started: bool) -> None:
         frozen = base.frozen
-        self.base, self.runs = base, dict(runs)
+        self.base, self.runs, self.events, self.begun = base, drawn.runs.copy(), drawn.events[:], drawn.begun.copy()
         self.left, self.stops, self.started = set(until), bool(until), started
         self.end, self.fit, self.kill = frozen.end, frozen.fit and frozen.end < math.inf, frozen.kill
         self.room, self.waiting, self.ends = base.room, base.waiting[:], base.ends[:]
-        self.events: list[tuple[float, int, int]] = []  # times, kinds and ids
         self.held = {each.id: each for each in base.ends}
-        self.begun: dict[int, float] = {}
         self.spans: dict[int, Span] = {}
         self.fresh: list[Counted] = []  # that came since the last decision
         self.alike = {kind: jobs[:] for kind, jobs in base.alike.items()}
@@ -162,8 +184,6 @@ class _Replay:
     def go(self, later: Iterator[Coming]) -> dict[int, Span]:
         """All of it."""
         frozen, events = self.base.frozen, self.events
-        for booking in self.base.running:
-            self._runs_on(booking.job.id, booking.start, booking.expected_end, booking.limit)
         for job, after in self.base.parked:
             self._come(self.base.counted(job), after)
         self.fresh.clear()
@@ -186,16 +206,6 @@ class _Replay:
                 break
         self.spans.update((job_id, Span(start, start + self.runs[job_id])) for job_id, start in self.begun.items())
         return self.spans
-
-    def _runs_on(self, job_id: int, start: float, expected: float, limit: float) -> None:
-        """A job runs, from this time on, until it ends or at most until its limit."""
-        self.begun[job_id] = start
-        end = start + self.runs[job_id]
-        if self.kill and end > limit:
-            end = limit
-        if end > expected:
-            heapq.heappush(self.events, (expected, _EXPECTED, job_id))
-        heapq.heappush(self.events, (end, _END, job_id))
 
     def _happens(self, now: float, kind: int, job_id: int) -> None:
         """A job ends, or should have ended."""
@@ -285,7 +295,9 @@ class _Replay:
         self.room -= size
         held = self.held[job_id] = Held(now + expected, size, job_id)
         insort(self.ends, held)
-        self._runs_on(job_id, now, held.end, now + walltime)
+        self.begun[job_id] = now
+        for event in _events(job_id, now + self.runs[job_id], held.end, now + walltime if self.kill else math.inf):
+            heapq.heappush(self.events, event)
         if self.started:
             self.left.discard(job_id)
 
