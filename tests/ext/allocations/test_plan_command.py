@@ -171,6 +171,24 @@ def test_parts_of_a_queue(saved: list[str], tmp_path: Path, monkeypatch: pytest.
     assert "its lines depend on each other" in capfd.readouterr().err
 
 
+def test_a_site_that_refuses_some_parts(saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capfd: pytest.CaptureFixture[str]) -> None:
+    """Where it takes none nothing is left over, and the same can be typed again; where it takes one, what is missing is said."""
+    (tmp_path / "queue").write_text("".join(f"/bin/sleep 1 {600 + at}\n" for at in range(8)))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    fake(tmp_path, "sbatch", "[ \"$1\" = --help ] || { [ -e taken ] || [ ! -e takes ] || exec touch taken; echo no account >&2; exit 1; }")
+    words = ["plan", *saved, "--at-once", "4", "--submit"]
+    for _ in range(2):
+        assert cli.main(words) == 2
+        said = capfd.readouterr().err
+        assert "no account" in said and "0 of 4 chains are submitted\n" in said and not list(tmp_path.glob("*.part*.yaml")), said
+    (tmp_path / "takes").touch()
+    assert cli.main(words) == 2
+    said = capfd.readouterr().err
+    assert "1 of 4 chains are submitted; when it takes the others: for p in 2 3 4; do vrm script -c vrm.part$p.yaml" in said, said
+    assert len(list(tmp_path.glob("*.part*"))) >= 8
+
+
 def test_a_request_for_each_job(saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                 capfd: pytest.CaptureFixture[str]) -> None:
     """A job of four nodes has to wait; a request for each has the others done before. Each is of its own nodes and limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from typing import Any, NamedTuple
@@ -41,8 +42,8 @@ class Typing(NamedTuple):
         words += ["--chain", str(shape.chain)] * (shape.chain > 1)
         return [*words, "-o", file, "--force"]
 
-    def lines(self, shape: AllocationShape) -> list[str]:
-        """What to type for a shape."""
+    def lines(self, shape: AllocationShape, done: int = 0) -> list[str]:
+        """What to type for a shape, of whose parts so many are submitted."""
         suffix = self.system
         if shape.at_once == 1:
             file = f"plan.{suffix}"
@@ -51,7 +52,9 @@ class Typing(NamedTuple):
             return [f"vrm {shlex.join(self.script(shape, self.config, file))}", *submit]
         deal = ["vrm", "plan", *([self.queue] if self.queue else []), *(["-c", self.config] if self.config else []),
                 "--deal", str(shape.at_once)]
-        return [shlex.join(deal), *(self._loop(chain, parts) for chain, parts in self.chains(shape).items())]
+        order = [(chain, number) for chain, numbers in self.chains(shape).items() for number in numbers][done:]
+        return [shlex.join(deal), *(self._loop(chain, [number for _, number in parts])
+                                    for chain, parts in itertools.groupby(order, key=lambda each: each[0]))]
 
     def chains(self, shape: AllocationShape) -> dict[AllocationShape, list[int]]:
         """The chains side by side, and the numbers of the parts that ask for each: one chain, unless each job has a

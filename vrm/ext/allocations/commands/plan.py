@@ -87,7 +87,8 @@ def plan(arguments: argparse.Namespace) -> int:
     arguments.walltime = None
     given = getattr(arguments, "config", None), arguments.queue
     if arguments.deal is not None:
-        return _deal(arguments)
+        _deal(arguments)
+        return 0
     try:
         name, system, snapshot, limits = _asked(arguments)
         site = of_snapshot(snapshot, limits, arguments.user or me(), _history(arguments),
@@ -160,8 +161,8 @@ def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: 
             f"nodes of {limits.cores} cores{longest}. {found[0].members} draws."]
 
 
-def _deal(arguments: argparse.Namespace) -> int:
-    """Write the parts of a queue; 0."""
+def _deal(arguments: argparse.Namespace) -> list[str]:
+    """Write the parts of a queue; the files."""
     from vrm.ext.advice.commands.advise import take_queue
     from vrm.ext.allocations.parts import deal, lines_of, write
 
@@ -174,14 +175,16 @@ def _deal(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"{arguments.queue}: it cannot be dealt to {arguments.deal} parts: its lines depend on each "
                         "other, are due at times of their own, or are too few")
     dealt = [[lines[at].text for at in part] for part in deal(lines, arguments.deal)]
+    written: list[str] = []
     try:
         for names in write(config, arguments.queue, dealt, arguments.force):
             tell(f"wrote {' and '.join(names)}")
+            written += names
     except FileExistsError as error:
         raise CannotRun(f"{error.filename} exists; --force replaces it") from None
     except OSError as error:
         raise CannotRun(f"cannot write {error.filename}: {error.strerror}") from None
-    return 0
+    return written
 
 
 def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing: Typing) -> int:
@@ -193,15 +196,18 @@ def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing:
     config = getattr(arguments, "config", default_config())
     if config is None:
         raise CannotRun("--submit needs a configuration (-c FILE): vrm init writes one")
-    parts = [(shape, config, f"plan.{typing.system}")]
+    parts, written = [(shape, config, f"plan.{typing.system}")], list[str]()
     if shape.at_once > 1:
         arguments.deal = shape.at_once
-        _deal(arguments)
+        written = _deal(arguments)
         parts = [(chain, part_name(config, number), f"plan.part{number}.{typing.system}")
                  for chain, numbers in typing.chains(shape).items() for number in numbers]
     for number, (chain, name, file) in enumerate(parts):
         words = typing.script(chain, name, file)
         if subprocess.run([sys.executable, "-m", "vrm", *words, "--submit"], check=False).returncode:
+            for each in written if not number and not arguments.force else ():
+                Path(each).unlink()  # so that it can be tried again
+            rest = "; ".join(typing.lines(shape, number)[1:]) if number else ""
             raise CannotRun(f"the site has not taken the request; what it says is above. {number} of {len(parts)} "
-                            "chains are submitted")
+                            f"chains are submitted{rest and f'; when it takes the others: {rest}'}")
     return 0
