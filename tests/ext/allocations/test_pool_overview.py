@@ -56,11 +56,19 @@ def test_what_is_shown_of_allocations_and_of_what_waits(tmp_path: Path) -> None:
     os.utime(state, (0, 0))  # its manager writes it every 5 s
     assert "silent" in seen_from(tmp_path)[2]
     made.append({"do": "end", "name": "slurm-7", "done": {"0": "completed"}})
-    assert seen_from(tmp_path)[2].split() == ["slurm-7", "ended", "2", "1", "0"]  # what others write is read
+    assert seen_from(tmp_path)[3].split() == ["slurm-7", "ended", "2", "1", "0"]  # what others write is read
     made.append({"do": "over", "number": 1, "why": "the batch system has not taken the request: no"})
     made.append({"do": "stop", "now": False})
     assert seen_from(tmp_path)[-2:] == ["the last request has failed: the batch system has not taken the request: no",
                                         "The pool is stopped; `vrm pool start` continues it."]
+
+
+def test_allocations_that_work_are_first_and_those_that_have_ended_last(tmp_path: Path) -> None:
+    journal(tmp_path, {"do": "add", "lines": ["x 1 9"]}, {"do": "ask", "number": 0, "nodes": 2, "seconds": 60.0},
+            {"do": "asked", "number": 0, "job": "20"}, *({"do": "join", "name": f"slurm-{job}", "job": str(job), "until": 5.0} for job in (8, 11, 9)),
+            {"do": "end", "name": "slurm-8", "done": {}})
+    assert [line.split()[0] for line in seen_from(tmp_path)[2:6]] == ["slurm-9", "slurm-11", "slurm-20", "slurm-8"]
+    assert seen_from(tmp_path)[5].split() == ["slurm-8", "ended", "0", "0", "0"]  # it lasts until no time any more
 
 
 def test_a_pool_that_is_damaged_or_was_begun_again(tmp_path: Path) -> None:

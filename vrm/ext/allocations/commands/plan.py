@@ -158,7 +158,7 @@ def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: 
     longest = f", {said(limits.longest)}" if limits.longest < math.inf else ""
     return [f"{wanted.jobs} jobs to run. {name} at {clock(snapshot.time, time.time())}: {len(snapshot.jobs) - running} "
             f"jobs wait and {running} run on {len(snapshot.nodes)} nodes. A request in {where}: up to {limits.most} "
-            f"nodes of {limits.cores} cores{longest}. {found[0].members} draws."]
+            f"node{'s' * (limits.most > 1)} of {limits.cores} cores{longest}. {found[0].members} draws."]
 
 
 def _deal(arguments: argparse.Namespace) -> list[str]:

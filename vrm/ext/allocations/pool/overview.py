@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,9 @@ MEMBER = "pool.json"
 
 HANGS = "the batch system does not answer: which allocations have died is not known"
 """What is said where it hangs."""
+
+LAST = ("asked for", "never began", "ended")
+"""States of allocations which do not work, in the order in which they are shown."""
 
 PROGRAMS = 3
 """Programs that are named, of jobs that run or wait."""
@@ -72,6 +76,7 @@ def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
     allocations += [{"name": f"{answers.system}-{request.job}", "nodes": request.nodes, **none,
                      "state": "never began" if answers.ended(request.job) else "asked for"}
                     for request in state.pending()]
+    allocations.sort(key=_place)
     return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
             "waiting": len(state.free), "later": len(state.later), "unmet": len(state.unmet),
             "programs": _programs(state, state.free), "stopped": bool(state.stopped), "allocations": allocations,
@@ -101,6 +106,13 @@ def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], an
             "running": len(running), "waiting": waiting, "trouble": trouble, "programs": _programs(pool.state, running)}
 
 
+def _place(allocation: dict[str, Any]) -> tuple[int, list[int]]:
+    """Those that work are first, then those that are asked for; where room is short, those that have ended are left
+    out. Of one state, the one that was asked for first."""
+    return (LAST.index(allocation["state"]) + 1 if allocation["state"] in LAST else 0,
+            [*map(int, re.findall(r"\d+", allocation["name"]))])
+
+
 def _silent(path: Path) -> bool:
     """Whether a manager that wrote this state has not done so for long."""
     from vrm.report.tables import STALE_AFTER
@@ -125,7 +137,8 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     from vrm.report.overviews import Overview
     from vrm.run.reasons import clock
     now = time.time()
-    rows = [[each["name"], each["state"], str(each["nodes"]), clock(each["until"], now) if each["until"] else "",
+    rows = [[each["name"], each["state"], str(each["nodes"]),
+             clock(each["until"], now) if each["until"] and each["state"] != "ended" else "",
              str(each["done"]), str(each["waiting"]), _named(each["programs"])]
             for each in found["allocations"]]
     said = ", ".join(f"{number} {how}" for how, number in sorted(found["ended"].items())) or "none has ended"
