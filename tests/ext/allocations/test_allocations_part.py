@@ -232,14 +232,18 @@ def test_a_batch_system_that_refuses_and_allocations_that_never_start(pool: Pool
     site = pool.site
     site.queue.write_text(lines(2))
     assert "there is no pool" in pool.vrm("status").stderr
-    (pool.fake / "refuse").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit\n")
+    (pool.fake / "refuse").write_text("sbatch: error: no account\nsbatch: error: QOSMaxSubmitJobPerUserLimit\n")
     refused = pool.vrm("start", "-N", "1", "-t", "1:00:00")
-    assert refused.returncode == 2 and "QOSMaxSubmitJobPerUserLimit. 0 of 3 allocations" in refused.stderr
-    assert "the last request has failed: the batch system has not taken" in pool.vrm("status").stdout
+    assert refused.returncode == 2 and (
+        "request: sbatch: error: no account; sbatch: error: QOSMaxSubmitJobPerUserLimit. 0 of 3 allocations") in refused.stderr
+    assert "the last request that has failed: the batch system has not taken" in pool.vrm("status").stdout
     (pool.fake / "refuse").unlink()
     assert pool.vrm("start", "-N", "1", "-t", "1:00:00", "--max-allocations", "1").returncode == 0
     again = pool.vrm("start")
     assert "1 allocations run or wait" in again.stdout + again.stderr
+    for reason, said in (("Resources", ""), ("PartitionNodeLimit", ": it waits: PartitionNodeLimit\n")):
+        pool.said(99 + len(list(pool.fake.glob("job.*"))), "PENDING", f" Reason={reason}")
+        assert said in (shown := pool.vrm("status").stdout) and ("it waits" in shown) is bool(said), shown
     pool.said(99 + len(list(pool.fake.glob("job.*"))), "CANCELLED")  # it ended before it had begun
     assert "asked for 1 node" in (more := pool.vrm("start", "-N", "1", "-t", "1:00:00")).stdout + more.stderr
     assert "is a pool already" in pool.vrm("start", str(site.queue)).stderr

@@ -383,7 +383,7 @@ def test_what_pbs_says_of_a_job(said: Said, ended: bool | None) -> None:
 
 
 def test_a_batch_system_that_does_not_answer_or_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert batch.ended("lsf", "7") is None and batch.ended("slurm", "") is None
+    assert not batch.BatchAnswers("lsf").ended("7") and not batch.BatchAnswers("slurm").ended("")
     assert batch.run(["/bin/sleep", "60"], 0.1) == Said(None, "", "/bin/sleep has not answered within 0.1 s")
     assert batch.run(["/nowhere/x"]).status is None
     monkeypatch.setenv("SLURM_JOB_ID", "7")

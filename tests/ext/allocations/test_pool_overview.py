@@ -59,7 +59,7 @@ def test_what_is_shown_of_allocations_and_of_what_waits(tmp_path: Path) -> None:
     assert seen_from(tmp_path)[3].split() == ["slurm-7", "ended", "2", "1", "0"]  # what others write is read
     made.append({"do": "over", "number": 1, "why": "the batch system has not taken the request: no"})
     made.append({"do": "stop", "now": False})
-    assert seen_from(tmp_path)[-2:] == ["the last request has failed: the batch system has not taken the request: no",
+    assert seen_from(tmp_path)[-2:] == ["the last request that has failed: the batch system has not taken the request: no",
                                         "The pool is stopped; `vrm pool start` continues it."]
 
 

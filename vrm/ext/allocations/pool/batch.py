@@ -97,27 +97,30 @@ def run(words: Sequence[str], seconds: float = SECONDS) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def ended(system: str, job: str) -> bool | None:
-    """Whether a batch job has ended, as the batch system says; None where it does not say."""
-    known = SYSTEMS.get(system)
-    return None if known is None or not job else known.ended(run([*known.ask, job]))
+LASTING = re.compile(r"\bJobState=PENDING\b.*?\bReason=(?!None|Priority|Resources|BeginTime)(\w+)")
+"""Why a job of Slurm waits that may wait for ever: not for what others have."""
 
 
 class BatchAnswers:
-    """What a batch system says of jobs, if it is asked at all (`asks`): not again where it hangs (`hangs`)."""
+    """What a batch system says of jobs, if it is asked at all (`asks`): not again where it hangs (`hangs`). `reason` is
+    why the job waits of which it was asked last, where that may be for ever."""
 
     def __init__(self, system: str, asks: bool = True) -> None:
         self.system = system
         self.hangs = False
+        self.reason = ""
         self._asks = asks
 
     def ended(self, job: str) -> bool:
         """Whether it says that a job has ended."""
-        if not self._asks or self.hangs:
+        known, self.reason = SYSTEMS.get(self.system), ""
+        if not self._asks or self.hangs or known is None or not job:
             return False
         begun = time.monotonic()
-        found = ended(self.system, job)
+        said = run([*known.ask, job])
+        found, reason = known.ended(said), LASTING.search(said.output)
         self.hangs = found is None and time.monotonic() - begun >= SECONDS
+        self.reason = reason[1] if reason else ""
         return bool(found)
 
 
@@ -136,7 +139,7 @@ def submit(system: str, script: Path) -> str:
     said = run([*SYSTEMS[system].submit, str(script)])
     job = said.output.strip().partition(";")[0]
     if said.status != 0 or not re.fullmatch(r"[\w.\[\]-]+", job):
-        words = printable((said.errors or said.output).strip() or "it says nothing", 300)
+        words = printable("; ".join((said.errors or said.output).split("\n")).strip("; ") or "it says nothing", 300)
         raise PoolError(f"the batch system has not taken the request: {words}")
     return job
 

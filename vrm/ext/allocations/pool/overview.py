@@ -74,7 +74,8 @@ def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
     allocations = [_allocation(pool, each, done, answers) for each in state.allocations.values()]
     none: dict[str, Any] = {"until": None, "done": 0, "running": 0, "waiting": 0, "trouble": "", "programs": {}}
     allocations += [{"name": f"{answers.system}-{request.job}", "nodes": request.nodes, **none,
-                     "state": "never began" if answers.ended(request.job) else "asked for"}
+                     "state": "never began" if answers.ended(request.job) else "asked for",
+                     "trouble": f"it waits: {answers.reason}" if answers.reason else ""}
                     for request in state.pending()]
     allocations.sort(key=_place)
     return {"pool": str(pool.directory), "jobs": len(state.lines), "ended": dict(Counter(done.values())),
@@ -149,7 +150,7 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     if found["unmet"]:
         below.append(f"cancelled, since a job that they wait for has not ended as wanted: {found['unmet']}")
     below += [found["trouble"]] * bool(found["trouble"])
-    below += [f"the last request has failed: {why}" for why in found["refused"][-1:]]
+    below += [f"the last request that has failed: {why}" for why in found["refused"][-1:]]
     if found["stopped"]:
         below.append("The pool is stopped; `vrm pool start` continues it.")
     elif (found["waiting"] or state.holder) and not state.living():
