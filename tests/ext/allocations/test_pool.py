@@ -249,22 +249,22 @@ def test_the_oldest_requests_that_are_enough_are_kept() -> None:
     def kept(*wish: float) -> list[int]:
         state.apply({"do": "wish", **dict(zip(PoolWish._fields, wish))})
         return [each.number for each in state.pending() if each not in surplus(state, enough)]
-    assert surplus(state, enough) == [] and kept(3, 9, 90.0, 4) == [0, 1, 2]
-    assert kept(2, 9, 90.0, 4) == [0, 1]  # fewer
-    assert kept(3, 1, 60.0, 4) == [0]  # smaller: two nodes for 90 s are as much
-    assert kept(3, 1, 90.0, 4) == [0, 1]
-    assert kept(3, 9, 90.0, 8) == [0, 1]  # half of the jobs wait that they were for
-    assert kept(3, 9, 90.0, 2) == [0, 1, 2]
+    assert surplus(state, enough) == [] and kept(3, 9, 90.0, 36) == [0, 1, 2]
+    assert kept(2, 9, 90.0, 36) == [0, 1]  # fewer
+    assert kept(3, 1, 60.0, 36) == [0]  # smaller: two nodes for 90 s are as much
+    assert kept(3, 1, 90.0, 36) == [0, 1]
+    assert kept(3, 9, 90.0, 72) == [0, 1]  # half of the work waits that they were for
+    assert kept(3, 9, 90.0, 18) == [0, 1, 2]
     state.apply({"do": "add", "lines": ["x 1 31"]})
-    assert kept(1, 1, 9.0, 4) == [0, 1, 2]  # none has the time for it
+    assert kept(1, 1, 9.0, 36) == [0, 1, 2]  # none has the time for it
     state.apply({"do": "ask", "number": 3, "nodes": 1, "seconds": 91.0})
     state.apply({"do": "asked", "number": 3, "job": "j3"})
     state.apply({"do": "ask", "number": 4, "nodes": 1, "seconds": 91.0})
     state.apply({"do": "asked", "number": 4, "job": "j4"})
-    assert kept(1, 1, 9.0, 4) == [0, 1, 2, 3]
+    assert kept(1, 1, 9.0, 36) == [0, 1, 2, 3]
     for entry in ({"do": "join", "name": "a", "job": "j0"}, taking("a", [*state.free])):
         state.apply(entry)
-    assert kept(1, 1, 60.0, 4) == [] and enough(state, [*state.pending()], [0]) and not enough(state, [], [0])
+    assert kept(1, 1, 60.0, 36) == [] and enough(state, [*state.pending()], [0]) and not enough(state, [], [0])
 
 
 def _begins_anyway(patch: pytest.MonkeyPatch) -> None:

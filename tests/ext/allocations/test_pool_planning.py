@@ -45,14 +45,14 @@ def test_the_best_request_that_the_pool_may_have(tmp_path: Path, monkeypatch: py
                                     {"nodes": 2, "at_once": 1, "chain": 2, "seconds": 90.0}]})
     program = f"echo \"$@\" >{tmp_path}/words; cat <<'X'\n{said}\nX"
     found = plan(tmp_path / "", monkeypatch, program, partition="p", history="/h")
-    assert found == PoolWish(3, 8, 60.0, 2)
+    assert found == PoolWish(3, 8, 60.0, 18)
     words = (tmp_path / "words").read_text()
     assert f"plan {tmp_path}/todo.slurm-7 --json --at-once 1,2 --partition p --history /h" in words
     assert (tmp_path / "todo.slurm-7").read_text() == "x 1 9\nz 1 9\n"
     made = PoolJournal(tmp_path)
     made.look()
     for most, wish in (
-            (31, PoolWish(3, 8, 60.0, 1)), (17, PoolWish(2, 8, 60.0, 1)), (7, PoolWish(2, 2, 90.0, 1)), (3, PoolWish(1, 2, 90.0, 1))):
+            (31, PoolWish(3, 8, 60.0, 9)), (17, PoolWish(2, 8, 60.0, 9)), (7, PoolWish(2, 2, 90.0, 9)), (3, PoolWish(1, 2, 90.0, 9))):
         made.state.options["max_nodes"] = most
         assert PoolPlan(made, [0], 3).wish() == wish
     made.state.options["max_nodes"] = 1
@@ -183,7 +183,7 @@ def test_a_plan_that_needs_fewer_has_the_others_taken_back(pool: Pool) -> None:
         assert (journal.decide(lambda state, n=number: {"do": "ask", "number": n, "nodes": 1, "seconds": 3600.0})  # type: ignore[misc]
                 and journal.decide(lambda state, n=number, job=job: {"do": "asked", "number": n, "job": job}))  # type: ignore[misc]
     assert journal.decide(lambda state: {"do": "start", "options": {**state.options, "max_allocations": 5}})
-    assert journal.decide(lambda state: {"do": "wish", "number": 3, "nodes": 1, "seconds": 3600.0, "jobs": 22})
+    assert journal.decide(lambda state: {"do": "wish", "number": 3, "nodes": 1, "seconds": 3600.0, "work": 22 * 60.0})
     working = pool.allocation(100, 1200)
     wait_until(lambda: len(ran(site, "log")) == 2, "two jobs run")
     (site.bin / "count.x.hold.0").unlink()

@@ -200,7 +200,7 @@ def _possible(settings: Any, arguments: argparse.Namespace, lines: Sequence[Pool
 
 def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     from vrm.ext.allocations.pool.journal import PoolError
-    from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished
+    from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished, work_of
     from vrm.ext.allocations.pool.requests import ask, cancel, take_back
     from vrm.ext.allocations.pool.state import PoolWish
     from vrm.model.quantities import clock
@@ -208,7 +208,7 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     state = journal.state
     shape, jobs = state.options.get("shape"), sorted({*state.free, *state.later})
     if shape is not None:
-        wished(journal, PoolWish(more, shape[0], shape[1], len(jobs)))
+        wished(journal, PoolWish(more, shape[0], shape[1], work_of(state, jobs)))
     else:
         try:
             wished(journal, PoolPlan(journal, jobs, more).wish())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,20 @@ def _placed(key: str, value: Any, directory: Path) -> Any:
         return tuple(each._replace(file=os.path.normpath(os.path.join(os.path.abspath(directory), each.file)))
                      if each.file else each for each in value)
     return value
+
+
+class Wants(NamedTuple):
+    """What a job wants by its limit: core seconds, and seconds."""
+
+    work: float
+    seconds: float
+
+
+@functools.lru_cache(maxsize=20_000)
+def wants(text: str) -> Wants:
+    """What the job of a line wants."""
+    parsed = parse_line(text)
+    return Wants(parsed.procs * parsed.fields.get("cores", 1) * parsed.seconds, parsed.seconds)
 
 
 def with_after(state: PoolState, jobs: Sequence[int]) -> Iterator[str]:

@@ -11,11 +11,10 @@ from typing import Any
 from collections.abc import Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
-from vrm.ext.allocations.pool.lines import with_after
+from vrm.ext.allocations.pool.lines import wants, with_after
 from vrm.ext.allocations.pool.state import PoolRequest, PoolState, PoolWish, nodes_of
 from vrm.ext.allocations.shapes import START_UP
 from vrm.system.printing.text import printable
-from vrm.workload.grammar import parse_line
 
 SIDE_BY_SIDE = (1, 2, 4)
 """Numbers of allocations at once that are tried."""
@@ -23,18 +22,22 @@ SIDE_BY_SIDE = (1, 2, 4)
 
 def enough(state: PoolState, requests: Sequence[PoolRequest], left: Sequence[int] = ()) -> bool:
     """Whether these requests are all that the pool needs to have waiting, for the jobs that wait and those that an
-    allocation has `left`: as many as were planned, or of as many node seconds, times the share of their jobs that wait
+    allocation has `left`: as many as were planned, or of as many node seconds, times the share of their work that waits
     still. One of them has the time for the longest job."""
-    jobs, wish = [*state.free, *state.later, *left], state.wish
+    jobs, wish = [wants(state.lines[job]) for job in (*state.free, *state.later, *left)], state.wish
     if not jobs or wish is None:
         return not jobs
-    share = min(1.0, len(jobs) / max(1, wish.jobs))
+    share = min(1.0, sum(job.work for job in jobs) / wish.work)
     number = math.ceil(wish.number * share)
     if len(requests) < number and sum(each.nodes * each.seconds for each in requests) < (
             share * wish.number * wish.nodes * wish.seconds):
         return False
-    most = max((each.seconds for each in requests), default=0.0) - START_UP
-    return all(parse_line(state.lines[job]).seconds <= most for job in jobs)
+    return max((each.seconds for each in requests), default=0.0) - START_UP >= max(job.seconds for job in jobs)
+
+
+def work_of(state: PoolState, jobs: Sequence[int]) -> float:
+    """The core seconds of jobs, by their limits."""
+    return sum(wants(state.lines[job]).work for job in jobs)
 
 
 def wished(pool: PoolJournal, wish: PoolWish) -> None:
@@ -49,7 +52,7 @@ class PoolPlan:
 
     def __init__(self, pool: PoolJournal, jobs: Sequence[int], more: int, leaving: str = "") -> None:
         state, options = pool.state, pool.state.options
-        self._more, self._jobs = more, len(jobs)
+        self._more, self._work = more, work_of(state, jobs)
         self._most = (options.get("max_nodes") or math.inf) - nodes_of(state, leaving) + sum(
             each.nodes for each in state.pending())
         queue = pool.directory / f"todo{leaving and '.'}{leaving}"
@@ -85,7 +88,7 @@ class PoolPlan:
             if each["nodes"] <= self._most:
                 number = min(self._more, each["at_once"] * each["chain"])
                 return PoolWish(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"],
-                                self._jobs)
+                                self._work)
         raise PoolError(f"no plan: --max-nodes leaves {max(0, int(self._most))} nodes, and no request with as few runs "
                         "all jobs")
 

@@ -27,7 +27,7 @@ Entry = Mapping[str, Any]
 | `ask` | `number` of the request, `nodes`, `seconds` |
 | `asked` | `number`, the batch `job` |
 | `over` | `number`, `why`: a request that gives no allocation |
-| `wish` | `number`, `nodes`, `seconds`, `jobs`: a `PoolWish` |
+| `wish` | `number`, `nodes`, `seconds`, `work`: a `PoolWish` |
 | `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: not known), `nodes` |
 | `take` | `name`, `jobs` |
 | `back` | `name`, `jobs` that it has not begun |
@@ -67,12 +67,13 @@ class PoolRequest:
 
 
 class PoolWish(NamedTuple):
-    """What the pool is to have waiting for so many `jobs`: a `number` of requests of so many nodes and seconds."""
+    """What the pool is to have waiting: a `number` of requests of so many nodes and seconds, for jobs that have so many
+    core seconds by their limits."""
 
     number: int
     nodes: int
     seconds: float
-    jobs: int = 0
+    work: float = 0.0
 
 
 class PoolState:
