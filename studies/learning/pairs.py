@@ -1,15 +1,15 @@
 """The heatmap that is learned while jobs run, against the full one.
 
     python studies/learning/pairs.py POOL [--jobs N] [--nodes N] [--seeds N] [--test N] [--ranks N]
-                                     [--quick]
+                                     [--order NAME] [--quick]
 
 POOL is a pool of measured loads (the JSON of the ELiSE group), or another heatmap of measured speed-ups, such as a table. Its
 loads are drawn with equal chance. They run under FCFS, EASY and strip, in virtual time, at the speeds of the pool; the
 only thing that is learned from are the lines of `jobs.csv`: when which job ran where.
 
 First N jobs run with a heatmap that is learned anew after each 20 of them. Then other jobs run with what was learned, and
-the same jobs with the full heatmap, with no heatmap, and under compact, which shares no nodes. Printed are the mean error of the speed-ups of all pairs of the
-pool, of those that were seen and of others, how many of them lie within their interval of 80 %, and the makespans.
+the same jobs with the full heatmap, with no heatmap (and no order of partners), and under compact, which shares no nodes. Printed are the mean error of the
+speed-ups of all pairs of the pool, of those that were seen and of others, how many of them lie within their interval of 80 %, and the makespans.
 """
 
 from __future__ import annotations
@@ -80,24 +80,25 @@ def workload(pool: Speedups, number: int, seed: int) -> list[Submission]:
     return found
 
 
-def run(jobs: list[Submission], pool: Speedups, heatmap: Heatmap | None, nodes: int, policy: str, name: str
-        ) -> tuple[list[LearnedJob], Any]:
+def run(jobs: list[Submission], pool: Speedups, heatmap: Heatmap | None, nodes: int, policy: str, name: str,
+        order: str = "partners") -> tuple[list[LearnedJob], Any]:
     """Run jobs; their lines, and the outcome."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = simulate(jobs, Machine.of(nodes, SOCKETS, CORES), Rules(policy=policy, min_throughput=0.0),
+        outcome = simulate(jobs, Machine.of(nodes, SOCKETS, CORES), Rules(
+            policy=policy, min_throughput=0.0, node_order=order),
                            measured=Measurements(heatmap=heatmap, speedups=pool if policy == "strip" else None),
                            record=Recording(out=folder))
         rows = list(read_jobs(Path(folder) / "jobs.csv"))
     return [job for job in (learned(row, name) for row in rows) if job is not None], outcome
 
 
-def learn(pool: Speedups, number: int, nodes: int, seed: int) -> PairModel:
+def learn(pool: Speedups, number: int, nodes: int, seed: int, order: str = "partners") -> PairModel:
     """What is known after so many jobs: the manager learns anew after each BATCH that has come."""
     jobs, known = workload(pool, number, seed), list[LearnedJob]()
     model = PairModel()
     for begin in range(0, number, BATCH):
         heatmap = speedups_of(model).heatmap() if model.loads else Heatmap({})
-        known += run(jobs[begin:begin + BATCH], pool, heatmap, nodes, "strip", f"run{begin}")[0]
+        known += run(jobs[begin:begin + BATCH], pool, heatmap, nodes, "strip", f"run{begin}", order)[0]
         model = PairModel(co_runs(known))
     return model
 
@@ -119,13 +120,13 @@ def errors(model: PairModel, pool: Speedups) -> dict[str, float]:
 
 def study(pool: Speedups, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One seed: errors, and makespans of other jobs."""
-    model = learn(pool, arguments.jobs, arguments.nodes, seed)
+    model = learn(pool, arguments.jobs, arguments.nodes, seed, arguments.order)
     jobs, found = workload(pool, arguments.test, 1000 + seed), dict[str, Any](errors(model, pool))
     least = arguments.least
-    for name, heatmap, policy in (("learned", speedups_of(model).heatmap(least), "strip"),
-                                  ("full", pool.heatmap(least), "strip"),
-                                  ("none", Heatmap({}), "strip"), ("compact", None, "compact")):
-        ran, outcome = run(jobs, pool, heatmap, arguments.nodes, policy, "test")
+    for name, heatmap, policy, order in (("learned", speedups_of(model).heatmap(least), "strip", arguments.order),
+                                         ("full", pool.heatmap(least), "strip", arguments.order),
+                                         ("none", Heatmap({}), "strip", "auto"), ("compact", None, "compact", "auto")):
+        ran, outcome = run(jobs, pool, heatmap, arguments.nodes, policy, "test", order)
         found[name] = outcome.summary["makespan"]
         alone = {job.job.id: job.run for job in jobs}
         slower = [job.seconds / alone[job.job] for job in ran]
@@ -146,6 +147,7 @@ def main() -> int:
     add("--ranks", metavar="N", type=int, help="the loads of this number of ranks alone (default: all loads)")
     add("--least", metavar="F", type=float, default=0.0,
         help="pairs whose mean speed-up is below this do not share nodes (MinThroughput; default: all may)")
+    add("--order", metavar="NAME", default="partners", help="the node order where there is a heatmap (default: partners)")
     add("--json", action="store_true", help="as JSON")
     add("--quick", action="store_true", help="a few jobs, to see that it runs")
     arguments = parser.parse_args()

@@ -20,6 +20,7 @@ from vrm.ext.learning.pairs.heatmap import GUESSED, LEARNED, LearnedHeatmap, lea
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.learning.part import LearningPart
 from vrm.ext.learning.store import LearnedStore
+from vrm.model.measured.heatmap import Heatmap
 from vrm.model.measured.speedups import Speedups
 
 STUDY = Path(__file__).resolve().parents[4] / "studies" / "learning" / "pairs.py"
@@ -138,6 +139,19 @@ def test_after_100_simulated_jobs_the_learned_heatmap_is_as_good_as_the_full_one
     assert fmean(changes) <= 0.02, changes
 
 
+@pytest.mark.slow
+def test_few_partners_are_better_than_the_best_one_first() -> None:
+    """Of jobs of one size: a job on nodes of several partners is as slow as next to the worst, and slows all."""
+    study, found = _study(), list[tuple[float, float, float]]()
+    for seed in range(6):
+        pool = made_up(seed, 8)
+        jobs = study.workload(pool, 200, seed)
+        found.append(tuple(study.run(jobs, pool, heatmap, 30, "strip", "t", order)[1].summary["makespan"] for heatmap, order in (
+            (pool.heatmap(), "partners"), (pool.heatmap(), "heatmap"), (Heatmap({}), "heatmap"))))
+    partners, best, none = map(fmean, zip(*found))
+    assert partners < 0.98 * best and partners < 0.98 * none, (partners, best, none)
+
+
 def _pair_jobs() -> list[LearnedJob]:
     """Alone a takes 100 s; b slows it to 200 s and c does not."""
     found, at = list[LearnedJob](), itertools.count()
@@ -154,6 +168,16 @@ def test_the_order_of_partners_follows_what_was_learned() -> None:
     assert heatmap.rank("a.A.x", "b.A.x") == heatmap.rank("a.A.x", "c.A.x") and heatmap.missing(["a.A.x"]) == []
     heatmap.take(heatmap.relearned(_pair_jobs()))
     assert heatmap.rank("a.A.x", "c.A.x") < heatmap.rank("a.A.x", "b.A.x") and heatmap.jobs == 30
+    assert heatmap.throughput is not None
+    one, two = (heatmap.throughput.of("a.A.x", 4, other, 4) for other in ("b.A.x", "c.A.x"))
+    assert one is not None and two is not None and one < two
+
+
+def test_which_pairs_are_refused_stays_as_it_was_at_the_begin() -> None:
+    late, early = LearnedHeatmap([], 1.9), LearnedHeatmap(_pair_jobs(), 1.9)
+    late.take(late.relearned(_pair_jobs()))
+    assert not late.refuses("a.A.x", 4, "b.A.x", 4) and late.refused == []
+    assert early.refuses("a.A.x", 4, "b.A.x", 4) and ("a.A.4", "b.A.4") in early.refused
 
 
 def test_a_manager_learns_while_it_works_and_from_earlier_runs(root: Path) -> None:

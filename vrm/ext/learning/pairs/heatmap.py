@@ -26,7 +26,7 @@ RUNS = 300
 """Runs from which a manager learns: the last ones."""
 
 Learned = tuple[dict[str, dict[str, float]], int]
-"""The ranks of partners, and from how many runs they were learned."""
+"""The speed-ups of pairs, and from how many runs they were learned."""
 
 LEARNED, GUESSED = "learned", "guessed"
 """What a cell of a heatmap is besides measured: the pair was seen in ordinary runs, or not at all."""
@@ -48,21 +48,29 @@ class LearnedHeatmap(Heatmap):
     def __init__(self, jobs: Iterable[LearnedJob], least: float = 0.0) -> None:
         super().__init__({}, None, least)
         self.jobs = 0
-        runs = co_runs(jobs)[-RUNS:]
-        found = speedups_of(PairModel(runs)).heatmap(least)
-        self.throughput = found.throughput
-        self.take((found.ranks, len(runs)))
+        self.take(self.relearned(jobs))
+        self._first = Heatmap({}, self.throughput, least)
 
     @staticmethod
     def relearned(jobs: Iterable[LearnedJob]) -> Learned:
         """Learn from jobs, which are all that are known."""
         runs = co_runs(jobs)[-RUNS:]
-        return speedups_of(PairModel(runs)).heatmap().ranks, len(runs)
+        return speedups_of(PairModel(runs)).pairs, len(runs)
 
     def take(self, learned: Learned) -> None:
         """Order partners so from now on."""
-        ranks, self.jobs = learned
-        super().__init__(ranks, self.throughput, self.least)
+        pairs, self.jobs = learned
+        found = Speedups(pairs).heatmap()
+        super().__init__(found.ranks, found.throughput, self.least)
+
+    def refuses(self, app: str, procs: int, partner: str, partner_procs: int) -> bool:
+        """Whether two jobs were known at the begin to do less together than `least`."""
+        return self._first.refuses(app, procs, partner, partner_procs)
+
+    @property
+    def refused(self) -> list[tuple[str, str]]:
+        """The pairs of loads that are refused."""
+        return self._first.refused
 
     def missing(self, apps: Iterable[str]) -> list[str]:
         """No application is missing: it is learned when it runs."""
