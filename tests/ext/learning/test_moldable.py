@@ -138,6 +138,13 @@ def test_nobody_starves_and_no_core_is_taken_twice() -> None:
     assert wide.start <= rigid.start + 60
 
 
+def test_of_many_those_that_take_least_start_first_next_to_a_head_that_waits() -> None:
+    jobs = [submission(0, 0.0, 6, 1000.0), submission(1, 1.0, 8, 50.0, (8,)), submission(2, 1.0, 2, 500.0, (2,)),
+            submission(3, 1.0, 2, 10.0, (2,)), *(submission(number, 1.0, 8, 50.0) for number in range(4, 16))]
+    starts = {job.id: job.start for job in simulated(jobs, 8).jobs}
+    assert (starts[3], starts[2], starts[1]) == (1.0, 11.0, 1000.0)
+
+
 def test_the_walltime_is_scaled() -> None:
     job = Job(1, "a.x", 4, 100.0)
     assert (limit_on(job, 2), limit_on(job, 4), limit_on(job, 16)) == (200.0, 100.0, 100.0)

@@ -4,7 +4,8 @@ Before each step the waiting jobs get numbers of ranks: those with which a list 
 the curves of their programs, is best (`OBJECTIVES`); for the turnaround each core second has a price, since jobs that
 come later wait for it, too: as many seconds as jobs waited of late, over the cores. One job after the other takes the
 number that is best while the others keep theirs, until none changes. Then EASY starts them; of at most FEW jobs those
-that start now by the list schedule, unless a running job is late. The head never starts later than it was promised for
+that start now by the list schedule, unless a running job is late. Behind a head that waits, those are tried first that
+take least of the machine. The head never starts later than it was promised for
 an earlier choice: nobody starves.
 
 A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
@@ -22,7 +23,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from vrm.ext.learning.curves import Curves, Expected, input_key
 from vrm.ext.learning.list_schedules import backfilled, finishes
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
-from vrm.model.cluster import Cluster
+from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job, on_ranks
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
@@ -234,10 +235,9 @@ class Moldable(Easy):
                 del known[job_id]
 
     def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
-        """When running jobs are likely to end, as `_ends`: each takes what its program took, and one that has
-        taken longer takes as long again as it is late."""
-        counted, bookings = policy.room(view) is not None, view.bookings
-        found = []
+        """When running jobs are likely to end, and how much is free then: each takes what its program took, and one
+        that has taken longer takes as long again as it is late."""
+        bookings, found = view.bookings, []
         self._late = False
         self._running = {job_id: seconds for job_id, seconds in self._running.items() if job_id in bookings}
         self._asked = {job_id: job for job_id, job in self._asked.items() if job_id in bookings}
@@ -250,7 +250,7 @@ class Moldable(Easy):
             ran = now - booking.start
             self._late = self._late or ran > seconds + LATE
             more = max(0.0, min(job.walltime - ran, abs(seconds - ran)))
-            found.append((now + more, booking.placement.size if counted else job.request.cores))
+            found.append((now + more, _held(booking, view, policy)))
         return sorted(found)
 
     def _default(self, job: Job, policy: CountingPolicy) -> RankOption:
@@ -270,11 +270,13 @@ class Moldable(Easy):
             (option.size, option.seconds) for option in (head, *plan)])[1:]
         few = few and not self._late
 
+        known = [*plan, *(self._default(job, policy) for job in jobs[len(plan):])]
+
         def candidates() -> Iterator[Job]:
-            for at, job in enumerate(jobs):
+            for at in sorted(range(len(jobs)), key=lambda at: known[at].taken):
+                job, options = jobs[at], [known[at]]
                 room = _room(view, policy)
                 longest, beside = reserved[-1].window(now)
-                options = [plan[at]] if at < len(plan) else [self._default(job, policy)]
                 if few and planned[at] - plan[at].seconds > now + 1e-6:
                     self._due = min((end for end, _ in ends if end > now), default=math.inf) + 2 * LATE
                     continue  # by the plan it starts later: now it would delay others
@@ -449,15 +451,12 @@ def _room(view: Cluster, policy: CountingPolicy) -> int:
 
 def _whole(view: Cluster, policy: CountingPolicy) -> int:
     """All that there is, in the units of the placement policy, as `_room`."""
-    return _room(view, policy) + sum(size for _, size in _ends(0.0, view, policy)) or 1
+    return _room(view, policy) + sum(_held(booking, view, policy) for booking in view.bookings.values()) or 1
 
 
-def _ends(now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
-    """When running jobs end, and how much is free then."""
-    counted = policy.room(view) is not None
-    bookings = view.bookings
-    return [(max(end, now), bookings[job_id].placement.size if counted else bookings[job_id].job.request.cores)
-            for end, job_id in view.ends]
+def _held(booking: Booking, view: Cluster, policy: CountingPolicy) -> int:
+    """What a running job has of it, as `_room`."""
+    return booking.job.request.cores if policy.room(view) is None else booking.placement.size
 
 
 def _objective(text: str) -> str:
