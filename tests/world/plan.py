@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 class Fault(NamedTuple):
     """After so many more system calls of whomever, something goes wrong; `edge`: and just after the next change of a
-    file (CHANGE), or when a manager next opens the file of a job or of a command (LOOK)."""
+    file (CHANGE), or when a manager next opens the file of a job or of a command (LOOK); `aim`: or soon after something else
+    (see `aims`)."""
 
     gap: int
     kind: str
     value: float = 0.0
     edge: int = 0
+    aim: str = ""
 
 
 CHANGE, LOOK = 1, 2
@@ -55,7 +57,7 @@ PLACES = ("emulated", "hosts", "batch")
 """Nodes that are emulated on one machine; nodes that are other machines; emulated ones in allocations of a batch system."""
 
 JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "array": " array=", "after": " after=",
-        "lends": " malleable="}
+        "lends": " malleable=", "gpus": " gpus_per_", "licences": " licences="}
 """Kinds of jobs, and the field of a queue line that makes a job one."""
 
 SLURM = "slurm"
@@ -69,7 +71,7 @@ CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 class Plan:
     """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
     system last, 0 for none around. `mpi`: mpirun starts the programs of jobs; `lends`: jobs lend
-    cores. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
+    cores. `gpus` are those of a node, `licences` of the run. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -89,6 +91,8 @@ class Plan:
     mpi: bool = False
     lends: bool = False
     reuse: bool = False
+    gpus: int = 0
+    licences: int = 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -103,7 +107,7 @@ class Plan:
 
     def told(self) -> str:
         """For people."""
-        rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores{', mpirun' * self.mpi}, {self.policy}, {self.backfilling}, "
+        rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores{f', {self.gpus} GPUs' * bool(self.gpus)}{', mpirun' * self.mpi}, {self.policy}, {self.backfilling}, "
                 f"Interrupted: {self.interrupted}, "
                 f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
         rows += [f"  line {number}: {line}" for number, line in enumerate(self.lines)]
@@ -112,7 +116,7 @@ class Plan:
         at = 0
         for fault in self.faults:
             at += fault.gap
-            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}{('', ' after a change of a file', ' when a manager looks at a job')[fault.edge]}")
+            rows.append(f"  at call {at}: {fault.kind} {fault.value or ''}{('', ' after a change of a file', ' when a manager looks at a job')[fault.edge]}{f' soon after {fault.aim}' * bool(fault.aim)}")
         return "\n".join(rows)
 
 
@@ -184,27 +188,6 @@ def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
                  if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
 
 
-ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term")
-"""What users do that a world may have more of."""
-
-
-def focused(plan: Plan, kinds: Sequence[str]) -> Plan:
-    """The same world with faults mostly of these kinds, and more of these acts."""
-    chance = Random(plan.seed ^ 0xf0c5)
-    acts, kinds = [kind for kind in kinds if kind in ASKED], [kind for kind in kinds if kind not in ASKED]
-    more = [Act(chance.choice((0.3, 2.0, 5.0)) * chance.random(), chance.choice(acts), None) for _ in range(10 if acts else 0)]
-    more = [act._replace(value=line_of(chance, 0, plan.cores) if act.kind == "submit" else None if act.kind in ("stop", "term") else
-                         chance.randrange(max(1, len(plan.lines)))) for act in more]
-    more += [Act(6.0, "release", "all")] if "hold" in acts else []
-    plan = plan.but(acts=tuple(sorted((*plan.acts, *more), key=lambda act: act.time)))
-    values = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5)}
-
-    def changed(fault: Fault) -> Fault:
-        kind = chance.choice(kinds)
-        return fault._replace(kind=kind, value=chance.choice(values.get(kind, (0.05, 0.5, 2.0))))
-    return plan.but(faults=tuple(changed(fault) if chance.random() < 0.8 else fault for fault in plan.faults)) if kinds else plan
-
-
 def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same, with what goes wrong while something else does: a manager is killed, or the machine dies, while its disk takes
     nothing, or just after its clock was set."""
@@ -255,6 +238,26 @@ def dense(plan: Plan) -> Plan:
     more = [Fault(1 + int(chance.expovariate(1.0 / tempo)), chance.choice(kinds), chance.choice((0.0, 0.3, 2.0)), int(chance.random() < 0.2))
             for _ in range(100)]
     return plan.but(faults=(*plan.faults, *more))
+
+
+HELD = 0x602c
+"""As SALT, for GPUs and licences."""
+
+
+def with_devices(plan: Plan) -> Plan:
+    """In a seventh of the worlds jobs have GPUs, where nodes are emulated, and licences, which their programs say by the flag l."""
+    chance = Random(plan.seed ^ HELD)
+    if chance.random() < 0.85 or plan.lends:
+        return plan
+
+    def changed(line: str) -> str:
+        gpus, licence = not plan.hosts and chance.random() < 0.6, chance.random() < 0.4
+        if not line.startswith("job.x ") or " ranks=" in line:
+            return line
+        line += chance.choice((" gpus_per_task=1", " gpus_per_node=1", " gpus_per_node=2")) * gpus
+        return re.sub("( [a-z-]+)'", r"\1l'", line) + " licences=lic:1" if licence else line
+    return plan.but(lines=tuple(map(changed, plan.lines)), gpus=0 if plan.hosts else 2, licences=2, acts=tuple(
+        act._replace(value=changed(act.value)) if act.kind in ("submit", "append", "insert") else act for act in plan.acts))
 
 
 AGAIN = 0x4eee80
@@ -342,9 +345,10 @@ def split(line: str) -> list[str]:
     return re.findall(r"(?:[^\s']|'[^']*')+", line)
 
 
-def plan_of(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed: two of ten have real nodes, two are in allocations of a batch system."""
-    return dense(hard_times(other_jobs(plan_of_places(seed, strict))))
+def plan_of_chance(seed: int, strict: bool = False) -> Plan:
+    """The world of a seed, whose faults come at any time: two of ten have real nodes, two are in allocations of a batch
+    system."""
+    return with_devices(dense(hard_times(other_jobs(plan_of_places(seed, strict)))))
 
 
 def plan_of_places(seed: int, strict: bool = False) -> Plan:

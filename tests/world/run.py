@@ -58,7 +58,7 @@ def begin(mutation: str = "") -> None:
 
 def one(seed: int, plan: Any = None) -> Any:
     """The outcome of a seed."""
-    from world.plan import plan_of
+    from world.aims import plan_of
     from world.world import run
     return run(plan or plan_of(seed))
 
@@ -68,7 +68,7 @@ def one(seed: int, plan: Any = None) -> Any:
 
 def work(arguments: argparse.Namespace) -> int:
     """Run every n-th seed, and say how it goes in lines of JSON."""
-    from world.plan import focused, plan_of
+    from world.aims import focused, plan_of
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
     total: collections.Counter[str] = collections.Counter()
@@ -167,7 +167,7 @@ def kind_of(wrong: Sequence[str]) -> str:
 
 def single(arguments: argparse.Namespace) -> int:
     """Run one seed; where it fails, with as little as is needed for that, and its trace."""
-    from world.plan import focused, plan_of
+    from world.aims import focused, plan_of
     from world.shrinking import shrink
     begin(arguments.mutation)
     K.tracing = True
@@ -220,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--kind", default="", choices=("", *PLACES, *JOBS, SLURM), help="only worlds of this kind, or with such jobs")
-    parser.add_argument("--focus", default="", help="kinds of faults that most of them are, as machine,full")
+    parser.add_argument("--focus", default="", help="what most faults are, as machine,full@exit (see aims.py)")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")
     parser.add_argument("--seed", type=int, help="this world, with its trace where it fails")

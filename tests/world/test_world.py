@@ -78,7 +78,7 @@ def test_what_worlds_find_seldom_has_a_plain_test() -> None:
 
 def test_a_failure_is_shrunk() -> None:
     """Of many faults those are left that matter."""
-    from world.plan import plan_of
+    from world.aims import plan_of
     from world.shrinking import shrink
     plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) > 20 and len(plan.lines) > 3)
     at = [sum(fault.gap for fault in plan.faults[:number + 1]) for number in range(len(plan.faults))]

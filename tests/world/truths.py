@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from world.actors import programs_of
 from world.machine import loading
 from world.machine.kernel import K
-from world.machine.processes import KILL, Host, Process
+from world.machine.processes import KILL, TERM, Host, Process
 from world.plan import Act, Plan
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ _SETTINGS: dict[Any, Any] = {}
 
 def settings_of(plan: Plan, path: str) -> Any:
     """The settings of a plan; they are read once, and that does not count as something that happened."""
-    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi, plan.lends
+    key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi, plan.lends, plan.licences
     if key not in _SETTINGS:
         steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
         _SETTINGS[key] = vrm().load(path)
@@ -126,14 +126,19 @@ def settings_of(plan: Plan, path: str) -> Any:
     return _SETTINGS[key]
 
 
+def emulated(plan: Plan) -> list[Any]:
+    """The nodes of a plan."""
+    resources = {"gpu": float(plan.gpus)} if plan.gpus else {}
+    return [vrm().Node(f"e{number}", (plan.cores,), resources) for number in range(plan.nodes)]
+
+
 def manager_of(world: World) -> Any:
     """The real manager, as `vrm run` makes it on an emulated cluster."""
     house, settings = vrm(), world.settings
     if world.plan.hosts:
         return house.Manager(settings, house.prepare(settings, dict(loading.ENVIRONMENT)), house.RunDirectory.of(settings),
                              lambda kind, text: K.note(f"says {kind}: {text}"))
-    nodes = [house.Node(f"e{number}", (world.plan.cores,)) for number in range(world.plan.nodes)]
-    cluster = house.Cluster(nodes, settings.licences)
+    cluster = house.Cluster(emulated(world.plan), settings.licences)
     scheduler = house.make_scheduler(settings, cluster)
     launcher = (house.OpenMPI("/usr/bin/mpirun", (4, 1, 6), loading.ENVIRONMENT, emulated=True) if world.plan.mpi else
                 house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT))
@@ -184,11 +189,17 @@ class Run:
         self.crashed = self.shot = self.orphaned = self.unseen = self.signalled = self.sent = False
         self.unlinked = self.cut = self.late = False
         self.cores: frozenset[tuple[str, int, int]] = frozenset()
+        self.gpus: frozenset[tuple[str, int]] = frozenset()
         self.ranks = 0
 
     @property
     def alive(self) -> bool:
         return self.ended is None
+
+    @property
+    def licences(self) -> int:
+        """How many it has."""
+        return int("l" in self.words[-1])
 
     @property
     def nodes(self) -> set[str]:
@@ -320,6 +331,7 @@ class History:
     def _cores(self, world: World, run: Run, line: bytes) -> None:
         """No core has two jobs."""
         record, nodes, run.cores = self._placed(line)
+        run.gpus = frozenset((nodes[int(node)].name, index) for node, found in record["placement"].get("devices", {}).items() for index in found["gpu"])
         run.ranks = record["placement"].get("procs", 0)
         self._shape(run, record["placement"])
         names = run.nodes
@@ -329,15 +341,22 @@ class History:
         if world.plan.hosts and (run.process.host.name not in names or (len(names) > 1 and run.process.role != "script")):
             self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
         lent = self._lent(nodes) if world.plan.lends else {}
+        licences = run.licences
         for others in self.runs.values():
             for each in others:
                 if each.alive and not each.late and each is not run and not run.unlinked:
                     both = (run.cores - lent.get(run.job, frozenset())) & (each.cores - lent.get(each.job, frozenset()))
                     if both:
                         self.say(f"{run} has cores of {each}: {sorted(both)}")
+                    if run.gpus & each.gpus:
+                        self.say(f"{run} has GPUs of {each}: {sorted(run.gpus & each.gpus)}")
+                    licences += each.licences
                     on, there = run.process, each.process
                     if world.plan.hosts and on.host is there.host and on.affinity & there.affinity and not each.unlinked:
                         self.say(f"{run} is bound to {sorted(on.affinity)}, and {each} to {sorted(there.affinity)}")
+
+        if licences > world.plan.licences and run.licences:
+            self.say(f"there are {licences} runs with a licence, of which there are {world.plan.licences}: {run}")
 
     def _placed(self, line: bytes) -> tuple[Any, list[Any], frozenset[tuple[str, int, int]]]:
         """The record of a start in this line of the journal, the nodes of its manager, and the job's cores."""
@@ -417,6 +436,14 @@ class History:
         if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 17, 18):
             run.signalled = True
             run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # which may lose why
+            if run.alive and K.current.role == "manager" and number in (TERM, KILL) and not (K.disk.failures or run.shot or run.orphaned or run.late):
+                self._reasoned(run)
+
+    def _reasoned(self, run: Run) -> None:
+        """The manager ends a program: why is on disk."""
+        found = re.findall(rb'"event":"(start|intent|end|again|back)","id":%d\b' % run.job, self.known(disk=True))
+        if found and found[-1] == b"start":
+            self.say(f"{run} is ended, and the disk does not have why")
 
     def lost_supervisor(self, victim: Process) -> None:
         """A fault has killed a process: it may have been that which knew how a program ended."""
@@ -594,6 +621,8 @@ def answer(world: World, told: Told) -> None:
         told.ids = ((told.reply or {}).get("ids", []) if told.sent["do"] == "submit" else [])
         if told.reply is None and told.sent["do"] == "submit":
             told.ids = house.files.made_by(run.journal, told.name)
+        elif told.ids and (told.reply or {}).get("ok") and told.name.encode() not in world.history.known(disk=True):
+            world.history.say(f"a user is told {told.reply}, and the disk does not have {told.ids}")
     except (house.RunError, OSError):
         told.name = told.name or "?"
         told.reply = {"ok": False, "text": "error"}
@@ -755,8 +784,7 @@ def too_large(world: World, job: Any) -> bool:
     if not plan.mpi and not job.payload.script and job.request.cores > plan.cores:
         return True
     house = vrm()
-    nodes = [house.Node(f"e{number}", (plan.cores,)) for number in range(plan.nodes)]
-    scheduler = house.make_scheduler(world.settings, house.Cluster(nodes))
+    scheduler = house.make_scheduler(world.settings, house.Cluster(emulated(plan)))
     try:
         scheduler.policy.nodes(job)
     except house.Infeasible:

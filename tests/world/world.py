@@ -10,7 +10,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from world import actors, truths
+from world import actors, aims, truths
 from world.machine import file_calls, loading, process_calls
 from world.machine.kernel import K, NEVER
 from world.machine.processes import KILL, TERM, Host, Process
@@ -25,6 +25,9 @@ MOST_PUT_OFF = 40
 
 MOST_STEPS = 120_000
 """System calls in which it must."""
+
+MOST_WAITED = 5.0
+"""Seconds after which a fault comes though what it waits for has not happened."""
 
 HOME = "/home/user/w"
 
@@ -78,6 +81,9 @@ class World:
         self.silent: set[str] = set()  # nodes that nobody could reach at some time of the life
         self.unswept = False          # processes that lead to nodes were killed in the last seconds
         self.was_stopping = False     # somebody had told the last manager to stop
+        self.aim = ""                 # what the next fault waits for, since the fault of this number
+        self.aimed = 0
+        self.doer: Process | None = None  # who has done that
 
     # Its parts.
 
@@ -91,7 +97,7 @@ class World:
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
         K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
-        K.on_start, K.on_signal = self._started, self.history.signalled
+        K.on_start, K.on_signal = self._started, self._signalled
         loading.PARTS[:] = [*["lending"] * plan.lends, *["calls"] * (SLURM in plan.kinds)]
         self._prepare()
         self._next_fault()
@@ -106,7 +112,7 @@ class World:
             wrong.append(f"it has not ended in {MOST_STEPS} calls")
         K.over = False
         if self.finished and not wrong and not K.wrong:
-            K.on_end, K.fault_at = self._ended, NEVER
+            K.on_end, K.fault_at, self.aim = self._ended, NEVER, ""
             K.disk.armed = K.looking = None
             self._heal()
             K.run(K.now + (300.0 if plan.hosts else 30.0))
@@ -141,6 +147,7 @@ Grace: 1
 Walltime: {plan.walltime}
 Interrupted: {plan.interrupted}
 OnStop: {plan.on_stop}
+{f"Licences: {{lic: {plan.licences}}}" * bool(plan.licences)}
 End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: never}"}
 """)
         self.write(f"{HOME}/queue", "".join(f"{line}\n" for line in plan.lines))
@@ -227,6 +234,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         """A process has ended."""
         run = process.facts.get("run")
         if run is not None:
+            self._now("exit", process)
             run.ended, run.status = K.now, process.status
             run.signalled |= self.history.intended(run.job)
             if self.manager is not None:
@@ -275,6 +283,13 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         """A program was started: it may be that of a job."""
         if process.role in RUNS:
             process.facts["run"] = self.history.begin(self, process)
+            self._now("begin", process)
+
+    def _signalled(self, process: Process, number: int) -> None:
+        """A signal has come to a process."""
+        self.history.signalled(process, number)
+        if process.facts.get("run") is not None and K.current is self.manager and number in (TERM, KILL):
+            self._now("signal", K.current)
 
     # Users.
 
@@ -356,16 +371,19 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
     def _fault(self) -> None:
         """The next fault comes."""
         fault = self.faults.pop(0)
-        if fault.edge:
-            self.faults.insert(0, fault._replace(edge=0))
+        if fault.edge or fault.aim:
+            self.faults.insert(0, fault._replace(edge=0, aim=""))
             K.fault_at = NEVER
-            if fault.edge == LOOK:
+            if fault.aim:
+                self._wait_for(fault.aim)
+            elif fault.edge == LOOK:
                 K.looking = self._edge
             else:
-                K.disk.armed = self._edge
+                K.disk.armed = lambda places: self._edge()
             return
         self._next_fault()
         happened = getattr(self, f"_do_{fault.kind}", self._kill)(fault)
+        self.doer = None
         if happened is False:
             self._put_off(fault)
         else:
@@ -376,6 +394,36 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         """A file has changed, or is looked at: now."""
         K.looking = None
         K.disk.armed, K.fault_at = None, K.steps + 1 + int(K.chance.random() ** 2 * 4)
+
+    def _wait_for(self, aim: str) -> None:
+        """The next fault comes when this has happened, or after a while."""
+        self.aim, self.aimed = aim, self.aimed + 1
+        number = self.aimed
+        if aim in aims.JOURNAL:
+            mark = f'"event":"{aim}"'.encode()
+            K.disk.armed = lambda places: self._now(aim, K.current) if any(
+                each is self._file("journal") and each.data.rfind(mark) > each.disk.rfind(mark) for each in places) else None
+        elif aim in aims.FILES:
+            K.disk.armed = lambda places: self._now(aim, K.current) if self._in(aims.FILES[aim], places) else None
+        K.at(K.now + MOST_WAITED, lambda: self._now(aim, None) if number == self.aimed else None)
+
+    @staticmethod
+    def _file(name: str) -> Any:
+        """A file in the directory of the run; None where there is none."""
+        try:
+            return K.disk.find(f"{HOME}/log/{name}", "/")
+        except OSError:
+            return None
+
+    def _in(self, name: str, places: tuple[Any, ...]) -> bool:
+        here = self._file(name)
+        return here is not None and any(each is here or each in here.names.values() for each in places)
+
+    def _now(self, what: str, doer: Process | None) -> None:
+        """Something has happened: a fault may wait for that."""
+        if what == self.aim:
+            self.aim, self.doer, K.disk.armed = "", doer, None
+            K.fault_at = K.steps + 1 + int(K.chance.random() ** 2 * K.chance.choice((2, 4, 12, 60)))
 
     def _put_off(self, fault: Fault) -> None:
         """There is nothing for a fault to happen to: it waits, and the others behind it."""
@@ -419,6 +467,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
                      and bool(process.children) == (kind == "supervisor")]
         else:
             found = [process for process in living if process.role in {"program": (*RUNS, "rank", "step")}.get(kind, (kind,))]
+        if self.doer in found:
+            return [self.doer]
         return [found[int(K.chance.random() * len(found))]] if found else []
 
     def _do_machine(self, fault: Fault) -> None:
@@ -426,7 +476,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         self.kinds["machine"] = self.kinds.get("machine", 0)
         self.history.crash(self)
         self.manager, self.object = None, None
-        self._slow_until = 0.0
+        self._slow_until, self.aim = 0.0, ""
         K.crash()
         self.history.after_crash(self)
         self.history.torn |= b"\0" in bytes(K.disk.find(f"{HOME}/queue", "/").data)  # as its editor has left it
@@ -514,7 +564,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
     def _do_disk(self, fault: Fault, number: int) -> None:
         K.note(f"fault: {fault.kind} for {fault.value:g} s")
-        K.disk.trouble, K.disk.left = number, int(K.chance.random() ** 3 * 3000)
+        K.disk.trouble, K.disk.left = number, int(K.chance.random() ** 3 * 3000) * (self.doer is None)
         self.history.trouble_until = max(self.history.trouble_until, K.now + fault.value)
 
         def over() -> None:
@@ -558,7 +608,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         found = [process for process in K.processes.values() if process.role in roles and not process.dead and not process.stopped]
         if not found:
             return False
-        process = found[int(K.chance.random() * len(found))]
+        process = self.doer if self.doer in found else found[int(K.chance.random() * len(found))]
         K.note(f"fault: {process!r} is stopped for {fault.value:g} s")
         self.history.stalled = True
         if process.host is not K.home or process.role in ("relay", "ssh"):

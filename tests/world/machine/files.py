@@ -115,7 +115,7 @@ class Files:
         self.log: list[tuple[Change, ...]] = []
         self.trouble, self.left, self.broken = 0, 0, 0
         self.syncs = self.failures = 0
-        self.armed: Callable[[], None] | None = None  # called at the next change
+        self.armed: Callable[[tuple[Inode, ...]], None] | None = None  # called at a change of these
 
     # Names.
 
@@ -218,7 +218,7 @@ class Files:
                 self.gone(before)
         self.log.append(changes)
         if self.armed is not None:
-            self.armed()
+            self.armed(tuple(there for there, _, _ in changes))
 
     def gone(self, inode: Inode) -> None:
         """Nobody may have this inode any more: then its number is free. (Its number is kept as long as the disk may
@@ -259,7 +259,7 @@ class Files:
         if inode.watches:
             self.tell(inode, MODIFY)
         if self.armed is not None:
-            self.armed()
+            self.armed((inode,))
         return len(data)
 
     def _allowed(self, inode: Inode, at: int, data: bytes) -> bytes:
@@ -309,7 +309,7 @@ class Files:
             inode.disk = bytes(inode.data)
             inode.dirty = set()
         if self.armed is not None:
-            self.armed()
+            self.armed((inode,))
         if self.strict:
             if inode.is_dir:
                 self._commit_directory(inode)
