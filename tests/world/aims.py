@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
-from world.plan import BEYOND, DISK, KILLS, LOOK, Act, Fault, Plan, line_of, plan_of_chance
+from world.plan import BEYOND, DISK, KILLS, LOOK, Act, Fault, Plan, kills, line_of, plan_of_chance
 
-JOURNAL = ("run", "job", "start", "intent", "end", "again", "back", "hold")
+JOURNAL = ("run", "job", "start", "intent", "end", "again", "back", "hold", "lent", "regain", "regained")
 """A record that is written."""
 
 FILES = {"pids": "pids", "ended": "ended", "commands": "commands", "replies": "replies", "jobs.csv": "jobs.csv", "queue": "../queue",
@@ -22,10 +23,10 @@ FILES = {"pids": "pids", "ended": "ended", "commands": "commands", "replies": "r
 AIMS = (*JOURNAL, *FILES, "begin", "exit", "signal", "look")
 """Besides: a program of a job begins, or has ended; a manager has sent it a signal; a manager opens the file of a job or command."""
 
-ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term", "append", "insert")
+ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term", "append", "insert", "lend", "back")
 """What users do that a world may have more of."""
 
-VALUES = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5, 12.0), "stall": (0.02, 0.5, 2.5),
+VALUES = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5, 12.0), "stall": (0.02, 0.5, 2.5), "stall_agent": (0.02, 0.5),
           **dict.fromkeys(BEYOND, (0.1, 3.0, 9.0, 20.0))}
 """How long, or how much, by the kind of a fault; others last for up to two seconds."""
 
@@ -45,9 +46,10 @@ SHAPES: dict[str, Callable[[str, Random], str]] = {
     "limited": lambda line, chance: re.sub(r"^(job.x \d+) \d+ ", r"\1 1 ", line),
     "failing": lambda line, chance: re.sub(" ([0-9]+) ([a-z-]+)'", r" 3 \2'", line) + " retries=2" * ("retries" not in line),
     "large": lambda line, chance: re.sub(r"^job.x \d+", "job.x 9", line) if chance.random() < 0.5 else line,
+    "scripts": lambda line, chance: line if "gpus_" in line else re.sub("^job.x ", "run.sh ", line) + " script=1" * line.startswith("job.x "),
     "same": lambda line, chance: "job.x 1 9 0 args='0.1 0 -'"}
 """What the lines of a world become: programs that run for seconds, ignore SIGTERM, leave daemons, exceed their limits or fail; jobs
-that are too large; lines that are all the same."""
+that are too large; scripts; lines that are all the same."""
 
 
 def shaped(plan: Plan, words: Sequence[str], chance: Random) -> Plan:
@@ -62,20 +64,29 @@ def shaped(plan: Plan, words: Sequence[str], chance: Random) -> Plan:
     return plan.but(reuse=plan.reuse or "reuse" in words)
 
 
-def focused(plan: Plan, words: Sequence[str]) -> Plan:
-    """The same world with faults mostly of these kinds, and more of these acts."""
+def value_of(kind: str, plan: Plan, chance: Random) -> Any:
+    """What an act of this kind is about."""
+    if kind in ("submit", "append", "insert"):
+        return line_of(chance, 0, plan.cores)
+    if kind in ("stop", "term"):
+        return None
+    job = chance.randrange(max(1, len(plan.lines)))
+    return (job, chance.randint(0, 2), None if chance.random() < 0.3 else chance.randrange(max(1, len(plan.lines)))) if kind in ("lend", "back") else job
+
+
+def focused(plan: Plan, words: Sequence[str], share: float = 0.8) -> Plan:
+    """The same world with so many of its faults of these kinds, and more of these acts."""
     chance = Random(plan.seed ^ 0xf0c5)
     acts = [word for word in words if word in ASKED]
     kinds = [word for word in words if word not in (*ASKED, *SHAPES, "reuse")]
     more = [Act(chance.choice((0.3, 2.0, 5.0)) * chance.random(), chance.choice(acts), None) for _ in range(10 if acts else 0)]
-    more = [act._replace(value=line_of(chance, 0, plan.cores) if act.kind in ("submit", "append", "insert") else None if act.kind in (
-        "stop", "term") else chance.randrange(max(1, len(plan.lines)))) for act in more]
+    more = [act._replace(value=value_of(act.kind, plan, chance)) for act in more]
     more += [Act(6.0, "release", "all")] if "hold" in acts else []
     plan = plan.but(acts=tuple(sorted((*plan.acts, *more), key=lambda act: act.time)))
     plan = shaped(plan, words, chance)
     found = list[Fault]()
     for fault in plan.faults:
-        found += chain(fault, chance.choice(kinds), chance) if kinds and chance.random() < 0.8 else (fault,)
+        found += chain(fault, chance.choice(kinds), chance) if kinds and chance.random() < share else (fault,)
     if found and found[0].aim:  # also of the first one
         found[0] = found[0]._replace(gap=1)
     return plan.but(faults=tuple(found))
@@ -96,16 +107,17 @@ BEYOND_WORDS = ("cut@start", "cut@begin", "delay@start", "node@begin", "node@exi
 
 
 def plan_of(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed: in a seventh of them what goes wrong comes just when something else happens."""
+    """The world of a seed: in a tenth of them what goes wrong comes just when something else happens."""
     plan = plan_of_chance(seed, strict)
     chance = Random(seed ^ AIMED)
-    if chance.random() < 0.85:
+    if chance.random() < 0.9:
         return plan
     words = (*WORDS, *BEYOND_WORDS, *BEYOND_WORDS) if plan.hosts else WORDS
     kinds = (*KILLS[:6], *DISK[:3], "pause", "machine", *(BEYOND if plan.hosts else ()))
-    return focused(plan, [*(chance.choice(words) for _ in range(chance.choice((1, 2, 4)))),
+    plan = focused(plan, [*(chance.choice(words) for _ in range(chance.choice((1, 2, 4)))),
                           *(f"{chance.choice(kinds)}@{chance.choice(AIMS)}" for _ in range(chance.choice((0, 1, 3)))),
-                          *(shape for shape in (*SHAPES, "reuse", "cancel", "requeue", "submit") if chance.random() < 0.15)])
+                          *(shape for shape in (*SHAPES, "reuse", "cancel", "requeue", "submit") if chance.random() < 0.15)], chance.choice((0.3, 0.6)))
+    return plan.but(faults=(*plan.faults, *kills(plan, chance)))
 
 
 def chain(fault: Fault, word: str, chance: Random) -> list[Fault]:

@@ -231,13 +231,15 @@ DENSE = 0x5417e
 def dense(plan: Plan) -> Plan:
     """In a third of the worlds one kill follows the other, a hundred times."""
     chance = Random(plan.seed ^ DENSE)
-    if chance.random() < 0.66:
-        return plan
+    return plan if chance.random() < 0.66 else plan.but(faults=(*plan.faults, *kills(plan, chance)))
+
+
+def kills(plan: Plan, chance: Random) -> list[Fault]:
+    """A hundred of them."""
     tempo = chance.choice((40, 100, 200))
     kinds = [*KILLS[:5], *KILLS[:5], "manager", "manager", "both", "machine", *(BEYOND[3:] if plan.hosts else ()), *(BATCH[:1] if plan.batch else ())]
-    more = [Fault(1 + int(chance.expovariate(1.0 / tempo)), chance.choice(kinds), chance.choice((0.0, 0.3, 2.0)), int(chance.random() < 0.2))
+    return [Fault(1 + int(chance.expovariate(1.0 / tempo)), chance.choice(kinds), chance.choice((0.0, 0.3, 2.0)), int(chance.random() < 0.2))
             for _ in range(100)]
-    return plan.but(faults=(*plan.faults, *more))
 
 
 HELD = 0x602c

@@ -72,10 +72,11 @@ def work(arguments: argparse.Namespace) -> int:
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
     total: collections.Counter[str] = collections.Counter()
+    kinds = {kind for kind in arguments.kind.split("+") if kind}
     end, said = time.monotonic() + arguments.minutes * 60, time.monotonic()
     for seed in range(first, arguments.first + arguments.seeds, step):
         plan = focused(plan_of(seed), focus_of(arguments))
-        if arguments.kind and arguments.kind not in plan.kinds:
+        if not kinds <= set(plan.kinds):
             continue
         outcome = one(seed, plan)
         total.update(seeds=1, steps=outcome.steps, events=outcome.events, crashes=outcome.crashes, lives=outcome.lives)
@@ -219,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--kind", default="", choices=("", *PLACES, *JOBS, SLURM), help="only worlds of this kind, or with such jobs")
+    parser.add_argument("--kind", default="", help=f"only worlds of this kind, or with such jobs, as hosts+lends: of {', '.join((*PLACES, *JOBS, SLURM))}")
     parser.add_argument("--focus", default="", help="what most faults are, as machine,full@exit (see aims.py)")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")

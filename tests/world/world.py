@@ -26,7 +26,7 @@ MOST_PUT_OFF = 40
 MOST_STEPS = 120_000
 """System calls in which it must."""
 
-MOST_WAITED = 5.0
+MOST_WAITED = 1.0
 """Seconds after which a fault comes though what it waits for has not happened."""
 
 HOME = "/home/user/w"
@@ -404,7 +404,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             K.disk.armed = lambda places: self._now(aim, K.current) if any(
                 each is self._file("journal") and each.data.rfind(mark) > each.disk.rfind(mark) for each in places) else None
         elif aim in aims.FILES:
-            K.disk.armed = lambda places: self._now(aim, K.current) if self._in(aims.FILES[aim], places) else None
+            K.disk.armed = lambda places: self._now(aim, K.current) if self._in(aims.FILES[aim], places) and K.chance.random() < 0.5 else None
         K.at(K.now + MOST_WAITED, lambda: self._now(aim, None) if number == self.aimed else None)
 
     @staticmethod
@@ -604,7 +604,12 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _do_stall(self, fault: Fault) -> bool:
-        roles = ("spawner", "supervisor", "stand_in", "relay", "ssh", "be_agent", "agent", "client")  # see reliability.md for runners
+        return self._stall(fault, "spawner", "supervisor", "stand_in", "relay", "ssh", "be_agent", "agent", "client")  # see reliability.md for runners
+
+    def _do_stall_agent(self, fault: Fault) -> bool:
+        return self._stall(fault, "be_agent")
+
+    def _stall(self, fault: Fault, *roles: str) -> bool:
         found = [process for process in K.processes.values() if process.role in roles and not process.dead and not process.stopped]
         if not found:
             return False

@@ -235,8 +235,10 @@ class Kernel:
             old, since = self.freed.pop(int(self.chance.random() * len(self.freed)))
             if self.now > since + 0.05 and not self._used(old):  # no kernel comes round faster
                 return old
+        tried = 0
         while self._used(self.next_pid):
-            self.next_pid = FIRST if self.next_pid >= self.last_pid else self.next_pid + 1
+            self.next_pid, tried = FIRST if self.next_pid >= self.last_pid else self.next_pid + 1, tried + 1
+            self.last_pid += tried > self.last_pid  # all are used
         found = self.next_pid
         self.next_pid = FIRST if found >= self.last_pid else found + 1
         return found
