@@ -270,6 +270,7 @@ class History:
         self.unguarded: set[int] = set()  # jobs whose supervisor was killed, or may have been
         self.loose: dict[int, int] = {}   # jobs whose start of this number may be without a connection to its node
         self.struck: set[int] = set()     # jobs that were started when the machine died
+        self.of_file = set[int]()         # jobs of the queue file: who writes that is told nothing
         self.compared = 0
         self.stopping = False   # somebody has told the manager to stop
 
@@ -333,11 +334,12 @@ class History:
         record, nodes, run.cores = self._placed(line)
         run.gpus = frozenset((nodes[int(node)].name, index) for node, found in record["placement"].get("devices", {}).items() for index in found["gpu"])
         run.ranks = record["placement"].get("procs", 0)
-        self._shape(run, record["placement"])
-        names = run.nodes
-        if world.plan.hosts and run.process.host.name not in names and self._was_on(run):
+        names, wrong = run.nodes, self._shape(run, record["placement"])
+        if world.plan.hosts and (wrong or run.process.host.name not in names) and self._was_on(run):
             run.unlinked = run.late = True
             return
+        if wrong:
+            self.say(f"{run} {wrong}")
         if world.plan.hosts and (run.process.host.name not in names or (len(names) > 1 and run.process.role != "script")):
             self.say(f"{run} is on {run.process.host.name}, and was to be on {sorted(run.cores)}")
         lent = self._lent(nodes) if world.plan.lends else {}
@@ -382,18 +384,19 @@ class History:
                                for node, socket, first, end in layout.spans(each.loan.cores) for core in range(first, end))
                 for job in {each.lender for each in lends.all.values()}}
 
-    def _shape(self, run: Run, placement: Any) -> None:
-        """What is started is what was decided: so many ranks of each program, threads for so many cores."""
+    def _shape(self, run: Run, placement: Any) -> str:
+        """Why what is started is not what was decided: so many ranks of each program, threads for so many cores; "" where it is."""
         process = run.process
         if process.role == "mpirun":
             wanted = [part["procs"] for part in placement.get("parts", [placement])]
             found = [ranks for ranks, _ in programs_of(process.argv)]
             if found != wanted:
-                self.say(f"{run} has {found} ranks of its programs, and was to have {wanted}")
+                return f"has {found} ranks of its programs, and was to have {wanted}"
         elif "parts" in placement:
-            self.say(f"{run} is of several programs, and was started without mpirun")
+            return "is of several programs, and was started without mpirun"
         elif process.role == "job" and "lent" not in placement and int(process.env["OMP_NUM_THREADS"]) != placement["procs"] * placement["width"]:
-            self.say(f"{run} has {process.env['OMP_NUM_THREADS']} threads, and {placement['procs']} ranks of {placement['width']} cores")
+            return f"has {process.env['OMP_NUM_THREADS']} threads, and {placement['procs']} ranks of {placement['width']} cores"
+        return ""
 
     def stop(self) -> None:
         """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
@@ -680,6 +683,7 @@ def judge(world: World) -> None:
     if left:
         history.say(f"there are still {left}")
     past = house.replay(house.files.parsed(history.journal(), "journal"))
+    history.of_file = set(past.of_file)
     rows = {}
     for row in house.read_jobs("/home/user/w/log/jobs.csv"):
         if row.id in rows:
@@ -749,7 +753,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} was ended by the manager, and is {state} ({row.reason}): {runs}")
     if last is None:
         allowed = state == "cancelled" or (
-            state == "refused" and ("depend" in row.reason or " cannot be kept: " in row.reason or history.torn or too_large(world, entry.job))) or (
+            state == "refused" and ("depend" in row.reason or (" cannot be kept: " in row.reason and job not in history.of_file) or history.torn or too_large(world, entry.job))) or (
             state == "failed" and unknown) or (
                 state == "timeout" and (job in history.unguarded or history.stalled)) or (
                 state in ("failed", "timeout") and job in history.loose) or (

@@ -377,7 +377,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             if fault.aim:
                 self._wait_for(fault.aim)
             elif fault.edge == LOOK:
-                K.looking = self._edge
+                K.looking = lambda name: self._edge()
             else:
                 K.disk.armed = lambda places: self._edge()
             return
@@ -405,6 +405,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
                 each is self._file("journal") and each.data.rfind(mark) > each.disk.rfind(mark) for each in places) else None
         elif aim in aims.FILES:
             K.disk.armed = lambda places: self._now(aim, K.current) if self._in(aims.FILES[aim], places) and K.chance.random() < 0.5 else None
+        elif aim == "look":
+            K.looking = lambda name: self._now(aim, K.current) if "/ended/" in name and K.chance.random() < 0.3 else None
         K.at(K.now + MOST_WAITED, lambda: self._now(aim, None) if number == self.aimed else None)
 
     @staticmethod
@@ -422,7 +424,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
     def _now(self, what: str, doer: Process | None) -> None:
         """Something has happened: a fault may wait for that."""
         if what == self.aim:
-            self.aim, self.doer, K.disk.armed = "", doer, None
+            self.aim, self.doer, K.disk.armed, K.looking = "", doer, None, None
             K.fault_at = K.steps + 1 + int(K.chance.random() ** 2 * K.chance.choice((2, 4, 12, 60)))
 
     def _put_off(self, fault: Fault) -> None:

@@ -70,7 +70,7 @@ def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> in
     if name.startswith(("/proc/", "/dev/")):
         return _open_special(process, name, path)
     if K.looking is not None and process.role == "manager" and name.startswith(LOOKED_AT):
-        K.looking()
+        K.looking(name)
     follow = not flags & real.O_NOFOLLOW and not (flags & real.O_CREAT and flags & real.O_EXCL)
     there, last, inode = K.disk.walk(name, process.cwd, follow)
     if inode is not None and inode.is_link and not flags & real.O_CREAT and follow:

@@ -76,7 +76,7 @@ class Kernel:
         self.on_start: Callable[[Process], None] = lambda process: None
         self.names: dict[str, Any] = {}                # abstract names of sockets
         self.over, self.most = False, NEVER
-        self.looking: Callable[[], None] | None = None  # called when a manager next opens the file of a job or command
+        self.looking: Callable[[str], None] | None = None  # called when a manager next opens the file of a job or command
         self.reuse = False
         self.freed: list[tuple[int, float]] = []        # numbers of processes that were, and since when they were
         LOCK_WAITERS.clear()
