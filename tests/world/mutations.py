@@ -213,48 +213,48 @@ ALL = (
 
 FOCUS = {
     "a status that could not be written goes with its supervisor": "full,readonly,quota,manager",
-    "a cancel is forgotten when a job is being ended": "manager,cancel,stop,requeue",
-    "a job that waits again is twice in jobs.csv": "full,quota,requeue",
+    "a cancel is forgotten when a job is being ended": "long,deaf,limited,cancel,manager@intent",
+    "a job that waits again is twice in jobs.csv": "full@again,requeue",
     "signals and ends are compared by a clock that is set": "clock,manager",
-    "a status is let go before the journal has it": "full,readonly,manager,requeue",
-    "files of a start go before the journal says so": "full,readonly,manager,requeue",
-    "a refusal that a crash kept out of the journal is forgotten": "machine,submit",
-    "a command is carried out again after a crash": "manager,machine,submit",
-    "the lock is free while a launch is under way": "both",
+    "a status is let go before the journal has it": "fork@start+full@pids+manager,full@exit+manager,failing",
+    "files of a start go before the journal says so": "full@exit+manager,failing",
+    "a refusal that a crash kept out of the journal is forgotten": "machine@job,large,submit",
+    "a command is carried out again after a crash": "manager@job,submit",
+    "the lock is free while a launch is under way": "stall@start+both",
     "a supervisor lost before the job began begins it twice": "supervisor,spare",
     "zeros amid records of which nobody knows are damage": "machine",
-    "the first record of a journal is not synced alone": "machine",
+    "the first record of a journal is not synced alone": "machine@run,submit",
     "a status of an earlier start in the same boot is that of the last one": "machine,program",
-    "a marker of an earlier start in the same boot is that of the last one": "readonly,spawner,both",
-    "a command that has its answer is carried out by the next manager": "readonly,manager,submit",
-    "a job whose end was not recorded takes the cores of one that runs": "manager",
+    "a marker of an earlier start in the same boot is that of the last one": "readonly@again+both@start,readonly@again,failing",
+    "a command that has its answer is carried out by the next manager": "readonly@replies+manager,submit,stop,term",
+    "a job whose end was not recorded takes the cores of one that runs": "manager@start,manager@end",
     "what was cut of jobs.csv comes back between its lines": "full,machine,manager",
-    "a node that was lost for a moment is used before it is swept": "relay,ssh,agent",
-    "jobs start where a lost one may still run": "relay,ssh,stand_in",
-    "a job whose marker went with the manager's machine runs on elsewhere": "machine",
-    "what was on its way to a node that was given up is done there": "cut,delay",
+    "a node that was lost for a moment is used before it is swept": "runner@begin+stall_agent",
+    "jobs start where a lost one may still run": "stall_agent@begin+stand_in",
+    "a job whose marker went with the manager's machine runs on elsewhere": "machine@begin,machine@pids",
+    "what was on its way to a node that was given up is done there": "cut@start,delay@start,cut@begin",
     "a relay that ends at once ends the manager": "relay",
     "a command file that a full disk cannot move stays for ever": "full,readonly,quota",
     "a job that may run on another node starts here before that is swept": "machine",
-    "a script that the disk does not take now is refused": "full,quota",
-    "others have the cores of a job that failed on another node before that is swept": "stand_in",
-    "a command that the death of the machine brought back is carried out": "machine,submit,cancel",
-    "who has its cores back leaves them to its borrower when it ends": "manager",
-    "a command is taken back that a manager carries out": "pause,stall,submit",
+    "a script that the disk does not take now is refused": "full@run,full@queue,scripts,append",
+    "others have the cores of a job that failed on another node before that is swept": "stall_agent@begin+stand_in",
+    "a command that the death of the machine brought back is carried out": "machine@commands,machine@replies,submit,stop,term",
+    "who has its cores back leaves them to its borrower when it ends": "manager@regained,manager@regain,lend,back,long",
+    "a command is taken back that a manager carries out": "pause@look,pause@commands,submit",
     "records that failed to be written are dropped": "full,readonly,quota",
-    "the intent to end a job is not synced": "machine,cancel,stop",
-    "commands are answered before they are on disk": "machine,submit",
-    "a status in the marker is not looked for": "supervisor,manager,both",
-    "the status is looked for before the supervisor": "manager,supervisor",
+    "the intent to end a job is not synced": "machine@signal,cancel,manager@intent",
+    "commands are answered before they are on disk": "pause@replies,submit",
+    "a status in the marker is not looked for": "manager@exit+supervisor@pids",
+    "the status is looked for before the supervisor": "manager@begin+pause@look",
     "a boot is not told from another": "machine",
-    "a process is known by its number alone": "manager,supervisor,both",
-    "the manager before has told a job to end, and this one does not": "manager,cancel,stop",
-    "cores are free before the processes are gone": "cancel,requeue,manager",
-    "a supervisor does not see that something is left": "cancel,requeue,manager",
-    "a command file is written in place": "machine,client,submit",
+    "a process is known by its number alone": "both@begin+supervisor,reuse",
+    "the manager before has told a job to end, and this one does not": "manager@intent,long,long,cancel,cancel",
+    "cores are free before the processes are gone": "deaf,long,cancel,requeue",
+    "a supervisor does not see that something is left": "leaving,cancel,long",
+    "a command file is written in place": "stall@commands,client@commands,submit",
     "a marker is written in place": "full,quota,both",
-    "the place in the queue file is not kept": "manager",
-    "the walltime of jobs is not looked at after a restart": "manager",
+    "the place in the queue file is not kept": "manager@queue,append,insert,same",
+    "the walltime of jobs is not looked at after a restart": "manager@begin,long,limited",
 }
 """Kinds of faults and acts without which a defect does nothing, by its name: the worlds that look for it have mostly these."""
 
@@ -268,10 +268,12 @@ def found(name: str) -> Mutation:
 KINDS = {**dict.fromkeys((
     "a job that may run on another node starts here before that is swept", "a job whose cores others have when it is taken over is not swept",
     "others have the cores of a job that failed on another node before that is swept", "jobs start where a lost one may still run",
+    "a job whose marker went with the manager's machine runs on elsewhere", "what was on its way to a node that was given up is done there",
     "a node that was lost for a moment is used before it is swept", "nobody hears the agent of this machine where others were left out"), "hosts"),
-    "the name of a script's copy is not on disk": "script", "a script that the disk does not take now is refused": "script",
+    "the name of a script's copy is not on disk": "script",
     "a job starts on lent cores before they are clear": "lends",
-    "a lender is not moved from the cores that it lends": "lends",
+    "a lender is not moved from the cores that it lends": "hosts+lends",
+    "who has its cores back leaves them to its borrower when it ends": "lends",
     "a coupled job has the ranks of its first program only": "coupled", "scancel ends nothing that waits": "slurm",
     "a replay does not know on how many ranks a moldable job runs": "moldable"}
 """Kinds of worlds without which a defect does nothing, by its name."""
@@ -285,120 +287,36 @@ class Elsewhere(NamedTuple):
 
 
 ELSEWHERE: dict[str, Elsewhere] = {
-    "a command file is written in place": Elsewhere(
-        "a manager has to look in the calls between the name of a command file and its text",
-        "tests/run/test_control.py::test_a_command_is_there_as_a_whole_or_not_at_all"),
-    "the place in the queue file is not kept": Elsewhere(
-        "other guards know the lines of the file, too, by their text; a manager has to be killed amid a file that changes",
-        "tests/live/manager/jobs/test_intake.py::test_the_next_manager_reads_on_where_this_one_has_read_to"),
-    "the walltime of jobs is not looked at after a restart": Elsewhere(
-        "a job has to run beyond its limit, which most do not, under another manager than that which has started it",
-        "tests/live/manager/takeover/test_continuing.py::test_a_job_that_the_manager_before_has_started_has_its_limit"),
-    "the first record of a journal is not synced alone": Elsewhere(
-        "the machine has to die in the first sync of a run, and bring its sectors to disk in another order",
-        "tests/live/manager/takeover/test_continuing.py::test_the_first_record_of_a_journal_is_on_disk_before_there_is_another"),
-    "a cancel is forgotten when a job is being ended": Elsewhere(
-        "a cancel has to come in the second in which a job that ignores SIGTERM is being ended",
-        "tests/live/manager/jobs/test_ends.py::test_what_a_user_wants_is_more_than_what_a_job_was_to_be_ended_for"),
-    "a job that waits again is twice in jobs.csv": Elsewhere(
-        "the disk has to be full in the moment of a requeue of a job that has ended, in the last life of a manager",
-        "tests/live/manager/records/test_recording.py::test_a_job_that_waits_again_has_no_line_though_the_disk_was_full_when_it_was_to_go"),
-    "a status is let go before the journal has it": Elsewhere(
-        "the disk has to refuse a status and then the journal, and its manager to die before it takes that",
-        "tests/live/manager/jobs/test_ends.py::test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_waits_again"),
-    "files of a start go before the journal says so": Elsewhere(
-        "the disk has to refuse the journal when a job waits again, and its manager to die before it takes that",
-        "tests/live/manager/jobs/test_ends.py::test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_waits_again"),
-    "a refusal that a crash kept out of the journal is forgotten": Elsewhere(
-        "the machine has to die between a sync and the record behind it, with that of the job on disk",
-        "tests/live/manager/takeover/test_continuing.py::test_a_refusal_that_the_death_of_the_machine_kept_out_of_the_journal_is_made_again"),
-    "a command is carried out again after a crash": Elsewhere(
-        "a manager has to be killed between the sync and the answer, and other guards (`take` of vrm.run.control) have to miss the file",
-        "tests/live/manager/test_orders.py::test_a_command_is_obeyed_once_also_by_the_next_manager"),
     "the lock is free while a launch is under way": Elsewhere(
         "manager and spawner have to be killed while an order is on its way to a supervisor, which takes some calls only",
         "tests/live/manager/takeover/test_continuing.py::test_what_is_on_its_way_to_start_has_the_lock_of_the_run"),
     "a status of an earlier start in the same boot is that of the last one": Elsewhere(
         "the marker in the same file has the time of its start, too, which is compared first: only one made in the last millisecond passes",
         "tests/live/manager/takeover/test_recovery.py::test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this_one"),
-    "a marker of an earlier start in the same boot is that of the last one": Elsewhere(
-        "a disk has to refuse the removal of a marker, and its next start not to come to its own",
-        "tests/live/manager/takeover/test_recovery.py::test_a_marker_that_could_not_be_removed_is_not_that_of_the_next_start"),
     "a command that has its answer is carried out by the next manager": Elsewhere(
         "the disk has to refuse the removal of a command file, and its manager to die then",
         "tests/run/test_control.py::test_a_command_whose_answer_is_there_is_not_carried_out_again"),
-    "a job whose end was not recorded takes the cores of one that runs": Elsewhere(
-        "a manager has to die between a start and the record of the end that made room for it",
-        "tests/live/manager/takeover/test_continuing.py::test_a_job_that_runs_has_its_cores_and_not_one_whose_end_was_not_recorded"),
     "what was cut of jobs.csv comes back between its lines": Elsewhere(
         "the machine has to die after a cut and bring some sectors of a line to disk that crosses two of them",
         "tests/results/test_jobs.py::test_what_is_cut_off_is_gone_from_the_disk_before_something_comes_in_its_place"),
     "a node that was lost for a moment is used before it is swept": Elsewhere(
         "a job has to start on a node in the milliseconds between its agent's first word and the sweep",
         "tests/live/nodes/test_agents.py::test_a_node_that_was_lost_for_a_moment_answers_again_when_it_is_swept"),
-    "jobs start where a lost one may still run": Elsewhere(
-        "a job has to start on a node in the milliseconds of its sweep, while the lost one runs there",
-        "tests/live/manager/jobs/test_ends.py::test_no_job_starts_where_one_was_lost_before_that_node_is_swept"),
-    "a job whose marker went with the manager's machine runs on elsewhere": Elsewhere(
-        "the manager's machine has to die with a job on another node, and its runner to outlive that",
-        "tests/live/manager/takeover/test_continuing.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
     "a job that may run on another node starts here before that is swept": Elsewhere(
         "as the one before, and its next start has to be on the manager's own node",
         "tests/live/manager/takeover/test_continuing.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
-    "what was on its way to a node that was given up is done there": Elsewhere(
-        "an order has to be on its way to a node when that is cut off, and to come to it after its job was given up",
-        "tests/live/spawn/test_runner.py::test_after_a_silence_an_order_is_held_until_the_relay_answers"),
-    "a script that the disk does not take now is refused": Elsewhere(
-        "the disk has to be full when a line of a script is read first",
-        "tests/live/manager/jobs/test_intake.py::test_a_script_of_the_queue_file_waits_for_a_disk_that_does_not_take_it_now"),
-    "others have the cores of a job that failed on another node before that is swept": Elsewhere(
-        "a stand-in has to be killed while its order is on its way, and a job to wait for these cores",
-        "tests/live/manager/jobs/test_ends.py::test_no_job_starts_where_one_was_lost_before_that_node_is_swept"),
     "a command that the death of the machine brought back is carried out": Elsewhere(
         "the removal of a command file has to be in the log of the disk, and that of its answer's folder not",
         "tests/run/test_control.py::test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out"),
     "who has its cores back leaves them to its borrower when it ends": Elsewhere(
         "a lender has to end between the return of its cores and the end of the job that had them",
         "tests/run/test_lends.py::test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower"),
-    "a command is taken back that a manager carries out": Elsewhere(
-        "a client has to lose its patience in the calls between the look at a command and its answer",
-        "tests/run/test_control.py::test_what_a_manager_carries_out_is_not_taken_back"),
-    "a lender is not moved from the cores that it lends": Elsewhere(
-        "agents are on other machines only, where few jobs lend; the judge compares affinities when both run there",
-        "tests/ext/lending/test_masks.py::test_every_thread_of_every_rank_moves_and_returns"),
-    "records that failed to be written are dropped": Elsewhere(
-        "the disk has to be full for the journal, which has some room of its own",
-        "tests/run/test_journal.py::test_a_full_disk_keeps_what_is_pending"),
-    "the intent to end a job is not synced": Elsewhere(
-        "the machine has to die after the signal and before the next sync, and the job's end to be on disk",
-        "tests/live/manager/jobs/test_ends.py::test_no_process_of_a_job_gets_a_signal_before_the_reason_is_on_disk"),
-    "commands are answered before they are on disk": Elsewhere(
-        "the machine has to die in the calls between an answer and the sync of the same turn",
-        "tests/live/manager/test_orders.py::test_a_command_is_answered_when_what_it_did_is_on_disk"),
-    "a status in the marker is not looked for": Elsewhere(
-        "a supervisor has to be killed between two calls, those that write and rename a status",
-        "tests/live/manager/takeover/test_recovery.py::test_what_a_marker_tells"),
     "the status is looked for before the supervisor": Elsewhere(
         "a supervisor has to end between two calls of a manager that looks at it",
         "tests/live/manager/takeover/test_recovery.py::test_the_end_of_a_job_whose_supervisor_dies_while_somebody_looks_is_found"),
-    "a boot is not told from another": Elsewhere(
-        "the number and the start of a supervisor have to be those of a process of another boot",
-        "tests/live/manager/takeover/test_recovery.py::test_what_a_marker_tells"),
     "a process is known by its number alone": Elsewhere(
         "the number of a supervisor has to be another process's while its marker is there",
         "tests/live/spawn/test_spawner.py::test_marker_of_another_process_boot_or_host"),
-    "the manager before has told a job to end, and this one does not": Elsewhere(
-        "a manager has to be killed between the record of a reason and the signal: the two are some calls apart",
-        "tests/live/manager/takeover/test_continuing.py::test_what_the_manager_before_was_to_end_is_ended_by_the_next_one"),
-    "cores are free before the processes are gone": Elsewhere(
-        "a job that ignores SIGTERM has to be ended while another one waits for its cores",
-        "tests/live/manager/jobs/test_ends.py::test_the_cores_of_a_job_that_is_being_ended_are_its_own_until_its_processes_are_gone"),
-    "a supervisor does not see that something is left": Elsewhere(
-        "a job with a daemon has to be followed by another one of the same supervisor, which is then to be ended",
-        "tests/live/spawn/test_spawner.py::test_what_a_job_leaves_behind_is_never_taken_for_a_part_of_the_next"),
-    "a supervisor lost before the job began begins it twice": Elsewhere(
-        "a supervisor has to be killed after its marker is there, and the job to be found out as begun twice",
-        "tests/live/spawn/test_spawner.py::test_a_killed_supervisor_is_told"),
 }
 """The defects that worlds find seldom, by their names."""
 
