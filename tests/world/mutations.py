@@ -287,9 +287,12 @@ class Elsewhere(NamedTuple):
 
 
 ELSEWHERE: dict[str, Elsewhere] = {
-    "the lock is free while a launch is under way": Elsewhere(
-        "manager and spawner have to be killed while an order is on its way to a supervisor, which takes some calls only",
-        "tests/live/manager/takeover/test_continuing.py::test_what_is_on_its_way_to_start_has_the_lock_of_the_run"),
+    "the manager before has told a job to end, and this one does not": Elsewhere(
+        "a manager has to be killed between the record of a reason and the signal: the two are some calls apart",
+        "tests/live/manager/takeover/test_continuing.py::test_what_the_manager_before_was_to_end_is_ended_by_the_next_one"),
+    "a status is let go before the journal has it": Elsewhere(
+        "the disk has to refuse a status and then the journal, and its manager to die before it takes that",
+        "tests/live/manager/jobs/test_ends.py::test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_waits_again"),
     "a status of an earlier start in the same boot is that of the last one": Elsewhere(
         "the marker in the same file has the time of its start, too, which is compared first: only one made in the last millisecond passes",
         "tests/live/manager/takeover/test_recovery.py::test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this_one"),
@@ -303,7 +306,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "a job has to start on a node in the milliseconds between its agent's first word and the sweep",
         "tests/live/nodes/test_agents.py::test_a_node_that_was_lost_for_a_moment_answers_again_when_it_is_swept"),
     "a job that may run on another node starts here before that is swept": Elsewhere(
-        "as the one before, and its next start has to be on the manager's own node",
+        "the manager's machine has to die with a job on another node whose runner outlives that, and its next start to be on the manager's own",
         "tests/live/manager/takeover/test_continuing.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
     "a command that the death of the machine brought back is carried out": Elsewhere(
         "the removal of a command file has to be in the log of the disk, and that of its answer's folder not",
@@ -311,12 +314,6 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "who has its cores back leaves them to its borrower when it ends": Elsewhere(
         "a lender has to end between the return of its cores and the end of the job that had them",
         "tests/run/test_lends.py::test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower"),
-    "the status is looked for before the supervisor": Elsewhere(
-        "a supervisor has to end between two calls of a manager that looks at it",
-        "tests/live/manager/takeover/test_recovery.py::test_the_end_of_a_job_whose_supervisor_dies_while_somebody_looks_is_found"),
-    "a process is known by its number alone": Elsewhere(
-        "the number of a supervisor has to be another process's while its marker is there",
-        "tests/live/spawn/test_spawner.py::test_marker_of_another_process_boot_or_host"),
 }
 """The defects that worlds find seldom, by their names."""
 
