@@ -71,7 +71,7 @@ def send(run: RunDirectory, command: Command, name: str = "") -> str:
 def wait_reply(run: RunDirectory, name: str, seconds: float) -> Command | None:
     """The manager's answer, or None when it has not come within `seconds`."""
     path = run.replies / name
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, _POLL / 16
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError):
             reply: Command = json.loads(read_own(path))
@@ -80,7 +80,8 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Command | None:
             return reply
         if time.monotonic() >= end:
             return None
-        time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
+        time.sleep(pause)  # the answer comes from another host perhaps: only files tell
+        pause = min(2 * pause, _POLL)
 
 
 def answered(run: RunDirectory, name: str, seconds: float, after: float | None = None
