@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 from conftest import wait_until
 
@@ -23,8 +26,8 @@ def start() -> Iterator[Start]:
     """Starts a process of job 7."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def one(**env: str) -> subprocess.Popen[bytes]:
-        begun.append(subprocess.Popen(["sleep", "100"], env={
+    def one(*argv: str, **env: str) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen(argv or ["sleep", "100"], env={
             **os.environ, "VRM_RUN": f"pausing{os.getpid()}", "VRM_JOB_ID": "7", **env}))
         return begun[-1]
 
@@ -54,14 +57,19 @@ def nothing_before() -> Iterator[None]:
     assert not Pauser.last
 
 
+def look(found: Pauser) -> bool:
+    """Look once; whether the order is done."""
+    for process, environment in proc.marked():
+        if all(mark in environment for mark in found.marks):
+            found.see(process, environment)
+    return found.looked(time.monotonic())
+
+
 def done(found: Pauser) -> dict[str, object]:
     """Look until the order is done."""
-    while True:
-        for process, environment in proc.marked():
-            if all(mark in environment for mark in found.marks):
-                found.see(process, environment)
-        if found.looked(time.monotonic()):
-            return found.answer()
+    while not look(found):
+        pass
+    return found.answer()
 
 
 def test_ranks_are_stopped_and_their_launcher_is_not(start: Start) -> None:
@@ -71,6 +79,29 @@ def test_ranks_are_stopped_and_their_launcher_is_not(start: Start) -> None:
     assert stopped(launcher, *ranks) == [False, True, True]
     assert done(take(order(2, False), time.monotonic()))["clear"]
     assert stopped(launcher, *ranks) == [False] * 3
+
+
+SPAWNS = """
+import os
+os.posix_spawn("/bin/sleep", ["sleep", "100"], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 0, "{}", os.O_RDONLY, 0)])
+os.wait()
+"""
+"""A program that waits in vfork for its child, which waits in turn until somebody writes to a pipe."""
+
+
+def test_a_program_that_is_just_making_a_process_stops_too(start: Start, tmp_path: Path) -> None:
+    """Were the child stopped first, its parent would wait for it, and never be seen to stand still."""
+    os.mkfifo(tmp_path / "pipe")
+    parent = start(sys.executable, "-c", SPAWNS.format(tmp_path / "pipe"), RANK="0")
+    wait_until(lambda: state_of(parent.pid) == b"D" and psutil.Process(parent.pid).children(), "it waits in vfork")
+    child, = psutil.Process(parent.pid).children()
+    found = take(order(1, True), time.monotonic())
+    look(found)
+    assert state_of(child.pid) == b"S"
+    with open(tmp_path / "pipe", "w"):
+        assert done(found)["clear"]
+    assert state_of(parent.pid) == state_of(child.pid) == b"T"
+    child.kill()
 
 
 def test_without_ranks_all_processes_are_stopped(start: Start) -> None:

@@ -189,3 +189,11 @@ def test_greedy_prices_take_the_cheapest_for_each_core() -> None:
     assert {each.how: price(each) for each in able} == {PAUSE: 20.0, REQUEUE: 70.0}
     cheap = cheapest(urgent, cluster, able, known, found.now, price)
     assert cheap is not None and cheap.givers == (Giver(0, PAUSE, 0b1111),)
+
+
+def test_a_job_that_is_to_end_soon_has_not_ended() -> None:
+    """A forecast may be wrong, and the promise must hold: only cores that are free now make room by themselves."""
+    found, _, _ = frozen_at(59.5, machine(1), jobs((0.0, 4, 60.0), (59.5, 1, 60.0)), policy="pack")
+    urgent = Job(9, "urgent", 3, 60.0, submit=found.now, resources={"memory": 0.25})
+    made = plan(of_simulator(found), urgent, PLAIN, known, True)
+    assert made.start == (60.5, 60.5) and not made.alone and made.room is not None and made.room.givers

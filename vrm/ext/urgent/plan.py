@@ -25,9 +25,6 @@ from vrm.scheduling import Start
 MEMBERS, FIRST, BEST = 30, 3, 4
 """Draws; those by which all choices are compared; and the choices that are compared by all draws."""
 
-AT_ONCE = 1.0
-"""Seconds within which a job starts at once."""
-
 SAID = 60.0
 """Seconds by which a job must end later, on average, to be named."""
 
@@ -161,7 +158,7 @@ def plan(frozen: Frozen, job: Job, details: Details, memory: MemoryOf, requeues:
     costs = Costs(frozen, job, details, members)
     starts = costs.starts()
     start = quantile(starts, 0.1), quantile(starts, 0.9)
-    if start[1] <= (frozen.now + AT_ONCE if by is None else by):
+    if start[1] <= (frozen.now if by is None else by):
         return UrgentPlan(start, alone=True)
     cluster = frozen.state.cluster
     able, not_paused = givers(cluster, lambda job_id: frozen.state.entry(job_id).details, memory, requeues)

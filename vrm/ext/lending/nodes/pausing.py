@@ -40,6 +40,13 @@ def state_of(pid: int) -> bytes:
         return b""
 
 
+def held_up(pid: int) -> bool:
+    """Whether the parent of a process cannot stop now. Perhaps it waits until this one begins a program (vfork):
+    if this one stopped first, it would never stop."""
+    stat = proc.read_stat(pid)
+    return stat is not None and state_of(stat[0]) == b"D"
+
+
 def send(process: "Process", number: int) -> bool:
     """Signal this very process, never a later one with its number; whether it was there."""
     pid, started = process
@@ -72,7 +79,7 @@ class Pauser(masks.EpochOrder):
         for at, (process, _) in enumerate(found):
             state = state_of(process[0])
             if self.stop and state not in (b"T", b"t", b"Z", b"X", b"") and (not some or ranks[at] is not None):
-                self.clear = not send(process, signal.SIGSTOP) and self.clear
+                self.clear = not (held_up(process[0]) or send(process, signal.SIGSTOP)) and self.clear
             elif not self.stop and state == b"T":
                 self.clear = not send(process, signal.SIGCONT) and self.clear
         return self.over(now)
