@@ -17,7 +17,7 @@ from vrm.ext.advice.assumed import RATIOS, draws as draws_of
 from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
 from vrm.ext.allocations.shapes import Bounds
 from vrm.ext.allocations.slots import grain_of, in_slots, slots_of
-from vrm.ext.forecast.counted import Coming, CountedRun, Drawn, NotCounted, Span
+from vrm.ext.forecast.counted import CountedArrival, CountedRun, DrawnRuns, NotCounted, RunSpan
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -66,7 +66,7 @@ class OuterSite:
     def __post_init__(self) -> None:
         self._draws: list[Durations] = list(draws_of(self.frozen, self.members))
         self._streams: dict[int, Stream[Submission]] = {}
-        self._known: dict[int, tuple[Drawn, Stream[Coming]]] = {}
+        self._known: dict[int, tuple[DrawnRuns, Stream[CountedArrival]]] = {}
         self._counted: CountedRun | None = None
         with contextlib.suppress(NotCounted):
             self._counted = CountedRun(self.frozen)
@@ -74,12 +74,12 @@ class OuterSite:
     def given(self, asks: Sequence[Ask], member: int) -> list[Given | None]:
         """When these allocations are given if they are asked for now, in one draw; None for one that is not given
         before nobody comes any more."""
-        found: Mapping[int, Planned | Span] = self._started(asks, member) if asks else {}
+        found: Mapping[int, Planned | RunSpan] = self._started(asks, member) if asks else {}
         first, now = self.frozen.state.next_id, self.frozen.now
         return [Given(found[each].start - now, found[each].end - now) if each in found else None
                 for each in range(first, first + len(asks))]
 
-    def _started(self, asks: Sequence[Ask], member: int) -> Mapping[int, Planned | Span]:
+    def _started(self, asks: Sequence[Ask], member: int) -> Mapping[int, Planned | RunSpan]:
         """What runs until these have started: by counts, if these say all."""
         counted = self._counted
         if counted is None:

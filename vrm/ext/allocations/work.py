@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.ext.advice.assumed import draws as draws_of
 from vrm.ext.allocations.shapes import START_UP
-from vrm.ext.forecast.counted import NOTHING, CountedRun, NotCounted, Span
+from vrm.ext.forecast.counted import NOTHING, CountedRun, NotCounted, RunSpan
 from vrm.ext.forecast.draws import OVERDUE
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -44,7 +44,7 @@ class QueueProgress(NamedTuple):
     left: int
 
 
-def _replayed(frozen: Frozen, durations: Durations) -> Mapping[int, Planned | Span]:
+def _replayed(frozen: Frozen, durations: Durations) -> Mapping[int, Planned | RunSpan]:
     """When the jobs of a queue that has not begun start and end, by id: by counts, if these say all."""
     try:
         run = CountedRun(frozen)

@@ -25,7 +25,7 @@ class NotCounted(Exception):
     """Counts do not say all."""
 
 
-class Counted(NamedTuple):
+class CountedJob(NamedTuple):
     """A job as it is counted: its place in the order, its cores, how long it is expected to take and at most, and its
     id."""
 
@@ -44,10 +44,10 @@ class Held(NamedTuple):
     id: int
 
 
-class Coming(NamedTuple):
+class CountedArrival(NamedTuple):
     """A job that comes: when, how long it will run, and for whose ends it waits, however they end."""
 
-    job: Counted
+    job: CountedJob
     submit: float
     run: float
     after: Set[int]
@@ -59,7 +59,7 @@ Event = tuple[float, int, int]
 """When a job (its id) ends, or is expected to (the kind)."""
 
 
-class Drawn(NamedTuple):
+class DrawnRuns(NamedTuple):
     """How long jobs take from their starts on (s), by id; what happens to those that run, as a heap; and when these
     have begun."""
 
@@ -68,11 +68,11 @@ class Drawn(NamedTuple):
     begun: dict[int, float]
 
 
-NOTHING = Drawn({}, [], {})
+NOTHING = DrawnRuns({}, [], {})
 """Of a run without jobs."""
 
 
-class Span(NamedTuple):
+class RunSpan(NamedTuple):
     """When a job starts and ends, in seconds."""
 
     start: float
@@ -102,7 +102,7 @@ class CountedRun:
         self.ends = sorted(Held(each.gives, cluster.returns(each.placement), each.job.id) for each in self.running)
         self.inside = [*self.queue]
         self.waiting = sorted(map(self.counted, self.inside))
-        self.alike: dict[tuple[int, float, float], list[Counted]] = {}  # by cores and times
+        self.alike: dict[tuple[int, float, float], list[CountedJob]] = {}  # by cores and times
         for job in self.waiting:
             self.alike.setdefault(job[1:4], []).append(job)
         parked = [entry for entry in book.parked.values() if not entry.held]
@@ -112,7 +112,7 @@ class CountedRun:
         known = {job_id for job_id, entry in book.entries.items() if not entry.state.ended}
         self.parked = [(entry.job, self._after(entry.details.after) & known) for entry in parked]
 
-    def counted(self, job: Job) -> Counted:
+    def counted(self, job: Job) -> CountedJob:
         """A job that comes; Infeasible for one that can never run."""
         size = self._sizes.get(job.request)
         if size is None:
@@ -120,7 +120,7 @@ class CountedRun:
             if not self.policy.exact(job) or job.priority or self.queue.prioritised:
                 raise NotCounted
             size = self._sizes[job.request] = self.policy.size(job)
-        return Counted(self.queue.key(job, 0.0), size, job.expected, job.walltime, job.id)
+        return CountedJob(self.queue.key(job, 0.0), size, job.expected, job.walltime, job.id)
 
     @staticmethod
     def _after(after: Sequence[Dependency]) -> set[int]:
@@ -129,16 +129,16 @@ class CountedRun:
             raise NotCounted
         return {job_id for each in after for job_id in each.ids}
 
-    def coming(self, one: Submission) -> Coming:
+    def coming(self, one: Submission) -> CountedArrival:
         """A job that comes later."""
         if not (one.plain or one._replace(after=()).plain):
             raise NotCounted
         try:
-            return Coming(self.counted(one.job), one.job.submit, one.run, self._after(one.after))
+            return CountedArrival(self.counted(one.job), one.job.submit, one.run, self._after(one.after))
         except Infeasible:
             raise NotCounted from None
 
-    def draw(self, durations: Durations) -> Drawn:
+    def draw(self, durations: Durations) -> DrawnRuns:
         """What is known of its jobs once it is known how long they take."""
         runs, events = {}, list[Event]()
         for booking in self.running:
@@ -149,10 +149,10 @@ class CountedRun:
         for job in [*self.inside, *(job for job, _ in self.parked)]:
             runs[job.id] = durations(job, 0.0)
         heapq.heapify(events)
-        return Drawn(runs, events, {booking.job.id: booking.start for booking in self.running})
+        return DrawnRuns(runs, events, {booking.job.id: booking.start for booking in self.running})
 
-    def replay(self, drawn: Drawn, coming: Iterable[Coming], until: Set[int] = frozenset(), started: bool = False
-               ) -> dict[int, Span]:
+    def replay(self, drawn: DrawnRuns, coming: Iterable[CountedArrival], until: Set[int] = frozenset(),
+               started: bool = False) -> dict[int, RunSpan]:
         """What `vrm.ext.forecast.replay.replay` gives. `coming` are all that come later, in order of time."""
         return _Replay(self, drawn, until, started).go(iter(coming))
 
@@ -166,22 +166,22 @@ def _events(job_id: int, end: float, expected: float, limit: float) -> list[Even
 class _Replay:
     """One replay."""
 
-    def __init__(self, base: CountedRun, drawn: Drawn, until: Set[int], started: bool) -> None:
+    def __init__(self, base: CountedRun, drawn: DrawnRuns, until: Set[int], started: bool) -> None:
         frozen = base.frozen
         self.base, self.runs, self.events, self.begun = base, drawn.runs.copy(), drawn.events[:], drawn.begun.copy()
         self.left, self.stops, self.started = set(until), bool(until), started
         self.end, self.fit, self.kill = frozen.end, frozen.fit and frozen.end < math.inf, frozen.kill
         self.room, self.waiting, self.ends = base.room, base.waiting[:], base.ends[:]
         self.held = {each.id: each for each in base.ends}
-        self.spans: dict[int, Span] = {}
-        self.fresh: list[Counted] = []  # that came since the last decision
+        self.spans: dict[int, RunSpan] = {}
+        self.fresh: list[CountedJob] = []  # that came since the last decision
         self.alike = {kind: jobs[:] for kind, jobs in base.alike.items()}
-        self.blocked: dict[int, list[tuple[Counted, Set[int]]]] = {}  # by the ids for whose ends they wait
+        self.blocked: dict[int, list[tuple[CountedJob, Set[int]]]] = {}  # by the ids for whose ends they wait
         # The reservation of the head of the queue, as long as nothing starts or ends besides.
-        self.head: Counted | None = None
+        self.head: CountedJob | None = None
         self.shadow, self.spare = math.inf, 0
 
-    def go(self, later: Iterator[Coming]) -> dict[int, Span]:
+    def go(self, later: Iterator[CountedArrival]) -> dict[int, RunSpan]:
         """All of it."""
         frozen, events = self.base.frozen, self.events
         for job, after in self.base.parked:
@@ -204,7 +204,7 @@ class _Replay:
                 self._decide(now)
             if self.stops and not self.left:
                 break
-        self.spans.update((job_id, Span(start, start + self.runs[job_id])) for job_id, start in self.begun.items())
+        self.spans.update((job_id, RunSpan(start, start + self.runs[job_id])) for job_id, start in self.begun.items())
         return self.spans
 
     def _happens(self, now: float, kind: int, job_id: int) -> None:
@@ -215,12 +215,12 @@ class _Replay:
         held = self.held.pop(job_id)
         del self.ends[bisect_left(self.ends, held)]
         self.room += held.size
-        self.spans[job_id] = Span(self.begun.pop(job_id), now)
+        self.spans[job_id] = RunSpan(self.begun.pop(job_id), now)
         self.left.discard(job_id)
         for job, after in self.blocked.pop(job_id, ()):
             self._come(job, after)
 
-    def _come(self, job: Counted, after: Set[int]) -> None:
+    def _come(self, job: CountedJob, after: Set[int]) -> None:
         """A job may start, or waits for others."""
         waits = {job_id for job_id in after if job_id not in self.spans} if after else after
         if waits:  # the next of them is as good as any
@@ -244,7 +244,7 @@ class _Replay:
         self.fresh.clear()
         return True
 
-    def _gone(self, job: Counted) -> None:
+    def _gone(self, job: CountedJob) -> None:
         """A job waits no more."""
         del self.waiting[bisect_left(self.waiting, job)]
         alike = self.alike[job[1:4]]
@@ -290,7 +290,7 @@ class _Replay:
             else:
                 heapq.heappop(firsts)
 
-    def _start(self, job: Counted, now: float) -> None:
+    def _start(self, job: CountedJob, now: float) -> None:
         _, size, expected, walltime, job_id = job
         self.room -= size
         held = self.held[job_id] = Held(now + expected, size, job_id)
@@ -301,7 +301,7 @@ class _Replay:
         if self.started:
             self.left.discard(job_id)
 
-    def _fill(self, job: Counted, now: float) -> bool:
+    def _fill(self, job: CountedJob, now: float) -> bool:
         """Start a job behind the head if it does not delay it; whether it has started."""
         if job.size > self.room:
             return False
@@ -313,7 +313,7 @@ class _Replay:
         self._gone(job)
         return True
 
-    def _reserve(self, head: Counted, now: float) -> None:
+    def _reserve(self, head: CountedJob, now: float) -> None:
         """When the head can start, and how many cores are spare then (see `vrm.scheduling.backfilling.shadow`)."""
         self.head, self.shadow, room = head, math.inf, self.room
         for end, size, _ in self.ends:

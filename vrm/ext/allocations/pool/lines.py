@@ -92,7 +92,7 @@ def _placed(key: str, value: Any, directory: Path) -> Any:
     return value
 
 
-class Wants(NamedTuple):
+class LineDemand(NamedTuple):
     """What a job wants by its limit: core seconds, and seconds."""
 
     work: float
@@ -100,10 +100,10 @@ class Wants(NamedTuple):
 
 
 @functools.lru_cache(maxsize=20_000)
-def wants(text: str) -> Wants:
+def wants(text: str) -> LineDemand:
     """What the job of a line wants."""
     parsed = parse_line(text)
-    return Wants(parsed.procs * parsed.fields.get("cores", 1) * parsed.seconds, parsed.seconds)
+    return LineDemand(parsed.procs * parsed.fields.get("cores", 1) * parsed.seconds, parsed.seconds)
 
 
 def with_after(state: PoolState, jobs: Sequence[int]) -> Iterator[str]:
