@@ -330,11 +330,12 @@ def test_a_job_is_watched_and_goes_on(outside: Outside) -> None:
                       "echo late >&2; exit 3").stdout.strip()
     wait_until(lambda: (root / "both").exists() and (root / "both").read_text() == "early\n", "it runs")
     first, second = (outside.popen("sattach", f"{job}.0") for _ in range(2))
-    assert first.stdout and first.stdout.readline() == "early\n"
+    for each in (first, second):
+        assert each.stdout and each.stdout.readline() == "early\n"
     first.send_signal(signal.SIGINT)
     assert first.wait(30) == 130
     (root / "go").touch()
-    assert second.communicate(timeout=30) == ("early\nlate\n", "") and second.returncode == 3
+    assert second.communicate(timeout=30) == ("late\n", "") and second.returncode == 3
     wait_until(lambda: [row.status for row in outside.site.rows().values()] == ["failed"], "it is recorded")
     for words, said in {(): "name one job or step", ("99",): "Invalid job id", (job,): "does not run", ("x.y",): "Invalid job id"}.items():
         done = outside.run("sattach", *words)
