@@ -825,7 +825,7 @@ def _judge_told(world: World, past: Any) -> None:
                 act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):
             job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
-                    and not (run.start <= told.starts and run.signalled)]  # its start was on its way, and was ended
+                    and not (run.start <= told.starts and (run.signalled or run.crashed))]  # its start was on its way, and ended
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:
