@@ -8,6 +8,7 @@ from support.reference import (ORDERINGS, POLICIES, different_nodes, pair, place
                        workloads)
 from vrm.model import Cluster, Job, JobState, Node, Socket, bits
 from vrm.model.booking import Watcher
+from vrm.model.node import Device
 from vrm.model.placement import CoreLayout
 from vrm.scheduling import make_policy
 
@@ -288,3 +289,13 @@ def test_another_end_is_expected_of_a_running_job():
     assert twin.ends == [(15.0, 0), (25.0, 1), (35.0, 2)] and len(twin.limits) == 3
     with pytest.raises(KeyError):
         cluster.revise(0, 40.0)
+
+
+def test_a_placement_clashes_by_devices_alone() -> None:
+    """A job that has ended unseen names GPUs that another one has by now; its cores may be free."""
+    cluster = Cluster([Node("n0", (4,), {"gpu": 2}, devices={"gpu": (Device(0, 0), Device(1, 0))})])
+    policy = make_policy("pack", cluster)
+    one, other = (Job(number, "a", 1, 10.0, resources={"gpu": 1}) for number in range(2))
+    held = cluster.book(one, policy.place(one, cluster), 0.0).placement.devices
+    place = policy.place(other, cluster)
+    assert held and not cluster.clashes(place) and cluster.clashes(place.but(devices=held))

@@ -379,6 +379,10 @@ class Cluster(Pool):
             watcher.booked(booking)
         return booking
 
+    def clashes(self, placement: Placement) -> bool:
+        """As of any pool; devices of the placement may be held, too."""
+        return super().clashes(placement) or devices.clash(self.held, placement.devices)
+
     def _completed(self, job: Job, placement: Placement) -> Placement:
         """The placement with devices, if the job wants some, and with how fast it is there."""
         if placement.parts:

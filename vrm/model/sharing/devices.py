@@ -68,6 +68,12 @@ def hold(held: Held, devices: Devices) -> None:
             taken.update(indices)
 
 
+def clash(held: Held, devices: Devices) -> bool:
+    """Whether one of these devices is held already."""
+    return any(not held.get((node, name), set()).isdisjoint(indices)
+               for node, by_name in devices.items() for name, indices in by_name.items())
+
+
 def free(held: Held, devices: Devices) -> None:
     """Undo `hold`."""
     for node, by_name in devices.items():
