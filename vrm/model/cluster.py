@@ -357,7 +357,7 @@ class Cluster(Pool):
         Raises ValueError when one of them is not free: a policy has erred.
         """
         job_id = job.id
-        if self.clashes(placement):
+        if super().clashes(placement):
             raise ValueError(f"job {job_id}: {placement} takes cores that are not free")
         if job_id in self.bookings:
             raise ValueError(f"job {job_id} runs already")
