@@ -380,7 +380,7 @@ class Cluster(Pool):
         return booking
 
     def clashes(self, placement: Placement) -> bool:
-        """As of any pool; devices of the placement may be held, too."""
+        """Whether cores or devices of a placement are taken, or a node of it is down."""
         return super().clashes(placement) or devices.clash(self.held, placement.devices)
 
     def _completed(self, job: Job, placement: Placement) -> Placement:

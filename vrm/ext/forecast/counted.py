@@ -245,7 +245,7 @@ class _Replay:
         return True
 
     def _gone(self, job: CountedJob) -> None:
-        """A job waits no more."""
+        """A job leaves the queue."""
         del self.waiting[bisect_left(self.waiting, job)]
         alike = self.alike[job[1:4]]
         del alike[bisect_left(alike, job)]
