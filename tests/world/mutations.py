@@ -104,7 +104,10 @@ ALL = (
     Mutation("a command file that a full disk cannot move stays for ever", ((
         "vrm.live.manager.orders", "            if error.errno in control.DISK:", "            if False:"),), "reviewed"),
     Mutation("a job that may run on another node starts here before that is swept", ((
-        "vrm.live.manager.takeover.continuing", "{job.id for job, _ in past.running} - live.running.keys()", "()"),), "seed 6040"),
+        "vrm.live.manager.takeover.continuing", "filter(self._may_be_left, chain(past.started, past.again))", "()"),), "seed 6040"),
+    Mutation("only the next manager knows that a job may still run on another node", ((
+        "vrm.live.manager.takeover.continuing", "filter(self._may_be_left, chain(past.started, past.again))",
+        "[job.id for job, _ in past.running if self._may_be_left(job.id)]"),), "seed 795887545587"),
     Mutation("a script that the disk does not take now is refused", ((
         "vrm.live.manager.jobs.intake", "            if again and error.errno in DISK:\n", "            if False:\n"),), "seed 7466"),
     Mutation("the name of a script's copy is not on disk", ((
@@ -308,6 +311,9 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "a job that may run on another node starts here before that is swept": Elsewhere(
         "the manager's machine has to die with a job on another node whose runner outlives that, and its next start to be on the manager's own",
         "tests/live/manager/takeover/test_continuing.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
+    "only the next manager knows that a job may still run on another node": Elsewhere(
+        "the manager's machine has to die with a job on another node, its marker to be torn, and the next manager to be killed before the sweep",
+        "tests/live/manager/takeover/test_continuing.py::test_what_nobody_has_seen_end_starts_nowhere_before_the_nodes_are_swept_even_if_another_manager_was_killed_meanwhile"),
     "a command that the death of the machine brought back is carried out": Elsewhere(
         "the removal of a command file has to be in the log of the disk, and that of its answer's folder not",
         "tests/run/test_control.py::test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out"),

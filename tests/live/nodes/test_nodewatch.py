@@ -29,6 +29,23 @@ def test_emulated_nodes_are_this_machine() -> None:
         agents.close()
 
 
+def test_a_job_that_may_run_on_another_node_starts_nowhere_before_all_are_swept() -> None:
+    """Others start where nothing is to be swept."""
+    cluster = Cluster.regular(2, 1, 2)
+    policy = make_policy("compact", cluster)
+    here = policy.place(Job(0, "a", 2, 1), cluster)
+    both = policy.place(Job(1, "a", 4, 1), cluster)
+    agents = Agents([node.name for node in cluster.nodes], env={})
+    try:
+        watch = NodeWatch(agents, cluster, {}, (), cluster.nodes[0].name)
+        watch.begin("r1")
+        watch.sweep_others([7], [2])
+        assert watch.sweeping(2, here) and watch.sweeping(2)
+        assert not watch.sweeping(3, here) and watch.sweeping(3, both) and not watch.sweeping(3)
+    finally:
+        agents.close()
+
+
 class Told:
     """In the place of the agents: tells what a test has put there."""
 

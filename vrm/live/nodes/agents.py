@@ -230,14 +230,14 @@ class Agents:
                 node.send({"number": 0, "ask": "forget", "run": self.run, "job": job_id}, self._known)
 
     def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0,
-              lost: bool = False, spare: Sequence[int] | None = None, doubted: Sequence[int] = ()) -> None:
+              lost: bool = False, spare: Sequence[int] | None = None) -> None:
         """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
         by themselves within `patience` seconds.
 
         Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
         A job must not start again under its number before (see `sweeping`): a sweep ends all
         that has the marks. `lost`: nobody knows whether the job has ended there, so no other job must start there before. `spare` are jobs of the
-        run that run on; others start elsewhere meanwhile, but for those that are `doubted`.
+        run that run on.
         """
         if not self.run:
             raise ValueError("the run has no mark yet: set Agents.run")
@@ -245,13 +245,14 @@ class Agents:
             node = self._nodes.get(host)
             if node is not None:
                 self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience,
-                                 **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare, "doubted": doubted}),
+                                 **({"lost": True} if lost else {}), **({} if spare is None else {"spare": spare}),
                                  **({"orders": list(self._known)} if self._known else {})})
 
-    def sweeping(self, job_id: int, hosts: Collection[str] = ()) -> bool:
-        """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one."""
+    def sweeping(self, job_id: int, hosts: Collection[str] = (), doubted: bool = False) -> bool:
+        """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one. `doubted`: the job may
+        be any of those of the run."""
         return any(request["ask"] == "sweep" and (
-            (request["job"] in (None, job_id) and job_id in request.get("doubted", (job_id,)))
+            request["job"] in ((None, job_id) if doubted else (job_id,))
             or ("lost" in request and node.host in hosts))
             for node in self._nodes.values() if node.up is not False and node.asked
             for request in node.asked.values())

@@ -102,6 +102,7 @@ class NodeWatch:
         self._following: dict[int, tuple[str, ...]] = {}
         self._down: set[int] = set()
         self._unsure: set[int] = set()
+        self._doubted: frozenset[int] = frozenset()
         # The one agent of a single machine starts when it is first asked something; where other nodes were left out, it
         # has begun, and is to be heard: else its end would wake the loop for ever.
         self._awake = agents is not None and (not self._alone or agents.begun)
@@ -288,12 +289,13 @@ class NodeWatch:
         if self._agents is not None and hosts:
             self._awake = True
             self.deadline = 0.0
-            self._agents.sweep(None, hosts, lost=True, spare=sorted(jobs), doubted=sorted(doubted))
+            self._doubted = frozenset(doubted)
+            self._agents.sweep(None, hosts, lost=True, spare=sorted(jobs))
 
     def sweeping(self, job_id: int, placement: Placement | None = None) -> bool:
         """Whether some node is still being swept of a job, or one of the placement of another job that was lost there."""
         hosts = () if placement is None or self._alone else {self._hosts[node] for node in placement.nodes}
-        return self._agents is not None and self._agents.sweeping(job_id, hosts)
+        return self._agents is not None and self._agents.sweeping(job_id, hosts, job_id in self._doubted)
 
     def close(self, sweep: bool) -> int:
         """End the agents; before, with `sweep`, every process of the run on every node. The number

@@ -35,8 +35,8 @@ class Past:
     `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
     the managers that wrote it, `run_of` the one under which a job was started. `started` and
     `ended` are the records of the last start and of the end of jobs, as far as they are kept. `again` are
-    those that wait after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
-    record of a change of how the run schedules, if there was one. With `defers_checks` the
+    those that wait after a start, or are others now. `waits` are the seconds that jobs had waited at each
+    start. `rules` is the last record of a change of how the run schedules, if there was one. With `defers_checks` the
     placements of starts that have a checksum are checked by `check_placements`, of jobs that still run then;
     `placement_fault` checks that of any job. `rooms` are, by lender and borrower, the
     records of the start of jobs that have lent cores and not taken them back, and of the manager then. `lines` are
@@ -123,7 +123,8 @@ class Past:
         self.marked.update(folded.told_of(record))
 
     def forget(self, job_id: int) -> None:
-        """A job has not started, nor ended."""
+        """A job waits again: it has not started, nor ended."""
+        self.again.add(job_id)
         for each in (self.started, self.ended, self.unchecked):
             each.pop(job_id, None)
 
@@ -361,7 +362,6 @@ def _revise(past: Past, record: Record) -> None:
     jobs, details, indices = jobs_of(record)
     for job in jobs:
         past.forget(job.id)
-        past.again.add(job.id)
     past.state.revise(jobs, details, indices, refused="fault" in record, fault=record.get("fault"))
     if "line" in record:
         past.lines.change(record["at"], int(record["line"], 16))
@@ -431,7 +431,6 @@ def _lives(past: Past, record: Record) -> None:
 @event("again", _has_started)
 def _again(past: Past, record: Record) -> None:
     past.forget(record["id"])
-    past.again.add(record["id"])
     past.state.again(record["id"], record.get("time", 0.0), retry=record["retry"], lost=record.get("lost", False))
 
 

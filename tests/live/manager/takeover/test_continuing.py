@@ -97,6 +97,25 @@ def test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_ha
     managed.close()
 
 
+def test_what_nobody_has_seen_end_starts_nowhere_before_the_nodes_are_swept_even_if_another_manager_was_killed_meanwhile(
+        root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The death of the manager's machine has taken the marker of one job, and a part of that of another."""
+    before = Managed(root, "ok.x 1 9 0", "ok.x 1 9 0", "ok.x 1 9 0", "ok.x 1 9 0 hold=1")
+    before.start(1.0)
+    before.end(0, 1.5)
+    before.start(2.0)
+    before.close()
+    before.run.marker(2).write_bytes(bytes(80))
+    then = Managed(root, now=3.0)
+    assert states(then) == ["completed", "queued", "queued", "queued"] and any("#2 ok.x waits again" in text for text in then.said)
+    then.close()
+    doubted = list[list[int]]()
+    monkeypatch.setattr(Agents, "sweep_others", lambda watch, jobs, ids: doubted.append(sorted(ids)))
+    managed = Managed(root, now=4.0)
+    assert states(managed) == ["completed", "queued", "queued", "queued"] and doubted == [[1, 2]]
+    managed.close()
+
+
 def test_what_the_manager_before_was_to_end_is_ended_by_the_next_one(root: Path, other: OtherSession) -> None:
     before = Managed(root, "ok.x 1 9 0", Grace=0)
     before.start(1.0)

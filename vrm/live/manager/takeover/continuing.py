@@ -8,7 +8,7 @@ import time
 import uuid
 from typing import Any
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from vrm.live.manager.takeover import recovery, takeup
 from vrm.live.manager.liverun import LiveRun
@@ -77,8 +77,8 @@ class Continuing(Part):
             for lesson in filter(None, map(past.lesson, past.ended)):
                 live.expectations.learn(*lesson)
         self._take_over_all(past)
-        if past.run:  # this machine's death may have taken the markers, or the manager before ended before it had swept
-            live.watch.sweep_others(live.running, {job.id for job, _ in past.running} - live.running.keys())
+        if past.run:  # this machine's death may have taken the markers, or a manager before ended before it had swept
+            live.watch.sweep_others(live.running, filter(self._may_be_left, chain(past.started, past.again)))
         self._go_on_lending()
         for part in live.parts:
             part.resume()
@@ -88,6 +88,10 @@ class Continuing(Part):
         live.scheduler.dispatcher.restore(live.state.promises)
         live.scheduler.dispatcher.recall(past.waits)
         live.revise(live.now)
+
+    def _may_be_left(self, job_id: int) -> bool:
+        """Whether a job that was started once may still have processes, which no manager follows."""
+        return job_id not in self.live.running and self.live.state.entry(job_id).state is not JobState.COMPLETED
 
     def _go_on_lending(self) -> None:
         """Jobs lend what they lent. RunError where nothing here can give it back."""
