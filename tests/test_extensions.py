@@ -27,7 +27,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vrm.api", "session"): "the page of all public names; each is loaded when it is used first"}
 """The modules of the core that name an extension, each with the reason."""
 
-USES = {"advice": "estimates forecast learning measured study", "allocations": "advice begin forecast study", "begin": "generate measured", "building": "", "counting": "building", "energy": "", "estimates": "", "formulas": "", "follow": "", "forecast": "formulas learning measured study", "formats": "", "generate": "formats measured", "help": "advice",
+USES = {"advice": "estimates forecast learning measured study", "allocations": "advice begin forecast study", "begin": "generate measured", "building": "", "counting": "building", "energy": "", "estimates": "", "formulas": "", "follow": "", "forecast": "counting formulas learning measured study", "formats": "", "generate": "formats measured", "help": "advice",
         "learning": "measured", "lending": "building", "measure": "energy generate measured study", "measured": "", "pbs": "slurm",
         "planning": "", "remote": "", "reserve": "", "session": "", "sites": "", "slurm": "building steps", "steps": "", "study": "generate lending measured", "top": "",
         "urgent": "forecast lending"}

@@ -11,7 +11,7 @@ import pytest
 
 from vrm.ext.allocations.shapes import Bounds
 from vrm.ext.allocations.site import Ask, OuterSite, of_snapshot
-from vrm.ext.forecast.counted import NOTHING, CountedRun, NotCounted
+from vrm.ext.forecast.counted import CountedRun, NotCounted
 from vrm.ext.forecast.frozen import Frozen, of_jobs
 from vrm.ext.forecast.replay import replay
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot
@@ -72,7 +72,8 @@ def test_a_queue_in_an_allocation(seed: int) -> None:
                      end=draw.choice([float("inf"), 5000.0, 15000.0]))
     whole = replay(frozen, lambda job, ran: takes[job.id])
     run = CountedRun(frozen)
-    assert run.replay(NOTHING, [run.coming(one._replace(run=takes[one.job.id])) for one in frozen.later]) == {
+    drawn = run.draw(lambda job, ran: takes[job.id])
+    assert drawn.go([run.coming(one._replace(run=takes[one.job.id])) for one in frozen.later]) == {
         job_id: planned[:2] for job_id, planned in whole.items()}
 
 

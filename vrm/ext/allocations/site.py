@@ -17,7 +17,7 @@ from vrm.ext.advice.assumed import RATIOS, draws as draws_of
 from vrm.ext.allocations.arrivals import PastArrival, Stream, again, assumed
 from vrm.ext.allocations.shapes import Bounds
 from vrm.ext.allocations.slots import grain_of, in_slots, slots_of
-from vrm.ext.forecast.counted import CountedArrival, CountedRun, DrawnRuns, NotCounted, RunSpan
+from vrm.ext.forecast.counted import CountedArrival, CountedReplay, CountedRun, NotCounted, RunSpan
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -66,7 +66,7 @@ class OuterSite:
     def __post_init__(self) -> None:
         self._draws: list[Durations] = list(draws_of(self.frozen, self.members))
         self._streams: dict[int, Stream[Submission]] = {}
-        self._known: dict[int, tuple[DrawnRuns, Stream[CountedArrival]]] = {}
+        self._known: dict[int, tuple[CountedReplay, Stream[CountedArrival]]] = {}
         self._counted: CountedRun | None = None
         with contextlib.suppress(NotCounted):
             self._counted = CountedRun(self.frozen)
@@ -90,8 +90,8 @@ class OuterSite:
                                    Stream(map(counted.coming, self._stream(member))))
         drawn, later = self._known[member]
         try:
-            return counted.replay(drawn, itertools.chain(map(counted.coming, ours), later),
-                                  {one.job.id for one in ours}, started=True)
+            return drawn.copy().go(itertools.chain(map(counted.coming, ours), later), {one.job.id for one in ours},
+                                   started=True)
         except NotCounted:
             self._counted = None
             return self.played(asks, member, started=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.ext.advice.assumed import draws as draws_of
 from vrm.ext.allocations.shapes import START_UP
-from vrm.ext.forecast.counted import NOTHING, CountedRun, NotCounted, RunSpan
+from vrm.ext.forecast.counted import CountedRun, NotCounted, RunSpan
 from vrm.ext.forecast.draws import OVERDUE
 from vrm.ext.forecast.frozen import Frozen
 from vrm.ext.forecast.replay import Durations, Planned, replay
@@ -48,7 +48,7 @@ def _replayed(frozen: Frozen, durations: Durations) -> Mapping[int, Planned | Ru
     """When the jobs of a queue that has not begun start and end, by id: by counts, if these say all."""
     try:
         run = CountedRun(frozen)
-        return run.replay(NOTHING, [run.coming(one._replace(run=durations(one.job, 0.0))) for one in frozen.later])
+        return run.draw(durations).go([run.coming(one._replace(run=durations(one.job, 0.0))) for one in frozen.later])
     except NotCounted:
         return replay(frozen, durations)
 

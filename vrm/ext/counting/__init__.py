@@ -1,1 +1,1 @@
-"""Simulations of long traces where counts of free nodes or cores say all: the same schedule, sooner."""
+"""EASY and other queues where counts of free nodes or cores say all: long traces, and replays, sooner."""

@@ -1,0 +1,278 @@
+"""The jobs that wait where counts say all, and which of them start now: in order alone, under EASY, and under
+conservative backfilling. Simulations of long traces (`vrm.ext.counting.counting`) and replays of a run in forecasts
+(`vrm.ext.forecast.counted`) both decide by these."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+
+from vrm.model.cluster import Cluster
+from vrm.scheduling.backfilling.compressing import ReservationTable, fastest
+from vrm.scheduling.backfilling.profile import CountProfile, Slot
+from vrm.scheduling.placement.by_core import CorePolicy
+from vrm.scheduling.placement.lanes import LanePolicy
+
+
+class CountedJob(NamedTuple):
+    """A job: its place in the order of the queue and id, by which jobs are sorted; its size, how long it is expected to
+    take and at most; its submission, its run time (s), and its number in a trace (from 0)."""
+
+    key: Any
+    id: int
+    size: int
+    expected: float
+    limit: float
+    submit: float
+    run: float
+    number: int
+
+
+Start = Callable[..., None]
+"""Starts jobs now: a time, the jobs, and whether they overtake others."""
+
+
+class FirstInOrder:
+    """The jobs that wait, of which the first start while they fit; the base of the others.
+
+    `queue` is in order, and `first` the place of its head. `expected` are the running jobs by their expected ends
+    (end, id, size), where these count; after one has ended there is no head `reserved`. `wake`: when the next step is
+    due although nothing may happen by then."""
+
+    expected: list[tuple[float, int, int]] | None = None
+    wake = math.inf
+
+    def __init__(self) -> None:
+        self.queue: list[CountedJob] = []
+        self.first = 0
+        self.reserved: CountedJob | None = None  # the head of which is known when others put it off
+
+    def add(self, job: CountedJob) -> None:
+        """A job comes."""
+        if not self.queue or job > self.queue[-1]:
+            self.queue.append(job)
+        else:
+            insort(self.queue, job, self.first)
+
+    def alone(self, now: float, job: CountedJob) -> None:
+        """A job starts since nobody waits."""
+
+    def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
+        """A job ended that was expected to run until then."""
+
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start what starts now; there are jobs that wait."""
+        if self.queue[self.first].size <= free:
+            self._cut(now, self._behind(free)[0], start)
+
+    def _behind(self, free: int) -> tuple[int, int]:
+        """The place of the first job that does not fit behind those that do, and what is free then."""
+        queue, head = self.queue, self.first
+        waiting = len(queue)
+        while head < waiting and queue[head].size <= free:
+            free -= queue[head].size
+            head += 1
+        return head, free
+
+    def _cut(self, now: float, head: int, start: Start) -> None:
+        """Start the jobs before this place, which is that of the head then."""
+        queue = self.queue
+        start(now, queue[self.first:head])
+        self.first = head
+        if head == len(queue) or (head > 1000 and head * 2 > len(queue)):
+            del queue[:head]
+            self.first = 0
+
+
+class WithEasy(FirstInOrder):
+    """EASY: the head gets what is free at its shadow time, others what that leaves over (see
+    `vrm.scheduling.backfilling.shadow`). Both hold until a job ends or outruns what was expected of it, or another one
+    is the head."""
+
+    def __init__(self, running: Iterable[tuple[float, int, int]] = ()) -> None:
+        super().__init__()
+        self.expected: list[tuple[float, int, int]] = sorted(running)
+        self._sized: dict[int, list[CountedJob]] = {}  # those that wait, by their sizes
+        self._fresh: list[CountedJob] = []  # that came since the last decision
+        self._shadow, self._spare = math.inf, 0
+
+    def copy(self) -> WithEasy:
+        """An independent copy."""
+        twin = WithEasy()
+        twin.queue, twin.expected, twin._fresh = self.queue[self.first:], self.expected[:], self._fresh[:]
+        twin._sized = {size: jobs[:] for size, jobs in self._sized.items()}
+        twin.reserved, twin._shadow, twin._spare = self.reserved, self._shadow, self._spare
+        return twin
+
+    def add(self, job: CountedJob) -> None:
+        """A job comes."""
+        self._fresh.append(job)
+        jobs = self._sized.get(job.size)
+        if jobs is None:
+            jobs = self._sized[job.size] = []
+        for line, first in (self.queue, self.first), (jobs, 0):
+            if line and job < line[-1]:
+                insort(line, job, first)
+            else:
+                line.append(job)
+
+    def release(self, limit: float, job_id: int) -> None:
+        """A job ended that was expected to run until then."""
+        self.reserved = None
+        del self.expected[bisect_left(self.expected, (limit, job_id))]
+
+    def drop(self, job: CountedJob) -> None:
+        """A job leaves without a start."""
+        self._remove(job)
+        if job in self._fresh:
+            self._fresh.remove(job)
+        if self.first == len(self.queue):
+            self.queue.clear()
+            self.first = 0
+
+    def _remove(self, job: CountedJob) -> None:
+        """A job is in the queue no more."""
+        del self.queue[bisect_left(self.queue, job, self.first)]
+        jobs = self._sized[job.size]
+        del jobs[bisect_left(jobs, job)]
+
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start heads, and fill in behind the one that does not fit."""
+        queue, expected, filled = self.queue, self.expected, list[CountedJob]()
+        if queue[self.first] is self.reserved and not (expected and expected[0][0] <= now):
+            for job in self._fresh if len(self._fresh) < 2 else sorted(self._fresh):
+                if job.size <= free and self._admits(job, now):
+                    free -= job.size
+                    filled.append(job)
+        else:
+            if queue[self.first].size <= free:
+                head, free = self._behind(free)
+                for job in queue[self.first:head]:
+                    del self._sized[job.size][0]
+                self._cut(now, head, start)
+                self.reserved = None
+            if free and self.first + 1 < len(queue):
+                filled = self._fill(now, free)
+        if filled:
+            for job in filled:
+                self._remove(job)
+            start(now, filled, True)
+        self._fresh.clear()
+
+    def _admits(self, job: CountedJob, now: float) -> bool:
+        """Whether a job that fits does not put the head off; then what it has at the shadow time is spare no more."""
+        if now + job.expected > self._shadow:
+            if job.size > self._spare:
+                return False
+            self._spare -= job.size
+        return True
+
+    def _fill(self, now: float, free: int) -> list[CountedJob]:
+        """Reserve for the head; the jobs that start behind it, in order."""
+        self._reserve(self.queue[self.first], now, free)
+        filled = []
+        every = ((jobs, self._next(jobs, 0, now)) for size, jobs in self._sized.items() if size <= free)
+        firsts = [(jobs[place], place, jobs) for jobs, place in every if place < len(jobs)]
+        heapq.heapify(firsts)
+        while firsts and free:
+            job, place, jobs = firsts[0]
+            if job.size > free:
+                heapq.heappop(firsts)
+                continue
+            if self._admits(job, now):
+                free -= job.size
+                filled.append(job)
+            place = self._next(jobs, place + 1, now)
+            if place < len(jobs):
+                heapq.heapreplace(firsts, (jobs[place], place, jobs))
+            else:
+                heapq.heappop(firsts)
+        return filled
+
+    def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
+        """The place of the first of these jobs, all of one size, from a place on, that does not put the head off."""
+        number, shadow = len(jobs), self._shadow
+        if place < number and jobs[0].size > self._spare:
+            while place < number and now + jobs[place].expected > shadow:
+                place += 1
+        return place
+
+    def _reserve(self, head: CountedJob, now: float, free: int) -> None:
+        """When the head can start, and what is spare then."""
+        shadow, wanted = math.inf, head.size
+        for end, _, units in self.expected:
+            if end > shadow:
+                break
+            free += units
+            if free >= wanted and shadow == math.inf:
+                shadow = end if end > now else now
+        self.reserved, self._shadow, self._spare = head, shadow, free - wanted
+
+
+class Conservative(FirstInOrder):
+    """Conservative backfilling, as `vrm.scheduling.backfilling.reservations.Reserving` has it, where nothing happens
+    that is not planned but early ends."""
+
+    def __init__(self, machine: Cluster, policy: LanePolicy | CorePolicy) -> None:
+        super().__init__()
+        self._profile, self._table = CountProfile(0.0, machine, policy), ReservationTable[CountedJob]()
+        self._fresh: list[CountedJob] = []  # the jobs that came since the last step
+        self._freed = -math.inf  # until then more is free than when each reservation was last looked at
+        self._early = False  # whether a job ended early since the last step
+
+    def add(self, job: CountedJob) -> None:
+        """A job comes."""
+        self._fresh.append(job)
+        super().add(job)
+
+    def alone(self, now: float, job: CountedJob) -> None:
+        """A job starts since nobody waits."""
+        self._profile.advance(now)
+        self._profile.change(now, now + job.expected, -job.size)
+
+    def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
+        """A job ended that was expected to run until then."""
+        if limit > now:
+            self._profile.advance(now)
+            self._profile.change(now, limit, size)
+            self._freed = max(self._freed, limit)
+            self._early = True
+
+    def decide(self, now: float, free: int, start: Start) -> None:
+        """Start the jobs whose reservations begin."""
+        queue, head, chosen = self.queue, self.first, self._due(now)
+        for job in chosen:
+            head += queue[head] is job
+        overtake = chosen[head - self.first:]
+        places = [bisect_left(queue, job, head) for job in overtake]
+        if head > self.first:
+            before = len(queue)
+            self._cut(now, head, start)
+            places = [at - before + len(queue) for at in places]
+        if overtake:
+            start(now, overtake, True)
+            for at in reversed(places):
+                del queue[at]
+
+    def _due(self, now: float) -> list[CountedJob]:
+        """The waiting jobs that start now, in order; then the next reservation begins at `wake`."""
+        profile, table = self._profile, self._table
+        profile.advance(now)
+        if not table.jobs:
+            self._freed = -math.inf
+        elif self._early:
+            self._freed = fastest(len(table))(table, profile, self._freed, None)
+        self._early = False
+        for job in sorted(self._fresh):
+            time = profile.hole(job.size, job.expected)
+            profile.change(time, time + job.expected, -job.size)
+            table.add(job, Slot(time), job.size, job)
+        self._fresh.clear()
+        due = table.due(now)
+        for each in due:
+            table.remove(each)
+        self.wake = table.first_after(math.nextafter(now, math.inf))
+        return sorted(due)
