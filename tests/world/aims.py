@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from world.plan import BEYOND, DISK, KILLS, Act, Fault, Plan, kills, line_of, plan_of_chance
+from world.plan import BEYOND, DISK, KILLS, Act, Fault, Plan, front_command, kills, line_of, plan_of_chance
 
 JOURNAL = ("run", "job", "start", "intent", "end", "again", "back", "hold", "lent", "regain", "regained")
 """A record that is written."""
@@ -106,8 +106,27 @@ BEYOND_WORDS = ("cut@start", "cut@begin", "delay@start", "node@begin", "node@exi
 """Where nodes are other machines."""
 
 
+CALLS, CALLS_SINCE = 0xca115, 795_896_000_000
+"""As `plan.SALT`, for calls through the socket; the seeds before are of worlds that there were without."""
+
+CALL_WORDS = ("manager@call", "manager@job", "client@call", "machine@call", "pause@call", "both@call", "full@call", "machine@job",
+              "stall@call", "manager@again", "manager@end")
+"""What the faults of such worlds are: a call comes, or is on record."""
+
+
 def plan_of(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed: in a tenth of them what goes wrong comes just when something else happens."""
+    """The world of a seed: in a tenth of them users call Slurm's commands through the manager's socket."""
+    plan = plan_of_faults(seed, strict)
+    chance = Random(seed ^ CALLS)
+    if seed < CALLS_SINCE or chance.random() < 0.9:
+        return plan
+    acts = (*plan.acts, *(front_command(chance, plan) for _ in range(chance.choice((4, 8, 16)))), Act(6.5, "release", "all"))
+    plan = plan.but(sockets=True, acts=tuple(sorted(acts, key=lambda act: act.time)))
+    return focused(plan, [chance.choice(CALL_WORDS) for _ in range(chance.choice((0, 1, 3)))], 0.4)
+
+
+def plan_of_faults(seed: int, strict: bool = False) -> Plan:
+    """The world of a seed without these calls: in a tenth of them what goes wrong comes just when something else happens."""
     plan = plan_of_chance(seed, strict)
     chance = Random(seed ^ AIMED)
     if chance.random() < 0.9:

@@ -16,6 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from world.aims import CALLS_SINCE
+from world.plan import SOCKET
+
 RECORD = Path(__file__).with_name("mutations.txt")
 """The defects, each with the number of worlds in which it was found last."""
 
@@ -211,6 +214,13 @@ ALL = (
         "vrm.live.manager.jobs.intake", "taken=bool(past.lines)", "taken=False"))),
     Mutation("the walltime of jobs is not looked at after a restart", ((
         "vrm.live.manager.jobs.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
+    Mutation("a call is answered before it is on disk", ((
+        "vrm.ext.slurm.calls.door", "        if not self.live.synced():\n            return  # they wait", "        if False:\n            return  # they wait"),)),
+    Mutation("a client whose manager was lost calls under another name", ((
+        "vrm.ext.slurm.calls.client", "        return by_files(lost.call, run, lost.given)", '        return by_files(replace(lost.call, token=f"{lost.call.token}0"), run, lost.given)'),)),
+    Mutation("the next manager does not know the jobs of a call", ((
+        "vrm.ext.slurm.calls.door", "        self.counter.known = past.by_command\n", ""), (
+        "vrm.ext.slurm.calls.door", "        self.afar.done = set(past.commands)\n", "        self.afar.done = set()\n"))),
 )
 """Those that the world must find."""
 
@@ -258,6 +268,9 @@ FOCUS = {
     "a marker is written in place": "full,quota,both",
     "the place in the queue file is not kept": "manager@queue,append,insert,same",
     "the walltime of jobs is not looked at after a restart": "manager@begin,long,limited",
+    "a call is answered before it is on disk": "machine@job,manager@job",
+    "a client whose manager was lost calls under another name": "manager@job",
+    "the next manager does not know the jobs of a call": "manager@job",
 }
 """Kinds of faults and acts without which a defect does nothing, by its name: the worlds that look for it have mostly these."""
 
@@ -278,7 +291,9 @@ KINDS = {**dict.fromkeys((
     "a lender is not moved from the cores that it lends": "hosts+lends",
     "who has its cores back leaves them to its borrower when it ends": "lends",
     "a coupled job has the ranks of its first program only": "coupled", "scancel ends nothing that waits": "slurm",
-    "a replay does not know on how many ranks a moldable job runs": "moldable"}
+    "a replay does not know on how many ranks a moldable job runs": "moldable",
+    **dict.fromkeys(("a call is answered before it is on disk", "a client whose manager was lost calls under another name",
+                     "the next manager does not know the jobs of a call"), "socket")}
 """Kinds of worlds without which a defect does nothing, by its name."""
 
 
@@ -346,7 +361,7 @@ def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> t
         said = _tried(mutation, int(seed), 1, minutes)
         if said[0]:
             return said
-    return _tried(mutation, first, MOST, minutes)
+    return _tried(mutation, CALLS_SINCE if KINDS.get(mutation.name) == SOCKET else first, MOST, minutes)
 
 
 def _tried(mutation: Mutation, first: int, seeds: int, minutes: float) -> tuple[int, str]:

@@ -60,8 +60,8 @@ JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "a
         "lends": " malleable=", "gpus": " gpus_per_", "licences": " licences="}
 """Kinds of jobs, and the field of a queue line that makes a job one."""
 
-SLURM = "slurm"
-"""What users do by the commands of Slurm."""
+SLURM, SOCKET = "slurm", "socket"
+"""What users do by the commands of Slurm; that these reach the manager through its socket."""
 
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 """What counts as a crash."""
@@ -71,7 +71,7 @@ CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 class Plan:
     """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
     system last, 0 for none around. `mpi`: mpirun starts the programs of jobs; `lends`: jobs lend
-    cores. `gpus` are those of a node, `licences` of the run. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
+    cores; `sockets`: the file system takes sockets. `gpus` are those of a node, `licences` of the run. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
 
     seed: int
     nodes: int = 1
@@ -93,13 +93,15 @@ class Plan:
     reuse: bool = False
     gpus: int = 0
     licences: int = 0
+    sockets: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Where it is (`PLACES`), and what its jobs are besides plain programs (`JOBS`)."""
         place = "hosts" if self.hosts else "batch" if self.batch else "emulated"
         text = "\n".join((*self.lines, *(act.value for act in self.acts if isinstance(act.value, str))))
-        return (place, *(kind for kind, mark in JOBS.items() if mark in text), *[SLURM] * any(act.kind == SLURM for act in self.acts))
+        return (place, *(kind for kind, mark in JOBS.items() if mark in text), *[SLURM] * any(act.kind == SLURM for act in self.acts),
+                *[SOCKET] * self.sockets)
 
     def but(self, **values: Any) -> Plan:
         """The same with other values."""
@@ -302,6 +304,16 @@ def slurm_command(chance: Random, plan: Plan) -> Act:
              "update": ("scontrol", "update", f"JobId={job}", chance.choice(("TimeLimit=2", "Priority=5", "JobName=other", "Requeue=0"))),
              }.get(kind, ("scontrol", kind, job))
     return Act(chance.choice((0.1, 1.0, 3.0)) * chance.random(), SLURM, words)
+
+
+def front_command(chance: Random, plan: Plan) -> Act:
+    """The same, or one that asks or waits."""
+    act = slurm_command(chance, plan)
+    if chance.random() < 0.3:
+        return act._replace(value=("squeue", "-h", "-r", "-o", "Job %A"))
+    if act.value[0] == "sbatch" and chance.random() < 0.3:
+        return act._replace(value=("sbatch", "-W", *act.value[1:]))
+    return act
 
 
 def lending(plan: Plan, chance: Random) -> Plan:

@@ -141,6 +141,44 @@ def streams(s: Any) -> Any:
 
 
 @program
+def sockets_that_are_files(s: Any) -> Any:
+    os, socket = s.os, s.socket
+    folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
+    name, plain = f"/proc/self/fd/{folder}/socket", f"/proc/self/fd/{folder}/plain"
+    put(s, "plain", b"text")
+
+    def client() -> Any:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    found = [tried(client().connect, name), tried(listening.bind, name), tried(client().bind, name), tried(client().connect, name)]
+    listening.listen(9)
+    found += [tried(listening.accept), tried(client().connect, plain), stat_kind(s, "socket"), sorted(os.listdir("."))]
+    one = client()
+    one.connect(name)
+    one.sendall(b"call")
+    other, _ = listening.accept()
+    other.setblocking(False)
+    found += [other.recv(9), tried(other.recv, 9), int.from_bytes(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], "little") == os.geteuid()]
+    one.settimeout(0.05)
+    try:
+        found.append(one.recv(9))
+    except TimeoutError:
+        found.append("nothing comes")
+    waits = client()
+    waits.connect(name)
+    other.send(b"answer")
+    other.close()
+    listening.close()
+    found += [one.recv(99), one.recv(9), tried(waits.recv, 9), tried(client().connect, name), tried(os.unlink, "socket")]
+    return [*found, tried(client().connect, name), os.listdir(".")]
+
+
+def stat_kind(s: Any, path: str) -> int:
+    """What kind of file it is."""
+    return int(s.os.stat(path).st_mode) >> 12
+
+
+@program
 def files_in_messages(s: Any) -> Any:
     os, socket = s.os, s.socket
     reader, writer = os.pipe()

@@ -66,7 +66,7 @@ def on_the_simulated(body: Callable[[Any], Any], seed: int) -> Any:
     from world.machine.loading import ENVIRONMENT, MODULES
     K.reset(seed)
     K.main = greenlet.getcurrent()
-    K.quantum = 3.0
+    K.quantum, K.socket_files = 3.0, True
     MODULES["os"].makedirs("/work")
     system = SimpleNamespace(**{name: MODULES[name] for name in ("os", "signal", "socket", "select", "fcntl", "time", "ctypes")},
                              fork=K.fork_into, subreaper=lambda: MODULES["ctypes"].CDLL(None).prctl(36, 1, 0, 0, 0))

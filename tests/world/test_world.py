@@ -35,6 +35,13 @@ def test_worlds_pass() -> None:
 
 
 @pytest.mark.slow
+def test_worlds_pass_whose_users_call_through_the_socket() -> None:
+    done = world("--first", "795900000000", "--seeds", "200", "--minutes", "5", "--jobs", "1", "--kind", "socket")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n0 failed" in done.stdout and "socket 29" in done.stdout
+
+
+@pytest.mark.slow
 def test_those_that_have_failed_pass() -> None:
     done = world("--regressions")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,10 +236,11 @@ class Run:
 
 
 class Told:
-    """A command of a user, and what its client was told. `ids` are jobs that it says there are."""
+    """A command of a user, and what its client was told. `ids` are jobs that it says there are; `why` says that it was not
+    carried out."""
 
-    def __init__(self, act: Act) -> None:
-        self.act, self.name, self.reply, self.over = act, "", None, False
+    def __init__(self, act: Act, process: Process) -> None:
+        self.act, self.process, self.name, self.reply, self.over, self.why = act, process, "", None, False, ""
         self.ids: list[int] = []
         self.at = self.asked = 0.0
         self.sent: Any = None
@@ -542,6 +543,16 @@ class History:
         """The last word of a journal about each job."""
         return {int(found[2]): found[1] for found in _LIFE.finditer(journal) if found[1] != b"job"}
 
+    def listed(self, world: World, told: Told) -> None:
+        """A user was told of all jobs that have not ended: those are among them that clients were told of before."""
+        if world.object is None or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
+            return
+        entries = world.object.live.state.book.entries
+        before = {job for each in world.told if each.over and each.at < told.asked for job in each.ids}
+        lost = [job for job in sorted(before - {*told.ids}) if job not in entries or not entries[job].state.ended]
+        if lost:
+            self.say(f"a user was told of all jobs, {told.ids}, and jobs {lost} have not ended")
+
     def refused(self, world: World, text: str) -> None:
         """A manager could not begin, or go on."""
         failed, self.failures = self.failures < K.disk.failures, K.disk.failures
@@ -635,11 +646,11 @@ def answer(world: World, told: Told) -> None:
 
 
 def slurm(world: World, told: Told) -> int:
-    """A command of Slurm, as a client on another node than the manager's gives it: by command files."""
+    """A command of Slurm, as a client gives it: through the manager's socket, or by command files, as from another node."""
     house, process = vrm(), K.current
     words = told.act.value
     told.name = house.control.new_name()
-    kind = {"sbatch": "submit", "scancel": "cancel"}.get(words[0], words[1])
+    kind = {"sbatch": "submit", "scancel": "cancel", "squeue": "squeue"}.get(words[0], words[1])
     held = "-H" in words
     told.begin({"do": kind, "held": held}, K.now)
     process.cwd = "/home/user/w/bin"
@@ -651,15 +662,17 @@ def slurm(world: World, told: Told) -> int:
             if run.manager_runs():
                 break
             loading.MODULES["time"].sleep(0.1)
-        code = house.client.by_files(call, run.directory)
+        code = house.client.ask(call, run.directory) if world.plan.sockets else house.client.by_files(call, run.directory)
     except (house.RunError, OSError) as error:
         K.note(f"{words} gets {error}")
-        told.reply = {"ok": False, "text": "error"}
+        told.reply, told.why = {"ok": False, "text": "error"}, str(error)
         return 1
     said = process.facts["said"].decode()
     K.note(f"{words} gets {code}: {said}")
     told.reply, told.over, told.at, told.starts = {"ok": not code, "text": said}, True, K.now, world.history.starts(told)
-    told.ids = [int(word) for word in re.findall(r"Submitted batch job (\d+)", said)]
+    told.ids = [int(word) for word in re.findall(r"(?:Submitted batch job|^Job) (\d+)", said, re.MULTILINE)]
+    if kind == "squeue" and not code:
+        world.history.listed(world, told)
     return int(code)
 
 
@@ -804,18 +817,35 @@ def commands() -> list[str]:
         return []
 
 
+def _judge_waited(world: World, told: Told, entries: Mapping[int, Any]) -> None:
+    """A command that waits for its jobs has ended as they have, or says that it does not know."""
+    found = [entries[job].state.value for job in told.ids if job in entries]
+    if "continues with the next manager" in told.reply["text"] or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
+        return
+    if told.reply["ok"] != ({*found} == {"completed"}):
+        world.history.say(f"a user who waited for jobs {told.ids} was told {told.reply}, and they are {found}")
+
+
 def _judge_told(world: World, past: Any) -> None:
     house, history, entries = vrm(), world.history, past.state.book.entries
     for told in world.told:
+        made = past.by_command.get(told.name, [])
+        if not told.process.dead and world.plan.sockets:
+            history.say(f"a user has waited for the answer to {told.act} since {told.asked - 1000:.3f}")
+        if told.why.endswith(("nothing was submitted", "the command was withdrawn")) and made:
+            history.say(f"a user was told `{told.why}`, and there are the jobs {made}")
+        if told.act.kind == "slurm" and len(made) > 1 + ("--array=0-1" in told.act.value):
+            history.say(f"a user has asked {told.act} once, and there are the jobs {made}")
         if not told.over or not told.name:
             continue
         kind, ok = told.sent["do"], bool(told.reply and told.reply["ok"])
         if told.reply and told.reply["text"].startswith("not understood"):
             history.say(f"a user asked {told.sent}, and was told {told.reply}")
+        if kind in ("submit", "squeue") and [job for job in told.ids if job not in entries]:
+            history.say(f"a user was told of jobs {told.ids}, which there are not")
         if kind == "submit":
-            if [job for job in told.ids if job not in entries]:
-                history.say(f"a user was told of jobs {told.ids}, which there are not")
-            made = past.by_command.get(told.name, [])
+            if "-W" in told.act.value:
+                _judge_waited(world, told, entries)
             if ok and (sorted(told.ids) != sorted(made) if told.act.kind == "submit" else not set(told.ids) <= set(made)):
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (

@@ -96,6 +96,7 @@ class World:
         loading.forget()
         K.on_end, K.faults, K.faulty_fork = self._ended, self._fault, self._no_fork
         K.slow = lambda: 0.3 if K.now < self._slow_until else 0.0
+        K.socket_files = plan.sockets
         K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self._signalled
         loading.PARTS[:] = [*["lending"] * plan.lends, *["calls"] * (SLURM in plan.kinds)]
@@ -115,7 +116,7 @@ class World:
             K.on_end, K.fault_at, self.aim = self._ended, NEVER, ""
             K.disk.armed = K.looking = None
             self._heal()
-            K.run(K.now + (300.0 if plan.hosts else 30.0))
+            K.run(K.now + (300.0 if plan.hosts else 200.0 if plan.sockets else 30.0))
             truths.judge(self)
         elif not self.finished and not wrong and not K.wrong:
             wrong.append("nobody can go on: " + ", ".join(map(repr, K.processes.values())))
@@ -306,7 +307,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         else:
             process = actors.user("client", lambda: self._command(act))
             process.facts["act"] = act
-            told = Told(act)
+            told = Told(act, process)
             process.facts["told"] = told
             self.told.append(told)
             process.facts["over"] = False
@@ -358,6 +359,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if act.kind == "stop":
             self.history.stop()
         if act.kind == SLURM:
+            self._now("call", K.current)
             return truths.slurm(self, told)
         told.begin(truths.send(self, act), K.now)
         truths.answer(self, told)

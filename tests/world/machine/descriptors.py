@@ -345,7 +345,7 @@ class SocketOpen(Open):
         self.incoming: Channel | None = None
         self.outgoing: Channel | None = None
         self.peer: tuple[int, int, int] = (0, UID, UID)
-        self.name = ""
+        self.name: Any = ""  # or the file that stands for it
         self.backlog: deque[SocketOpen] | None = None
 
     def join(self, other: SocketOpen) -> None:
@@ -361,6 +361,8 @@ class SocketOpen(Open):
         if self.backlog is not None:
             for each in self.backlog:
                 each.gone()
+                assert each.outgoing is not None
+                each.outgoing.reset = True
             self.backlog = None
         if self.incoming is not None and self.outgoing is not None:
             unread = bool(self.incoming.messages)
@@ -389,8 +391,9 @@ class SocketOpen(Open):
             found |= wanted & OUT
         return found | (HUP if not incoming.writers and not outgoing.readers else 0)
 
-    def receive(self, size: int, wait: bool = True, peek: bool = False) -> tuple[bytes, list[Open]]:
-        """What has come, and the open files with it; b"" when the other end is closed."""
+    def receive(self, size: int, wait: bool = True, peek: bool = False, until: float | None = None) -> tuple[bytes, list[Open]]:
+        """What has come, and the open files with it; b"" when the other end is closed. TimeoutError where nothing comes `until`
+        then."""
         incoming = self.incoming
         if incoming is None:
             raise fail(errno.ENOTCONN)
@@ -402,7 +405,9 @@ class SocketOpen(Open):
                 return b"", []
             if self.nonblocking or not wait:
                 raise fail(errno.EAGAIN)
-            K.wait(self.queues())
+            if until is not None and K.now >= until:
+                raise TimeoutError("timed out")
+            K.wait(self.queues(), until)
         return incoming.take(size, peek)
 
     def send(self, data: bytes, files: Iterable[Open] = (), wait: bool = True) -> int:

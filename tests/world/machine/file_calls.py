@@ -267,6 +267,18 @@ def _place(path: Any) -> tuple[Inode, str, Inode]:
     return there, last, inode
 
 
+def place_of_socket(name: str) -> tuple[Inode, str, Inode | None]:
+    """Where the file of a socket is, or is to be: the directory, which an open file may name, the name, and what has it."""
+    process = K.enter()
+    if not name.startswith("/proc/self/fd/"):
+        return K.disk.walk(name, process.cwd)
+    number, _, last = name.removeprefix("/proc/self/fd/").partition("/")
+    found = opened(process, int(number))
+    if not isinstance(found, FileOpen) or not found.inode.is_dir:
+        raise fail(errno.ENOTDIR, name)
+    return found.inode, last, found.inode.names.get(last)
+
+
 def unlink(path: Any, *, dir_fd: Any = None) -> None:
     there, last, inode = _place(path)
     if inode.is_dir:

@@ -74,7 +74,8 @@ class Kernel:
         self.on_end: Callable[[Process], None] = lambda process: None
         self.on_signal: Callable[[Process, int], None] = lambda process, number: None
         self.on_start: Callable[[Process], None] = lambda process: None
-        self.names: dict[str, Any] = {}                # abstract names of sockets
+        self.names: dict[Any, Any] = {}                # abstract names of sockets, and files that stand for them
+        self.socket_files = False                      # whether the file system has such files
         self.over, self.most = False, NEVER
         self.looking: Callable[[str], None] | None = None  # called when a manager next opens the file of a job or command
         self.reuse = False

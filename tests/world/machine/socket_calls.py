@@ -6,12 +6,13 @@ import array
 import errno
 import select as real_select
 import socket as real
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from world.machine.descriptors import PollOpen, SocketOpen, opened
-from world.machine.file_calls import give
-from world.machine.files import fail
+from world.machine.file_calls import give, place_of_socket
+from world.machine.files import Inode, fail
 from world.machine.kernel import K
 
 FLAGS = {name: getattr(real, name) for name in dir(real)
@@ -20,6 +21,8 @@ FLAGS = {name: getattr(real, name) for name in dir(real)
 
 class Socket:
     """socket.socket: a number of the process that uses it, and the open file that it stands for."""
+
+    _seconds: float | None = None  # that a call waits
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = 0, fileno: int | None = None) -> None:
         process = K.enter()
@@ -30,6 +33,7 @@ class Socket:
             self._open, self._number = found, fileno
             return
         self._open = SocketOpen(packets=type == real.SOCK_SEQPACKET)
+        self._open.nonblocking = type == real.SOCK_STREAM | real.SOCK_NONBLOCK
         self._number = give(process, self._open)
 
     @classmethod
@@ -67,7 +71,9 @@ class Socket:
         self._here().nonblocking = not blocks
 
     def settimeout(self, seconds: float | None) -> None:
+        """For what is received: there is always room for what the world sends with a time."""
         self._here().nonblocking = seconds == 0
+        self._seconds = seconds
 
     def setsockopt(self, *_: Any) -> None:
         self._here()
@@ -90,7 +96,8 @@ class Socket:
 
     def recvmsg(self, size: int, control: int = 0, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
         found = self._here()
-        data, files = found.receive(size, not flags & real.MSG_DONTWAIT, bool(flags & real.MSG_PEEK))
+        data, files = found.receive(size, not flags & real.MSG_DONTWAIT, bool(flags & real.MSG_PEEK),
+                                    K.now + self._seconds if self._seconds else None)
         if not files:
             return data, [], 0, None
         process, numbers = K.current, list[int]()
@@ -122,8 +129,10 @@ class Socket:
 
     def bind(self, address: Any) -> None:
         found, name = self._here(), _name(address)
-        if name.startswith("/"):  # a file system that has none: command files do
-            raise fail(errno.EOPNOTSUPP)
+        if name.startswith("/"):
+            found.name = _made(name)
+            K.names[found.name] = found
+            return
         if name in K.names:
             raise fail(errno.EADDRINUSE)
         K.names[name], found.name = found, name
@@ -133,7 +142,11 @@ class Socket:
         self._here().backlog = deque()
 
     def connect(self, address: Any) -> None:
-        found, target = self._here(), K.names.get(_name(address))
+        found, name = self._here(), _name(address)
+        where = place_of_socket(name)[2] if name.startswith("/") else name
+        if where is None:
+            raise fail(errno.ENOENT)
+        target = K.names.get(where)
         if target is None or target.backlog is None:
             raise fail(errno.ECONNREFUSED)
         other = SocketOpen()
@@ -148,6 +161,18 @@ class Socket:
                 raise fail(errno.EAGAIN)
             K.wait(found.queues())
         return Socket.of(give(K.current, found.backlog.popleft())), ""
+
+
+def _made(name: str) -> Inode:
+    """The new file of a socket."""
+    if not K.socket_files:  # command files do
+        raise fail(errno.EOPNOTSUPP)
+    there, last, inode = place_of_socket(name)
+    if inode is not None:
+        raise fail(errno.EADDRINUSE)
+    inode = K.disk.new(stat.S_IFSOCK | 0o600)
+    K.disk.change(name, (there, last, inode))
+    return inode
 
 
 def _name(address: Any) -> str:
@@ -292,6 +317,12 @@ class Selector:
     def register(self, file: Any, events: int, data: Any = None) -> Key:
         number = _number(file)
         self._poll.register(number, 1 if events == 1 else 4 if events == 2 else 5)
+        self._keys[number] = key = Key(file, number, events, data)
+        return key
+
+    def modify(self, file: Any, events: int, data: Any = None) -> Key:
+        number = _number(file)
+        self._poll.modify(number, 1 if events == 1 else 4)
         self._keys[number] = key = Key(file, number, events, data)
         return key
 
