@@ -1,12 +1,14 @@
 """The backfilling `moldable`: EASY, and the number of ranks of each job that allows several is chosen when it starts.
 
-Before each step the waiting jobs get numbers of ranks: those with which a list schedule of the first LOOK jobs, by
-the curves of their programs, is best (`OBJECTIVES`); for the turnaround each core second has a price, since jobs that
-come later wait for it, too: as many seconds as jobs waited of late, over the cores. One job after the other takes the
-number that is best while the others keep theirs, until none changes. Then EASY starts them; of at most FEW jobs those
-that start now by the list schedule, unless a running job is late. Behind a head that waits, those are tried first that
-take least of the machine. The head never starts later than it was promised for
-an earlier choice: nobody starves.
+A second on a core makes others wait: those that wait now, and those that come later, of which the queue is a sign. So
+it has a price (`SIGN`), and the number of ranks is best on which run time and price are least, by the curve of the
+program. Where that many are not free, a job starts on fewer if that is better than to wait for them. For the earliest
+last end (`makespan`) jobs take least of the machine while many wait, and of FEW those numbers of ranks are taken
+that are best by a list schedule.
+
+Jobs start by one rule: EASY, in the order of what they take of the machine, the least first (for the earliest last
+end the longest first). Nobody starves: a job that has waited PATIENCE times its walltime is before those that have
+not, in the order of the queue, keeps its number of ranks from then on, and what starts does not delay it.
 
 A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
 same: so it is right for every program that does not take longer on more ranks. """
@@ -18,7 +20,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from vrm.ext.learning.curves import Curves, Expected, input_key
 from vrm.ext.learning.list_schedules import backfilled, finishes
@@ -31,22 +33,18 @@ from vrm.scheduling.backfilling.easy import Easy, backfill
 from vrm.scheduling.orderings.queue import Waiting
 from vrm.scheduling.registry import reads
 
-LOOK = 30
-"""Waiting jobs whose ends count when numbers of ranks are chosen."""
+SIGN = 8
+"""For how many jobs that come later, and wait as long, one that waits is a sign."""
+
+PATIENCE = 2
+"""How often its walltime a job waits at most before it is before all younger ones."""
 
 FEW = 10
-"""Waiting jobs up to which the schedule by which numbers of ranks are chosen has backfilling: of many, others fill the
-gaps anyway."""
+"""Waiting jobs of which a list schedule says the numbers of ranks with the earliest last end."""
 
 EARLIER = 1e-3
 """What a second of the mean end counts where the last end is to be early: of plans that end together, the one that
 leaves more room."""
-
-LATE = 0.1
-"""Seconds after its expected end from which a running job is late: then jobs start that fit, whatever the plan says."""
-
-CHOSEN = 8
-"""Of these, the first that are not rigid, whose numbers of ranks are chosen anew at each step."""
 
 PASSES = 4
 """How often at most each of them is looked at."""
@@ -62,6 +60,10 @@ OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
 
 FORGETS = 0.9995
 """How much of what was seen of the queue before counts after another decision."""
+
+
+Ends = Sequence[tuple[float, int]]
+"""When running jobs are likely to end, and how much is free then."""
 
 
 class RankOption(NamedTuple):
@@ -87,8 +89,8 @@ class RankOption(NamedTuple):
 @dataclass(frozen=True)
 class WidthChoice:
     """Why a job starts on so many ranks: `options` are pairs of a number of ranks and the seconds that are expected
-    there, with an interval; `gives` the objective for each, in seconds (None: it was not needed). `gain`: it is to be
-    measured there, and so many seconds later jobs may gain by that; 0 where it is not tried."""
+    there, with an interval; `gives` run time and price of each, in seconds (None: something else is sought). `gain`: it
+    is to be measured there, and so many seconds later jobs may gain by that; 0 where it is not tried."""
 
     ranks: int
     options: tuple[tuple[int, Expected], ...]
@@ -140,18 +142,16 @@ class Moldable(Easy):
         self.objective, self.floor = objective, floor
         self.curves = Curves()
         self.choices: dict[int, WidthChoice] = {}  # of jobs that were started
-        self._planned: dict[int, int] = {}  # numbers of ranks of waiting jobs
-        self._promised: tuple[int, float] | None = None  # the head, and when it starts at the latest
+        self._old: tuple[int, RankOption, float] | None = None  # a head that waited long, and its latest start
         self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
         self._queued = QueueLength()
         self._begun = math.inf  # when it decided first: jobs that are there then are no sign that others will come
         self._running: dict[int, float] = {}  # seconds that running jobs are likely to take
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
         self._tries: dict[Hashable, dict[int, int]] = {}  # by program and input: numbers of ranks, and who tries them
-        self._late = False  # whether a running job takes longer than was expected of it
-        self._due = math.inf  # when the next running job is late, where the plan holds jobs until one ends
+        self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # likely ends, and when and for which state
         self._units = 1  # of room, of the whole machine
-        self._price = 0.0  # seconds that a unit of room, taken for a second, costs the jobs that come later
+        self._price = 0.0  # seconds that a unit of room, taken for a second, costs other jobs
 
     # What jobs may do.
 
@@ -202,10 +202,6 @@ class Moldable(Easy):
         """Whether nothing is free."""
         return policy.room(view) == 0
 
-    def wake(self, now: float) -> float:
-        """When a running job is late on whose end the plan relies."""
-        return self._due if self._due > now else math.inf
-
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
         """The jobs that start now, each on the number of ranks that is best."""
         jobs = list(waiting)
@@ -213,32 +209,49 @@ class Moldable(Easy):
             yield from super().decide(now, waiting, view, policy, heads)
             return
         self._kept = (None, -1)  # EASY's own reservations are of other jobs
-        self._begun, self._due = min(self._begun, now), math.inf
+        self._begun = min(self._begun, now)
         self._units = _whole(view, policy)
-        self._price = self._queued.mean(now) / self._units
-        self._forget({job.id for job in jobs})
+        mean, left, later = self._queued.mean(now), len(jobs), self._later(jobs)
+        self._set_price(mean, left, later)
+        waits = {job.id for job in jobs}
+        self._options = {job_id: known for job_id, known in self._options.items() if job_id in waits}
+        if self._old is not None and self._old[0] not in waits:
+            self._old = None
         plan = self._plan(now, jobs, view, policy)
-        for at, job in enumerate(jobs[:heads]):
-            option = plan[at] if at < len(plan) else self._default(job, policy)
-            placement = policy.place(option.job, view)
+        for at, (job, option) in enumerate(plan[:heads]):
+            if self.objective == TURNAROUND:  # the more have started the fewer wait
+                option = self._pick(job, policy)
+            chosen = self._chosen(now, job, option, jobs, self._allowed(job, policy), view, policy)
+            placement = policy.place(chosen.job, view)
             if not placement:
-                yield from self._behind(now, option, jobs[at + 1:], plan[at + 1:], view, policy)
+                yield from self._behind(now, job, option, plan[at + 1:], view, policy)
                 break
             self._asked[job.id] = job
-            yield option.job, placement
-        self._queued.left(now, sum(job.submit > self._begun and job.id not in view.bookings for job in jobs))
+            yield chosen.job, placement
+            left, later = left - 1, later - self._later([job])
+            self._set_price(mean, left, later)
+        self._queued.left(now, self._later(job for job in jobs if job.id not in view.bookings))
 
-    def _forget(self, waiting: set[int]) -> None:
-        """Drop what was known of jobs that have started or ended."""
-        for known in (self._planned, self._options):
-            for job_id in [job_id for job_id in known if job_id not in waiting]:
-                del known[job_id]
+    def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
+        """That of a head that has waited long: others before it may be overtaken."""
+        if not any(job.more.get(RANKS) for job in waiting):
+            return super().reservations(now, waiting, view, policy)
+        return {self._old[0]: self._old[2]} if self._old is not None and self._old[2] < math.inf else {}
 
-    def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> list[tuple[float, int]]:
+    def _set_price(self, mean: float, waiting: int, later: int) -> None:
+        """By how many jobs wait, how many of them came later than the first ones, and how many did on average."""
+        self._price = (waiting + (SIGN - 1) * later + SIGN * mean) / self._units
+
+    def _later(self, jobs: Iterable[Job]) -> int:
+        """How many of these have come later than the first ones."""
+        return sum(job.submit > self._begun for job in jobs)
+
+    def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> Ends:
         """When running jobs are likely to end, and how much is free then: each takes what its program took, and one
         that has taken longer takes as long again as it is late."""
-        bookings, found = view.bookings, []
-        self._late = False
+        if self._known_ends[:2] == (now, view.generation):
+            return self._known_ends[2]
+        bookings, found = view.bookings, list[tuple[float, int]]()
         self._running = {job_id: seconds for job_id, seconds in self._running.items() if job_id in bookings}
         self._asked = {job_id: job for job_id, job in self._asked.items() if job_id in bookings}
         for _, job_id in view.ends:
@@ -248,127 +261,107 @@ class Moldable(Easy):
             if seconds is None:
                 seconds = self._running[job_id] = max(1.0, self.curves.expected(job, job.procs).seconds)
             ran = now - booking.start
-            self._late = self._late or ran > seconds + LATE
             more = max(0.0, min(job.walltime - ran, abs(seconds - ran)))
             found.append((now + more, _held(booking, view, policy)))
-        return sorted(found)
+        self._known_ends = now, view.generation, sorted(found)
+        return self._known_ends[2]
 
-    def _default(self, job: Job, policy: CountingPolicy) -> RankOption:
-        """A job as it was planned last, at first on the number of ranks nearest to what it asks for."""
-        options = self.options(job, policy)
-        wanted = self._planned.get(job.id, job.procs)
-        return min(options, key=lambda option: abs(option.job.procs - wanted))
-
-    def _behind(self, now: float, head: RankOption, jobs: Sequence[Job], plan: Sequence[RankOption], view: Cluster,
+    def _behind(self, now: float, head: Job, option: RankOption, plan: Sequence[tuple[Job, RankOption]], view: Cluster,
                 policy: CountingPolicy) -> Starts:
         """The jobs behind a head that does not fit, which start now without delaying it."""
-        reserved = self.reserve(head.job, now, view, policy)
-        self._promised = head.job.id, reserved[-1].time
-
-        ends, few = self._likely_ends(now, view, policy), len(plan) < FEW
-        planned = (backfilled if few else finishes)(now, _room(view, policy), ends, [
-            (option.size, option.seconds) for option in (head, *plan)])[1:]
-        few = few and not self._late
-
-        known = [*plan, *(self._default(job, policy) for job in jobs[len(plan):])]
+        reserved = self.reserve(option.job, now, view, policy)
+        if _old(now, head):
+            self._old = head.id, option, reserved[-1].time
+        jobs = [head, *(job for job, _ in plan)]
 
         def candidates() -> Iterator[Job]:
-            for at in sorted(range(len(jobs)), key=lambda at: known[at].taken):
-                job, options = jobs[at], [known[at]]
-                room = _room(view, policy)
-                longest, beside = reserved[-1].window(now)
-                if few and planned[at] - plan[at].seconds > now + 1e-6:
-                    self._due = min((end for end, _ in ends if end > now), default=math.inf) + 2 * LATE
-                    continue  # by the plan it starts later: now it would delay others
-                if not few and at < len(plan):  # on other ranks, where it ends sooner than planned and takes no more
-                    options += sorted((option for option in self.options(job, policy)
-                                       if now + option.seconds <= planned[at] and option.taken <= plan[at].taken),
-                                      key=lambda option: option.seconds)
-                for option in options:
-                    if option.size <= room and (option.size <= beside or option.seconds <= longest):
+            for job, best in plan:
+                room, (longest, beside) = _room(view, policy), reserved[-1].window(now)
+                may = [each for each in self._allowed(job, policy)
+                       if each.size <= room and (each.size <= beside or each.job.expected <= longest)]
+                if may:
+                    chosen = self._chosen(now, job, best, jobs, may, view, policy)
+                    if chosen in may:
                         self._asked[job.id] = job
-                        yield option.job
-                        break
+                        yield chosen.job
 
         yield from backfill(candidates(), now, view, policy, reserved)
 
     # Which numbers of ranks are best.
 
-    def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy) -> list[RankOption]:
-        """The first LOOK jobs on the numbers of ranks that are best; what starts by that is in `choices`."""
-        waiting, jobs = jobs, jobs[:LOOK]
+    def _cost(self, option: RankOption) -> float:
+        """What it costs: for its own turnaround and that of others, or of the machine (seconds)."""
+        return self._worth(option.size, self._price) * option.seconds
+
+    def _chosen(self, now: float, job: Job, best: RankOption, jobs: Sequence[Job], may: Sequence[RankOption],
+                view: Cluster, policy: CountingPolicy) -> RankOption:
+        """How a job starts now, which `may` do so in some ways; `best` where it is better to wait for that. What is
+        hardly known is measured, where that costs little."""
+        room = _room(view, policy)
+        options = [option for option in may if option.size <= room]
+        chosen = best
+        if self.objective == TURNAROUND and options and best not in options:
+            other = min(options, key=self._cost)
+            start = finishes(now, room, self._likely_ends(now, view, policy), [(best.size, 0.0)])[0]
+            chosen = other if self._cost(other) < start - now + self._cost(best) else best
+        every = self.options(job, policy)
+        if chosen in options and len(every) > 1:
+            gain = 0.0
+            if self.objective != EFFICIENCY:
+                chosen, gain = self._explore(job, chosen, jobs, options)
+            self.choices[job.id] = WidthChoice(
+                chosen.job.procs, tuple((option.job.procs, option.expected) for option in every),
+                tuple(map(self._cost, every)) if self.objective == TURNAROUND else None, self.objective, gain)
+        return chosen
+
+    def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy
+              ) -> list[tuple[Job, RankOption]]:
+        """Waiting jobs on the numbers of ranks that are best, in the order in which they are to start."""
+        plan = [(job, self._pick(job, policy)) for job in jobs]
+        if self.objective == MAKESPAN and len(jobs) <= FEW:
+            plan = self._improved(now, plan, view, policy)
+        return self._ordered(now, plan)
+
+    def _allowed(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
+        """A job on the numbers of ranks on which it may start."""
+        return [self._old[1]] if self._old is not None and self._old[0] == job.id else self.options(job, policy)
+
+    def _pick(self, job: Job, policy: CountingPolicy) -> RankOption:
+        """A job on the number of ranks that is best for itself."""
+        options = self._allowed(job, policy)
+        return self._efficient(options) if self.objective == EFFICIENCY else min(options, key=self._cost)
+
+    def _ordered(self, now: float, plan: Sequence[tuple[Job, RankOption]]) -> list[tuple[Job, RankOption]]:
+        """Jobs of one priority that have waited long, as they are; then the others."""
+        longest = self.objective == MAKESPAN
+        return sorted(plan, key=lambda each: (
+            -each[0].priority, -math.inf if _old(now, each[0]) else -each[1].seconds if longest else each[1].taken))
+
+    def _improved(self, now: float, plan: list[tuple[Job, RankOption]], view: Cluster, policy: CountingPolicy
+                  ) -> list[tuple[Job, RankOption]]:
+        """The plan, of which no single job and no two would end earlier on other numbers of ranks."""
         free, ends = _room(view, policy), self._likely_ends(now, view, policy)
-        plan = [self._default(job, policy) for job in jobs]
-        free_to_choose = [at for at, job in enumerate(jobs) if len(self.options(job, policy)) > 1][:CHOSEN]
-        if self.objective == EFFICIENCY:
-            for at in free_to_choose:
-                plan[at] = self._efficient(self.options(jobs[at], policy))
-        else:
-            plan = self._improved(now, jobs, plan, free_to_choose, free, ends, policy)
-        for at in free_to_choose:
-            self._planned[jobs[at].id] = plan[at].job.procs
-        self._note(now, waiting, plan, free_to_choose, free, ends, policy)
-        return plan
 
-    def _cost(self, now: float, free: int, ends: Sequence[tuple[float, int]], plan: Sequence[RankOption]) -> float:
-        """The objective for numbers of ranks, in seconds from now."""
-        schedule = backfilled if len(plan) <= FEW else finishes
-        found = schedule(now, free, ends, [(option.size, option.seconds) for option in plan])
-        if self.objective == MAKESPAN:
+        def value(plan: list[tuple[Job, RankOption]]) -> float:
+            work = [(option.size, option.seconds) for _, option in self._ordered(now, plan)]
+            found = backfilled(now, free, ends, work)
             return max(found) - now + EARLIER * (sum(found) / len(found) - now)
-        taken = sum([option.taken for option in plan])
-        return sum(found) - now * len(found) + self._price * taken
 
-    def _improved(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
-                  ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> list[RankOption]:
-        """The plan, of which no single job would do better on another number of ranks; from some beginnings the
-        best."""
-        every = [self.options(job, policy) for job in jobs]
-        allowed = [self._in_time(now, jobs[0], every[0], free, ends), *every[1:]]
-        beginnings = [plan]
-        beginnings += [[pick(options, key=lambda option: option.size) if at in chosen else plan[at]
-                        for at, options in enumerate(allowed)] for pick in (min, max)]
-        best, found = math.inf, plan
-        for begin in beginnings:
-            begin = [option if option in allowed[at] else allowed[at][0] for at, option in enumerate(begin)]
-            cost = self._cost(now, free, ends, begin)
-            for _ in range(PASSES):
-                before = cost
-                for at in chosen:
-                    for option in allowed[at]:
-                        trial = [*begin[:at], option, *begin[at + 1:]]
-                        value = self._cost(now, free, ends, trial)
-                        if value < cost - 1e-9:
-                            cost, begin = value, trial
-                if cost == before and len(plan) <= FEW:
-                    cost, begin = self._pairs(now, free, ends, cost, begin, chosen, allowed)
-                if cost == before:
-                    break
-            if cost < best - 1e-9:
-                best, found = cost, begin
-        return found
-
-    def _pairs(self, now: float, free: int, ends: Sequence[tuple[float, int]], cost: float, plan: list[RankOption],
-               chosen: Sequence[int], allowed: Sequence[Sequence[RankOption]]) -> tuple[float, list[RankOption]]:
-        """The first two jobs that do better when both take other numbers of ranks, with what that gives; else the same
-        plan."""
-        for one, two in itertools.combinations(chosen, 2):
-            for first, second in itertools.product(allowed[one], allowed[two]):
-                trial = list(plan)
-                trial[one], trial[two] = first, second
-                value = self._cost(now, free, ends, trial)
-                if value < cost - 1e-9:
-                    return value, trial
-        return cost, plan
-
-    def _in_time(self, now: float, head: Job, options: list[RankOption], free: int, ends: Sequence[tuple[float, int]]
-                 ) -> list[RankOption]:
-        """The options of the head with which it starts when it was promised to, or as early as it can."""
-        if self._promised is None or self._promised[0] != head.id:
-            return options
-        starts = [finishes(now, free, ends, [(option.size, 0.0)])[0] for option in options]
-        latest = max(self._promised[1], min(starts))
-        return [option for option, start in zip(options, starts) if start <= latest + 1e-6]
+        every = [self._allowed(job, policy) for job, _ in plan]
+        best = value(plan)
+        for number in (1, 1, 2) * PASSES:
+            before = best
+            for places in itertools.combinations(range(len(plan)), number):
+                for chosen in itertools.product(*(every[at] for at in places)):
+                    trial = list(plan)
+                    for at, option in zip(places, chosen):
+                        trial[at] = plan[at][0], option
+                    found = value(trial)
+                    if found < best - 1e-9:
+                        best, plan = found, trial
+            if number == 2 and best == before:
+                break
+        return plan
 
     def _efficient(self, options: Sequence[RankOption]) -> RankOption:
         """The most ranks of which at least the part `floor` does as much as on the fewest."""
@@ -378,49 +371,29 @@ class Moldable(Easy):
                     if least >= self.floor * option.expected.seconds * option.job.procs),
                    key=lambda option: option.job.procs)
 
-    def _note(self, now: float, jobs: Sequence[Job], plan: list[RankOption], chosen: Sequence[int], free: int,
-              ends: Sequence[tuple[float, int]], policy: CountingPolicy) -> None:
-        """Keep why the jobs get these numbers of ranks that may start now; what is hardly known is measured, where that
-        costs little."""
-        for at in chosen:
-            if plan[at].size > free:
-                continue
-            job, options = jobs[at], self.options(jobs[at], policy)
-            gives = None
-            gain = 0.0
-            if self.objective != EFFICIENCY:
-                gives = tuple(self._cost(now, free, ends, [*plan[:at], option, *plan[at + 1:]])
-                              for option in options)
-                gain = self._explore(at, plan, jobs, options, gives, free)
-            self.choices[job.id] = WidthChoice(
-                plan[at].job.procs, tuple((option.job.procs, option.expected) for option in options), gives,
-                self.objective, gain)
-
-    def _explore(self, at: int, plan: list[RankOption], jobs: Sequence[Job], options: Sequence[RankOption],
-                 gives: Sequence[float], free: int) -> float:
-        """Let a job start where its program was not measured, if jobs that run later gain more by that than it costs;
-        return what they gain (seconds), 0 where it does not. As many run later as wait, and as have completed."""
-        job, known = jobs[at], self.curves.measured(jobs[at])
+    def _explore(self, job: Job, chosen: RankOption, jobs: Sequence[Job], options: Sequence[RankOption]
+                 ) -> tuple[RankOption, float]:
+        """How a job starts now, and what later jobs gain by that (seconds): on a number of ranks on which its program
+        was not measured, if they gain more than it costs. As many run later as wait, and as have completed."""
+        known = self.curves.measured(job)
         tries = self._tries.setdefault((job.user, job.app, input_key(job)), {})
         for ranks in [ranks for ranks, job_id in tries.items() if job_id == job.id]:
             del tries[ranks]
         known = dict.fromkeys(tries, 0) | known
-        if SPEEDUP in job.more or len(known) >= EXPLORED or not known or plan[at].job.procs not in known:
-            return 0.0
-        least, likely, scatter = min(gives), self.curves.likely(job), self.curves.scatter()
-        price, later = max(self._price, len(jobs) / self._units), sum(known.values()) + self._like(job, jobs)
-        worth = [(option.job.procs, self._worth(option.size, price)) for option in options]
-        most, best = 0.0, (plan[at], 0.0)
-        for number, (option, value) in enumerate(zip(options, gives)):
-            if option.job.procs not in known and option.size <= free:
+        if SPEEDUP in job.more or len(known) >= EXPLORED or chosen.job.procs not in known:
+            return chosen, 0.0
+        least, likely, scatter = self._cost(chosen), self.curves.likely(job), self.curves.scatter()
+        later = sum(known.values()) + self._like(job, jobs)
+        worth = [(option.job.procs, self._worth(option.size, self._price)) for option in options]
+        most, best = 0.0, (chosen, 0.0)
+        for number, option in enumerate(options):
+            if option.job.procs not in known:
                 gain = later * likely.gain(worth, number, scatter)
-                if gain - (value - least) > most:
-                    most, best = gain - (value - least), (option, gain)
-        plan[at], gain = best
-        if gain:
-            tries[plan[at].job.procs] = job.id
-        self._planned[job.id] = plan[at].job.procs
-        return gain
+                if gain - (self._cost(option) - least) > most:
+                    most, best = gain - (self._cost(option) - least), (option, gain)
+        if best[1]:
+            tries[best[0].job.procs] = job.id
+        return best
 
     def _worth(self, size: int, price: float) -> float:
         """What a second on so much room counts for the objective."""
@@ -437,10 +410,16 @@ class Moldable(Easy):
         twin = super().copy(view)
         assert isinstance(twin, Moldable)
         twin.curves, twin.choices, twin._queued = self.curves.copy(), {}, copy.copy(self._queued)
-        twin._planned, twin._options = dict(self._planned), dict(self._options)
+        twin._options = dict(self._options)
         twin._tries = {program: dict(tries) for program, tries in self._tries.items()}
         twin._running, twin._asked = dict(self._running), dict(self._asked)
+        twin._known_ends = math.nan, 0, ()
         return twin
+
+
+def _old(now: float, job: Job) -> bool:
+    """Whether it has waited so long that no younger one is before it."""
+    return now - job.submit >= PATIENCE * job.walltime
 
 
 def _room(view: Cluster, policy: CountingPolicy) -> int:
