@@ -113,11 +113,14 @@ class WithEasy(FirstInOrder):
         jobs = self._sized.get(job.size)
         if jobs is None:
             jobs = self._sized[job.size] = []
-        for line, first in (self.queue, self.first), (jobs, 0):
-            if line and job < line[-1]:
-                insort(line, job, first)
-            else:
-                line.append(job)
+        if jobs and job < jobs[-1]:
+            insort(jobs, job)
+        else:
+            jobs.append(job)
+        if self.queue and job < self.queue[-1]:
+            insort(self.queue, job, self.first)
+        else:
+            self.queue.append(job)
 
     def release(self, limit: float, job_id: int) -> None:
         """A job ended that was expected to run until then."""
@@ -141,7 +144,8 @@ class WithEasy(FirstInOrder):
 
     def decide(self, now: float, free: int, start: Start) -> None:
         """Start heads, and fill in behind the one that does not fit."""
-        queue, expected, filled = self.queue, self.expected, list[CountedJob]()
+        queue, expected = self.queue, self.expected
+        filled: list[CountedJob] = []
         if queue[self.first] is self.reserved and not (expected and expected[0][0] <= now):
             for job in self._fresh if len(self._fresh) < 2 else sorted(self._fresh):
                 if job.size <= free and self._admits(job, now):
@@ -173,19 +177,23 @@ class WithEasy(FirstInOrder):
     def _fill(self, now: float, free: int) -> list[CountedJob]:
         """Reserve for the head; the jobs that start behind it, in order."""
         self._reserve(self.queue[self.first], now, free)
-        filled = []
-        every = ((jobs, self._next(jobs, 0, now)) for size, jobs in self._sized.items() if size <= free)
-        firsts = [(jobs[place], place, jobs) for jobs, place in every if place < len(jobs)]
+        filled: list[CountedJob] = []
+        firsts, shadow, spare = [], self._shadow, self._spare
+        for size, jobs in self._sized.items():
+            if size <= spare and size <= free and jobs:
+                firsts.append((jobs[0], 0, jobs))
+            elif size <= free:
+                for place, job in enumerate(jobs):
+                    if now + job.expected <= shadow:
+                        firsts.append((job, place, jobs))
+                        break
         heapq.heapify(firsts)
         while firsts and free:
             job, place, jobs = firsts[0]
-            if job.size > free:
-                heapq.heappop(firsts)
-                continue
-            if self._admits(job, now):
+            if job.size <= free and self._admits(job, now):
                 free -= job.size
                 filled.append(job)
-            place = self._next(jobs, place + 1, now)
+            place = self._next(jobs, place + 1, now) if job.size <= free else len(jobs)
             if place < len(jobs):
                 heapq.heapreplace(firsts, (jobs[place], place, jobs))
             else:

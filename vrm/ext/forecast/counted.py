@@ -114,8 +114,8 @@ class CountedReplay:
         self.end, self.fit, self.kill = frozen.end, frozen.fit and frozen.end < math.inf, frozen.kill
         self.room, self.wake = base.room, frozen.now if frozen.due or not base.running else math.inf
         self.events: list[tuple[float, bool, Held]] = []  # a heap: when a job ends, or is expected to
-        self.running: dict[int, RunSpan] = {}  # with the ends that they have if nothing stops them
-        self.ended: dict[int, RunSpan] = {}
+        self.running: dict[int, tuple[float, float]] = {}  # starts, and the ends that they have if nothing stops them
+        self.ended: dict[int, tuple[float, float]] = {}
         self.blocked: dict[int, list[CountedArrival]] = {}  # by the ids for whose ends they wait
         self.longest: list[tuple[float, CountedJob]] = []  # a heap by -limit, of those that waited; if they are to fit
         held = []
@@ -123,7 +123,7 @@ class CountedReplay:
             job, ran = booking.job, frozen.now - booking.start
             run = max(durations(job, max(0.0, ran)), ran)
             held.append((booking.gives, job.id, frozen.state.cluster.returns(booking.placement)))
-            self._runs(held[-1], RunSpan(booking.start, booking.start + run), booking.expected_end, booking.limit)
+            self._runs(held[-1], booking.start, booking.start + run, booking.expected_end, booking.limit)
         self.line = WithEasy(held)
         for job, after in base.waiting:
             self._come(CountedArrival(base.counted(job, durations(job, 0.0)), after))
@@ -138,8 +138,9 @@ class CountedReplay:
 
     def go(self, coming: Iterable[CountedArrival], until: Set[int] = frozenset(), started: bool = False
            ) -> dict[int, RunSpan]:
-        """Go on; what `vrm.ext.forecast.replay.replay` gives. `coming` are all that come later, in order of time."""
-        later, events, open_ = iter(coming), self.events, list(until)
+        """Go on; what `vrm.ext.forecast.replay.replay` gives, with `until` of these jobs alone. `coming` are all jobs
+        that come later, in order of time."""
+        later, events, line, left = iter(coming), self.events, self.line, list(until)
         following = next(later, None)
         while True:
             now = min(self.wake, events[0][0] if events else math.inf,
@@ -153,17 +154,22 @@ class CountedReplay:
                 self._come(following)
                 following = next(later, None)
             if self.room and now < self.end:
-                self._decide(now)
-            while open_ and (open_[-1] in self.ended or (started and open_[-1] in self.running)):
-                open_.pop()
-            if until and not open_:
+                if self.longest:
+                    self._leave_out(now)
+                if line.queue:
+                    line.decide(now, self.room, self._start)
+            while left and (left[-1] in self.ended or (started and left[-1] in self.running)):
+                left.pop()
+            if until and not left:
                 break
-        return {**self.ended, **self.running}
+        found = {**self.ended, **self.running}
+        return {job_id: RunSpan(*found[job_id]) for job_id in until or found if job_id in found}
 
-    def _runs(self, held: Held, span: RunSpan, expected: float, limit: float) -> None:
+    def _runs(self, held: Held, start: float, end: float, expected: float, limit: float) -> None:
         """A job runs."""
-        self.running[held[1]] = span
-        end = min(span.end, limit) if self.kill else span.end
+        self.running[held[1]] = start, end
+        if self.kill and limit < end:
+            end = limit
         heapq.heappush(self.events, (end, True, held))
         if end > expected:
             heapq.heappush(self.events, (expected, False, held))
@@ -171,10 +177,11 @@ class CountedReplay:
     def _happens(self, now: float, ends: bool, held: Held) -> None:
         """A job ends, or should have ended."""
         if ends:
-            self.line.release(*held[:2])
-            self.room += held[2]
-            self.ended[held[1]] = RunSpan(self.running.pop(held[1]).start, now)
-            for arrival in self.blocked.pop(held[1], ()):
+            limit, job_id, size = held
+            self.line.release(limit, job_id)
+            self.room += size
+            self.ended[job_id] = self.running.pop(job_id)[0], now
+            for arrival in self.blocked.pop(job_id, ()):
                 self._come(arrival)
 
     def _come(self, arrival: CountedArrival) -> None:
@@ -188,15 +195,13 @@ class CountedReplay:
         if self.fit:
             heapq.heappush(self.longest, (-job.limit, job))
 
-    def _decide(self, now: float) -> None:
-        """Start what may start, of the jobs that end before the allocation does."""
-        line, longest = self.line, self.longest
+    def _leave_out(self, now: float) -> None:
+        """The jobs that might not end before the allocation does leave the queue."""
+        longest = self.longest
         while longest and now - longest[0][0] > self.end:
             job = heapq.heappop(longest)[1]
             if job.id not in self.running and job.id not in self.ended:
-                line.drop(job)
-        if line.queue:
-            line.decide(now, self.room, self._start)
+                self.line.drop(job)
 
     def _start(self, now: float, jobs: Sequence[CountedJob], overtake: bool = False) -> None:
         """Start jobs."""
@@ -204,4 +209,4 @@ class CountedReplay:
             self.room -= size
             held = (now + expected, job_id, size)
             insort(self.line.expected, held)
-            self._runs(held, RunSpan(now, now + run), held[0], now + limit)
+            self._runs(held, now, now + run, held[0], now + limit)
