@@ -170,8 +170,17 @@ def test_a_head_that_was_promised_a_start_keeps_its_ranks() -> None:
     head = submission(1, 1.0, 8, 20.0, (4, 8), (64.0, 0.0)).job
     promised, best = one.options(head, policy)
     assert one._pick(head, policy) == best
+    assert one.reservations(1.0, [head], cluster, policy) == {}  # type: ignore[arg-type]
     one._old = head.id, promised, 50.0
     assert one._pick(head, policy) == promised
+    assert one.reservations(1.0, [head], cluster, policy) == {head.id: 50.0}  # type: ignore[arg-type]
+
+
+def test_a_job_alone_takes_the_ranks_on_which_it_is_likely_to_be_fastest() -> None:
+    """Also where it came later than the first one: it is no sign that others will come, and nobody waits for it."""
+    more = {RANKS: (1, 4)}
+    jobs = [Submission(Job(number, "a.x", 1, 100.0, 1000.0 * number, more=more), 50.0) for number in range(2)]
+    assert [job.procs for job in simulated(jobs, 4).jobs] == [4, 4]
 
 
 def test_the_walltime_is_scaled() -> None:

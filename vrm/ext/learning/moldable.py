@@ -211,8 +211,8 @@ class Moldable(Easy):
         self._kept = (None, -1)  # EASY's own reservations are of other jobs
         self._begun = min(self._begun, now)
         self._units = _whole(view, policy)
-        mean, left, later = self._queued.mean(now), len(jobs), self._later(jobs)
-        self._set_price(mean, left, later)
+        mean, later = self._queued.mean(now), self._later(jobs)
+        self._set_price(mean, len(jobs), later)
         waits = {job.id for job in jobs}
         self._options = {job_id: known for job_id, known in self._options.items() if job_id in waits}
         if self._old is not None and self._old[0] not in waits:
@@ -220,6 +220,7 @@ class Moldable(Easy):
         plan = self._plan(now, jobs, view, policy)
         for at, (job, option) in enumerate(plan[:heads]):
             if self.objective == TURNAROUND:  # the more have started the fewer wait
+                self._set_price(mean, len(jobs) - at, later)
                 option = self._pick(job, policy)
             chosen = self._chosen(now, job, option, jobs, self._allowed(job, policy), view, policy)
             placement = policy.place(chosen.job, view)
@@ -228,8 +229,7 @@ class Moldable(Easy):
                 break
             self._asked[job.id] = job
             yield chosen.job, placement
-            left, later = left - 1, later - self._later([job])
-            self._set_price(mean, left, later)
+            later -= self._later([job])
         self._queued.left(now, self._later(job for job in jobs if job.id not in view.bookings))
 
     def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
@@ -239,8 +239,9 @@ class Moldable(Easy):
         return {self._old[0]: self._old[2]} if self._old is not None and self._old[2] < math.inf else {}
 
     def _set_price(self, mean: float, waiting: int, later: int) -> None:
-        """By how many jobs wait, how many of them came later than the first ones, and how many did on average."""
-        self._price = (waiting + (SIGN - 1) * later + SIGN * mean) / self._units
+        """By how many jobs wait, and how many of them came later than the first ones, without the one that starts, and
+        how many waited on average."""
+        self._price = (waiting - 1 + (SIGN - 1) * max(0, later - 1) + SIGN * mean) / self._units
 
     def _later(self, jobs: Iterable[Job]) -> int:
         """How many of these have come later than the first ones."""
