@@ -70,6 +70,7 @@ def test_the_table_for_people(saved: list[str], capsys: pytest.CaptureFixture[st
     assert "8 jobs to run. squeue at" in shown and "up to 4 nodes of 2 cores, 1d" in shown
     assert "|   1 | 1 node x 00:" in shown and "1. vrm script --slurm -N 1" in shown
     assert "requests were tried (--all shows them)" in shown and "Assumed:" in shown
+    assert "of their limits: no job has ended yet (--history" in shown
     assert "nobody comes later: there are too few jobs" in shown and "(--site-history" in shown
     assert cli.main(["plan", *saved, "--all"]) == 0
     assert "(--all" not in capsys.readouterr().out
@@ -200,7 +201,8 @@ def test_a_request_for_each_job(saved: list[str], tmp_path: Path, monkeypatch: p
     at, single = next((at, one) for at, one in enumerate(found, 1) if one["each"])
     assert (single["nodes"], single["seconds"], single["at_once"], single["start"]["p50"]) == (4, 6300, 3, 0)
     assert single["type"][0] == "vrm plan --deal 3" and len(single["type"]) == 3
-    assert single["type"][1].startswith("for p in 1; do vrm script -c vrm.part$p.yaml --slurm -N 4 -t 01:45:00")
+    assert single["type"][1].startswith("vrm script -c vrm.part1.yaml --slurm -N 4 -t 01:45:00")
+    assert "plan.part1.slurm --force --submit" in single["type"][1]
     assert single["type"][2].startswith("for p in 2 3; do vrm script -c vrm.part$p.yaml --slurm -N 1 -t 00:15:00")
     assert not any(one["each"] for one in planned(capfd, *saved, "--at-once", "1,2")["requests"])
     assert not any(one["each"] for one in planned(capfd, *saved, "--nodes", "4")["requests"])

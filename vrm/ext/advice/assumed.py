@@ -44,5 +44,5 @@ def told(frozen: Frozen) -> str:
     if number >= ENOUGH:
         return f"from {number} jobs that have ended"
     low, high = (round(100 * ratio) for ratio in (RATIOS[0], RATIOS[-1]))
-    return (f"from an assumption, that jobs take {low} to {high} % of their limits: only {number} have ended "
-            "(--history names earlier runs)")
+    few = f"only {number} job{'s have' if number > 1 else ' has'} ended" if number else "no job has ended yet"
+    return f"from an assumption, that jobs take {low} to {high} % of their limits: {few} (--history names earlier runs)"

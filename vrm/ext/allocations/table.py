@@ -68,9 +68,12 @@ class Typing(NamedTuple):
         return found
 
     def _loop(self, shape: AllocationShape, parts: Sequence[int]) -> str:
-        words = shlex.join(self.script(shape, part_name(self.config or "vrm.yaml", "PART"),
-                                       f"plan.partPART.{self.system}"))
-        return f"for p in {' '.join(map(str, parts))}; do vrm {words.replace('PART', '$p')} --submit; done"
+        """The command for the parts that ask for the same: a loop over them, where they are several."""
+        mark: int | str = "@part@" if len(parts) > 1 else parts[0]
+        words = shlex.join(["vrm", *self.script(shape, part_name(self.config or "vrm.yaml", mark),
+                                                f"plan.part{mark}.{self.system}"), "--submit"])
+        return words if len(parts) == 1 else (
+            f"for p in {' '.join(map(str, parts))}; do {words.replace('@part@', '$p')}; done")
 
 
 def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],
