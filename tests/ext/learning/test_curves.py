@@ -60,7 +60,7 @@ def test_programs_and_inputs_are_apart() -> None:
     curves.learn(("", "a.x", 1), "-n 3", 4, 50.0)
     assert curves.expected(job(arguments=("-n", "3")), 4).seconds == pytest.approx(50)
     assert curves.expected(job(arguments=("-n", "4")), 4).seconds == 100 and curves.expected(job("b.x"), 4).seconds == 100
-    assert curves.measured(job(arguments=("-n", "3"))) == {4: 1} and curves.measured(job()) == {}
+    assert curves.sure(job(arguments=("-n", "3")), 4) and not curves.sure(job(), 4)
 
 
 def test_another_input_lends_its_shape() -> None:
@@ -107,14 +107,6 @@ def test_an_unknown_program_takes_the_part_of_its_limit_that_others_took() -> No
     curves = Curves()
     curves.ended(job("b.x"), 20.0)
     assert curves.expected(job("c.x"), 4).seconds == pytest.approx(20.0)
-
-
-def test_nothing_is_gained_by_a_try_where_all_shapes_agree() -> None:
-    shape = LikelyShape(4, {}, 0.1)
-    assert shape.gain([(4, 1.0)], 0, 0.1) == 0
-    assert shape.gain([(1, 1.0), (2, 1.0)], 0, 0.1) == pytest.approx(0, abs=1e-12)  # two are always faster than one
-    sharp, vague = (shape.gain([(4, 4.0), (8, 6.5), (16, 9.0)], 2, noise) for noise in (0.01, 5.0))
-    assert sharp > 0.01 > vague >= -1e-12
 
 
 def test_the_key_of_an_input() -> None:

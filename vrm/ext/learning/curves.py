@@ -133,29 +133,6 @@ class LikelyShape:
         """Its run time on so many ranks (geometric mean)."""
         return math.exp(math.fsum(weight * (level + math.log(shape(ranks))) for weight, level, shape in self._terms))
 
-    def times(self, ranks: Sequence[int]) -> list[tuple[float, list[float]]]:
-        """Its run times on each number of ranks, as each shape that is likely has them, and how likely that is."""
-        return [(weight, [math.exp(level) * shape(each) for each in ranks]) for weight, level, shape in self._terms]
-
-    def gain(self, options: Sequence[tuple[int, float]], tried: int, noise: float) -> float:
-        """Return what a later job gains on average (seconds) when a job has run on the option `tried`: how much better
-        the option is that is best by the shapes that are likely then. Options are numbers of ranks, with what a second
-        there counts. Times scatter by `noise`, so shapes that are near there stay as likely as they are."""
-        found = self.times([ranks for ranks, _ in options])
-        costs = [[seconds * worth for seconds, (_, worth) in zip(times, options)] for _, times in found]
-        logs = [math.log(times[tried]) for _, times in found]
-        blurred = 4 * (noise ** 2 + DEVIATES ** 2)
-
-        def best(weights: Sequence[float]) -> int:
-            means = [math.fsum(weight * each[at] for weight, each in zip(weights, costs)) for at in range(len(options))]
-            return means.index(min(means))
-
-        prior = [weight for weight, _ in found]
-        now = best(prior)
-        return math.fsum(weight * (cost[now] - cost[best([each * math.exp(-(log - other) ** 2 / blurred)
-                                                         for each, other in zip(prior, logs)])])
-                         for weight, cost, log in zip(prior, costs, logs))
-
 
 def _fit(points: Mapping[int, float]) -> Shape:
     """Fit a, b, c by least squares of the relative errors. Two numbers of ranks leave no overhead to fit."""
@@ -211,17 +188,12 @@ class Curves:
             curve.add(ranks, seconds)
             self.version += 1
 
-    def measured(self, job: Job) -> dict[int, int]:
-        """How often the program and input of a job has completed, by number of ranks."""
-        curve = self._known.get(_app(job), {}).get(input_key(job))
-        return {} if curve is None else {ranks: len(times) for ranks, times in curve.points.items()}
-
-    def expected(self, job: Job, ranks: int, shape: Shape | None = None) -> Expected:
+    def expected(self, job: Job, ranks: int) -> Expected:
         """What is expected of a job on so many ranks. Where its program and input was never seen it takes on its own
-        number of ranks what is expected of it, and the shape is that of the input of its program that is known best, or
-        `shape`, by default that of an unknown program."""
+        number of ranks what is expected of it, and the shape is that of the input of its program that is known best,
+        else that of an unknown program."""
         of = self._known.get(_app(job), {})
-        otherwise = shape or self._shape(job, of)
+        otherwise = self._shape(job, of)
         curve = of.get(input_key(job))
         if curve is not None:
             return curve.expected(ranks, otherwise, self.scatter())
@@ -236,13 +208,10 @@ class Curves:
 
     def sure(self, job: Job, ranks: int) -> bool:
         """Whether it is known how the time of a job on so many ranks compares with that on its own."""
-        known = self.measured(job)
-        return SPEEDUP in job.more or (ranks in known and job.procs in known and self.scatter() < SURE)
-
-    def likely(self, job: Job) -> LikelyShape:
-        """The shapes that are likely by what was measured of the program and input of a job."""
+        if SPEEDUP in job.more:
+            return True
         curve = self._known.get(_app(job), {}).get(input_key(job))
-        return LikelyShape(job.procs, {} if curve is None else curve.points, self.scatter())
+        return curve is not None and {ranks, job.procs} <= curve.points.keys() and self.scatter() < SURE
 
     def _shape(self, job: Job, of: Mapping[str, ScalingCurve]) -> Shape:
         """The shape that is likely where little is known."""
@@ -251,7 +220,7 @@ class Curves:
             return Downey(*given).time
         curve = of.get(input_key(job))
         if curve is not None and len(curve.points) > 1:
-            return self.likely(job)
+            return LikelyShape(job.procs, curve.points, self.scatter())
         best = max(of.values(), key=lambda curve: len(curve.points), default=None)
         unseen = LikelyShape(job.procs, {}, 1.0)
         if best is None or len(best.points) < 2:

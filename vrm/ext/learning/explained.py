@@ -38,12 +38,11 @@ def sentences(found: Mapping[str, Any]) -> str:
     from vrm.model.quantities import said
     from vrm.system.printing.output import aligned
 
-    why = ("to learn how its program scales, since later jobs may gain more than that costs" if found["explores"]
-           else f"for {_WORDS[found['objective']]}")
     rows = [("RANKS", "EXPECTED", "8 OF 10 BETWEEN", "OBJECTIVE", "")]
     for ranks, seconds, low, high, *gives in found["options"]:
         rows.append((str(int(ranks)), said(seconds), f"{said(low)} and {said(high)}", said(gives[0]) if gives else "-",
                      "chosen" if ranks == found["ranks"] else ""))
     ranks = int(found["ranks"])
     compared = f"\nExpected from {found['like']}" if "like" in found else ""
-    return f"It runs on {ranks} rank{'s' * (ranks > 1)}, {why}:\n{aligned(rows, right=(0, 1, 3))}{compared}"
+    return (f"It runs on {ranks} rank{'s' * (ranks > 1)}, for {_WORDS[found['objective']]}:\n"
+            f"{aligned(rows, right=(0, 1, 3))}{compared}")

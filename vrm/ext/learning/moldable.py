@@ -2,9 +2,9 @@
 
 A second on a core makes others wait: those that wait now, and those that come later, of which the queue is a sign. So
 it has a price (`SIGN`), and the number of ranks is best on which run time and price are least, by the curve of the
-program. Where that many are not free, a job starts on fewer if that is better than to wait for them. For the earliest
-last end (`makespan`) jobs take least of the machine while many wait, and of FEW those numbers of ranks are taken
-that are best by a list schedule.
+program. The load changes numbers of ranks, so curves are learned, and no job runs only for that. Where that many are
+not free, a job starts on fewer if that is better than to wait for them. For the earliest last end (`makespan`) jobs
+take least of the machine while many wait, and of FEW those numbers of ranks are taken that are best by a list schedule.
 
 Jobs start by one rule: EASY, in the order of what they take of the machine, the least first (for the earliest last
 end the longest first). Nobody starves: a job that has waited PATIENCE times its walltime is before those that have
@@ -20,7 +20,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vrm.ext.learning.curves import Curves, Expected, input_key
 from vrm.ext.learning.list_schedules import backfilled, finishes
@@ -48,9 +48,6 @@ leaves more room."""
 
 PASSES = 4
 """How often at most each of them is looked at."""
-
-EXPLORED = 3
-"""Numbers of ranks on which a program is measured before no other one is tried."""
 
 TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
 OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
@@ -89,19 +86,12 @@ class RankOption(NamedTuple):
 @dataclass(frozen=True)
 class WidthChoice:
     """Why a job starts on so many ranks: `options` are pairs of a number of ranks and the seconds that are expected
-    there, with an interval; `gives` run time and price of each, in seconds (None: something else is sought). `gain`: it
-    is to be measured there, and so many seconds later jobs may gain by that; 0 where it is not tried."""
+    there, with an interval; `gives` run time and price of each, in seconds (None: something else is sought)."""
 
     ranks: int
     options: tuple[tuple[int, Expected], ...]
     gives: tuple[float, ...] | None
     objective: str
-    gain: float = 0.0
-
-    @property
-    def explores(self) -> bool:
-        """Whether it is a try."""
-        return self.gain > 0
 
 
 def limit_on(job: Job, ranks: int) -> float:
@@ -148,7 +138,6 @@ class Moldable(Easy):
         self._begun = math.inf  # when it decided first: jobs that are there then are no sign that others will come
         self._running: dict[int, float] = {}  # seconds that running jobs are likely to take
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
-        self._tries: dict[Hashable, dict[int, int]] = {}  # by program and input: numbers of ranks, and who tries them
         self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # likely ends, and when and for which state
         self._units = 1  # of room, of the whole machine
         self._price = 0.0  # seconds that a unit of room, taken for a second, costs other jobs
@@ -222,7 +211,7 @@ class Moldable(Easy):
             if self.objective == TURNAROUND:  # the more have started the fewer wait
                 self._set_price(mean, len(jobs) - at, later)
                 option = self._pick(job, policy)
-            chosen = self._chosen(now, job, option, jobs, self._allowed(job, policy), view, policy)
+            chosen = self._chosen(now, job, option, self._allowed(job, policy), view, policy)
             placement = policy.place(chosen.job, view)
             if not placement:
                 yield from self._behind(now, job, option, plan[at + 1:], view, policy)
@@ -273,7 +262,6 @@ class Moldable(Easy):
         reserved = self.reserve(option.job, now, view, policy)
         if _old(now, head):
             self._old = head.id, option, reserved[-1].time
-        jobs = [head, *(job for job, _ in plan)]
 
         def candidates() -> Iterator[Job]:
             for job, best in plan:
@@ -281,7 +269,7 @@ class Moldable(Easy):
                 may = [each for each in self._allowed(job, policy)
                        if each.size <= room and (each.size <= beside or each.job.expected <= longest)]
                 if may:
-                    chosen = self._chosen(now, job, best, jobs, may, view, policy)
+                    chosen = self._chosen(now, job, best, may, view, policy)
                     if chosen in may:
                         self._asked[job.id] = job
                         yield chosen.job
@@ -291,13 +279,15 @@ class Moldable(Easy):
     # Which numbers of ranks are best.
 
     def _cost(self, option: RankOption) -> float:
-        """What it costs: for its own turnaround and that of others, or of the machine (seconds)."""
-        return self._worth(option.size, self._price) * option.seconds
+        """What it costs: for its own turnaround and that of others, or of the machine (seconds). Rounded: of numbers of
+        ranks that cost the same the first is taken, the least."""
+        if self.objective == MAKESPAN:
+            return round(option.taken, 6)
+        return round((1 + self._price * option.size) * option.seconds, 6)
 
-    def _chosen(self, now: float, job: Job, best: RankOption, jobs: Sequence[Job], may: Sequence[RankOption],
-                view: Cluster, policy: CountingPolicy) -> RankOption:
-        """How a job starts now, which `may` do so in some ways; `best` where it is better to wait for that. What is
-        hardly known is measured, where that costs little."""
+    def _chosen(self, now: float, job: Job, best: RankOption, may: Sequence[RankOption], view: Cluster,
+                policy: CountingPolicy) -> RankOption:
+        """How a job starts now, which `may` do so in some ways; `best` where it is better to wait for that."""
         room = _room(view, policy)
         options = [option for option in may if option.size <= room]
         chosen = best
@@ -307,12 +297,9 @@ class Moldable(Easy):
             chosen = other if self._cost(other) < start - now + self._cost(best) else best
         every = self.options(job, policy)
         if chosen in options and len(every) > 1:
-            gain = 0.0
-            if self.objective != EFFICIENCY:
-                chosen, gain = self._explore(job, chosen, jobs, options)
             self.choices[job.id] = WidthChoice(
                 chosen.job.procs, tuple((option.job.procs, option.expected) for option in every),
-                tuple(map(self._cost, every)) if self.objective == TURNAROUND else None, self.objective, gain)
+                tuple(map(self._cost, every)) if self.objective == TURNAROUND else None, self.objective)
         return chosen
 
     def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy
@@ -372,47 +359,12 @@ class Moldable(Easy):
                     if least >= self.floor * option.expected.seconds * option.job.procs),
                    key=lambda option: option.job.procs)
 
-    def _explore(self, job: Job, chosen: RankOption, jobs: Sequence[Job], options: Sequence[RankOption]
-                 ) -> tuple[RankOption, float]:
-        """How a job starts now, and what later jobs gain by that (seconds): on a number of ranks on which its program
-        was not measured, if they gain more than it costs. As many run later as wait, and as have completed."""
-        known = self.curves.measured(job)
-        tries = self._tries.setdefault((job.user, job.app, input_key(job)), {})
-        for ranks in [ranks for ranks, job_id in tries.items() if job_id == job.id]:
-            del tries[ranks]
-        known = dict.fromkeys(tries, 0) | known
-        if SPEEDUP in job.more or len(known) >= EXPLORED or chosen.job.procs not in known:
-            return chosen, 0.0
-        least, likely, scatter = self._cost(chosen), self.curves.likely(job), self.curves.scatter()
-        later = sum(known.values()) + self._like(job, jobs)
-        worth = [(option.job.procs, self._worth(option.size, self._price)) for option in options]
-        most, best = 0.0, (chosen, 0.0)
-        for number, option in enumerate(options):
-            if option.job.procs not in known:
-                gain = later * likely.gain(worth, number, scatter)
-                if gain - (self._cost(option) - least) > most:
-                    most, best = gain - (self._cost(option) - least), (option, gain)
-        if best[1]:
-            tries[best[0].job.procs] = job.id
-        return best
-
-    def _worth(self, size: int, price: float) -> float:
-        """What a second on so much room counts for the objective."""
-        return size / self._units if self.objective == MAKESPAN else 1 + price * size
-
-    @staticmethod
-    def _like(job: Job, jobs: Sequence[Job]) -> int:
-        """How many others of these have the same program and input."""
-        key = input_key(job)
-        return sum(other.app == job.app and other.user == job.user and input_key(other) == key for other in jobs) - 1
-
     def copy(self, view: Cluster) -> Moldable:
         """An independent copy, with all that was learned."""
         twin = super().copy(view)
         assert isinstance(twin, Moldable)
         twin.curves, twin.choices, twin._queued = self.curves.copy(), {}, copy.copy(self._queued)
         twin._options = dict(self._options)
-        twin._tries = {program: dict(tries) for program, tries in self._tries.items()}
         twin._running, twin._asked = dict(self._running), dict(self._asked)
         twin._known_ends = math.nan, 0, ()
         return twin

@@ -55,7 +55,7 @@ class LearningPart(Part):
     and at the end of the manager. What is in the store already is replaced, so each manager of a run adds all of its
     jobs. Of each program and input it says once what a job of it wasted, and at the end what the run did."""
 
-    events = {"width": {"id": shapes.count, "ranks": shapes.positive, "objective": shapes.line, "explores": shapes.flag,
+    events = {"width": {"id": shapes.count, "ranks": shapes.positive, "objective": shapes.line,
                         "options": shapes.list_of(shapes.list_of(shapes.number))}}
     observes = (Launched, NodeUse, RecordPrepared)
 
@@ -111,7 +111,7 @@ class LearningPart(Part):
             choice = dispatcher.choices.pop(job.id, None)
             if choice is not None:
                 self.live.record(self, "width", id=job.id, ranks=job.procs, objective=choice.objective,
-                                 explores=choice.explores, options=_options(choice))
+                                 options=_options(choice))
         elif widths and not self._rigid:
             self._rigid = True
             self.live.tell("warning", f"#{job.id} {job.app}: ranks={text_of(widths)} is for Backfilling: moldable; "
