@@ -112,8 +112,8 @@ class WithEasy(FirstInOrder):
         self._fresh.append(job)
         jobs = self._sized.get(job.size)
         if jobs is None:
-            jobs = self._sized[job.size] = []
-        if jobs and job < jobs[-1]:
+            self._sized[job.size] = [job]
+        elif job < jobs[-1]:
             insort(jobs, job)
         else:
             jobs.append(job)
@@ -139,8 +139,15 @@ class WithEasy(FirstInOrder):
     def _remove(self, job: CountedJob) -> None:
         """A job is in the queue no more."""
         del self.queue[bisect_left(self.queue, job, self.first)]
+        self._forget(job)
+
+    def _forget(self, job: CountedJob) -> None:
+        """A job is not among those of its size."""
         jobs = self._sized[job.size]
-        del jobs[bisect_left(jobs, job)]
+        if len(jobs) > 1:
+            del jobs[bisect_left(jobs, job)]
+        else:
+            del self._sized[job.size]
 
     def decide(self, now: float, free: int, start: Start) -> None:
         """Start heads, and fill in behind the one that does not fit."""
@@ -155,7 +162,7 @@ class WithEasy(FirstInOrder):
             if queue[self.first].size <= free:
                 head, free = self._behind(free)
                 for job in queue[self.first:head]:
-                    del self._sized[job.size][0]
+                    self._forget(job)
                 self._cut(now, head, start)
                 self.reserved = None
             if free and self.first + 1 < len(queue):
@@ -180,7 +187,7 @@ class WithEasy(FirstInOrder):
         filled: list[CountedJob] = []
         firsts, shadow, spare = [], self._shadow, self._spare
         for size, jobs in self._sized.items():
-            if size <= spare and size <= free and jobs:
+            if size <= spare and size <= free:
                 firsts.append((jobs[0], 0, jobs))
             elif size <= free:
                 for place, job in enumerate(jobs):
