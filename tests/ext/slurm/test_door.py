@@ -28,3 +28,16 @@ def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     with pytest.raises(Refused, match="makes no forecasts"):
         counter.foresee(SubmittedJob({"app": "ok.x", "procs": 1, "walltime": 9.0}))
     managed.close()
+
+
+def test_a_manager_that_stops_still_knows_the_jobs_of_a_call_that_comes_again(root: Path) -> None:
+    """The manager that had taken them was killed before it answered."""
+    managed = Managed(root)
+    counter = managed.live.part(Door).counter
+    counter.known = {"call": [3]}
+    managed.live.phase = "stopping"
+    values = {"app": "ok.x", "procs": 1, "walltime": 9.0}
+    assert counter.submit(SubmittedJob(values, command="call")) == [3]
+    with pytest.raises(Refused, match="takes no more jobs"):
+        counter.submit(SubmittedJob(values, command="other"))
+    managed.close()

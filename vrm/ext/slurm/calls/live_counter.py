@@ -244,9 +244,9 @@ class LiveCounter:
 
     def submit(self, asked: SubmittedJob) -> list[int]:
         """New jobs; their ids."""
-        live, values = self.live, self._values(asked)
         if asked.command in self.known:
             return self.known[asked.command]
+        live, values = self.live, self._values(asked)
         state = live.state
         try:
             if not live.ids.kept:
