@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +26,14 @@ class Counter:
         self.all = {job.id: job for job in jobs}
         self.asked: list[SubmittedJob] = []
         self.done: list[Any] = []
+        self.again: set[int] = set()  # jobs that have ended and run again under the next manager
 
     def jobs(self, ids: Any = (), ended: bool = True) -> list[front.JobView]:
         chosen = sorted(set(ids)) or sorted(self.all)
         return [self.all[i] for i in chosen if i in self.all and (ended or not self.all[i].state.ended)]
+
+    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
+        return [self.all[i] for i in ids if i in self.all and (i in self.again or not self.all[i].state.ended)]
 
     def ids(self) -> list[int]:
         return sorted(self.all)

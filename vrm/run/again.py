@@ -46,6 +46,18 @@ def stopped(entry: Entry) -> bool:
     return entry.state is JobState.CANCELLED and entry.cause == STOP
 
 
+def runs_again(entries: Mapping[int, Entry], entry: Entry) -> bool:
+    """Whether the next run runs a job again that has ended: it was stopped, or depends only on such."""
+    near, look = {entry.job.id: entry}, [entry]
+    while look:
+        each = look.pop()
+        if each.cause == DEPENDENCY and each.wish is not None:
+            found = [entries[job_id] for job_id in each.wish.failed if job_id not in near]
+            near.update((other.job.id, other) for other in found)
+            look += found
+    return entry.state.ended and entry.job.id in with_dependents(near, stopped)
+
+
 def unsuccessful(entry: Entry) -> bool:
     """Whether a job did not complete, without that its user wanted so: `vrm run --failed` and `vrm requeue
     failed` run it again. A wrong line must be corrected first."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 import pytest
-from support.executor import Managed, root  # noqa: F401
-from vrm.ext.slurm.calls.answers import Refused
+from support.executor import Managed, root, states  # noqa: F401
+from vrm.ext.pbs.jobs import qdel
+from vrm.ext.slurm.calls.answers import Answer, Call, Refused
 from vrm.ext.slurm.calls.counter import SubmittedJob
 from vrm.ext.slurm.calls.door import Door
+from vrm.ext.slurm.scancel import scancel
 from vrm.model import JobState
 
 
@@ -41,3 +43,20 @@ def test_a_manager_that_stops_still_knows_the_jobs_of_a_call_that_comes_again(ro
     with pytest.raises(Refused, match="takes no more jobs"):
         counter.submit(SubmittedJob(values, command="other"))
     managed.close()
+
+
+def test_scancel_and_qdel_take_jobs_that_a_stop_has_ended_for_good(root: Path) -> None:
+    """The next manager would run them again."""
+    managed = Managed(root, *["ok.x 4 9 0"] * 2, "ok.x 4 9 0 after=1")
+    managed.start(1.0)
+    managed.manager.stopping.stop("`vrm stop --now`", kill=True)
+    for job_id in range(2):
+        managed.end(job_id, 2.0, code=1)
+    counter = managed.live.part(Door).counter
+    assert scancel(Call("scancel", ["0"], "/work"), counter) == Answer()
+    assert qdel(Call("qdel", ["2", "1"], "/work"), counter) == Answer()
+    assert qdel(Call("qdel", ["2"], "/work"), counter).code == 35
+    managed.close()
+    later = Managed(root)
+    assert states(later) == ["cancelled"] * 3
+    later.close()

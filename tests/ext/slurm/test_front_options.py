@@ -662,6 +662,9 @@ def test_scancel() -> None:
         return [each[1] for each in counter.done]
     assert done("1", "2,3") == [1, 2] and done("10") == [10, 11] and done("10_4") == [11]
     assert done("10_[0-4]") == [10, 11] and done("-u", "ann") == [1, 2, 10, 11] and done("-u", "bob") == []
+    counter.again = {3}  # it has ended, and is to run again
+    assert done("2", "3") == done("-s", "KILL", "2,3") == [2, 3] and done("-s", "USR1", "3") == []
+    counter.again.clear()
     assert done("-t", "PD", "--me") == [2] and done("--name=solve", "-p", "vrm") == [1, 2, 10, 11]
     done("--signal=USR1", "1")
     assert counter.done == [("cancel", 1, 10)]

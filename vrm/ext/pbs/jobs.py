@@ -31,7 +31,8 @@ def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[JobVi
     for text in ids:
         try:
             found = words.find(counter, call.name, text)
-            open_ = [job for job in found.jobs if not job.state.ended]
+            open_ = (counter.cancellable([job.id for job in found.jobs]) if call.name == "qdel" else
+                     [job for job in found.jobs if not job.state.ended])
             if not open_:
                 raise Refused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"), words.FINISHED)
             for job in open_:

@@ -89,17 +89,18 @@ STEP = 100
 def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], counter: Counter
              ) -> Generator[None, None, Answer | LaterAnswer]:
     """End those of these jobs that the options describe, or send them a signal; `said` is what went wrong before."""
-    wrong, waits = len(said), []
+    wrong, waits, ends = len(said), [], number in (0, signal.SIGKILL)
     for at in range(0, len(ids), STEP):
-        for job in _matching(counter.jobs(ids[at:at + STEP], ended=False), given, counter):
+        part = ids[at:at + STEP]
+        for job in _matching(counter.cancellable(part) if ends else counter.jobs(part, ended=False), given, counter):
             if "verbose" in given:
                 said.append(f"scancel: Terminating job {job.shown_id}")
-            waiting = job.state is JobState.QUEUED
-            if waiting and number not in (0, signal.SIGKILL):
+            running = job.state is JobState.RUNNING
+            if not (running or ends):
                 waits.append(job.id)
                 continue
             try:
-                counter.cancel(job.id, 0 if waiting else number)
+                counter.cancel(job.id, number if running else 0)
             except Refused as error:
                 wrong += 1
                 said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")

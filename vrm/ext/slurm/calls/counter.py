@@ -54,6 +54,9 @@ class Counter(Protocol):
         """The jobs of these ids that there are, or without ids all, in the order of their ids;
         `ended`: also those that have ended."""
 
+    def cancellable(self, ids: Iterable[int]) -> list[JobView]:
+        """Those of these jobs that wait or run, or have ended and the next manager runs them again."""
+
     def ids(self) -> list[int]:
         """Those of all jobs."""
 

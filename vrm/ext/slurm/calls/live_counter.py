@@ -32,6 +32,7 @@ from vrm.model.node import HALF, Node
 from vrm.model.quantities import fold, to_ranges
 from vrm.results.places import unfold_nodes
 from vrm.ext.steps.records import Step, read_steps
+from vrm.run.again import runs_again
 from vrm.run.book import FLEXIBLE
 from vrm.run.entry import Entry, LifeError
 from vrm.run.journal.codec import Own
@@ -84,6 +85,13 @@ class LiveCounter:
                   list(entries.values()))
         head = self._head()
         return [self._job(entry, head) for entry in chosen if ended or not entry.state.ended]
+
+    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
+        """Those of these jobs that wait or run, or have ended and the next manager runs them again."""
+        entries = self.live.state.book.entries
+        found = [job_id for job_id in ids if job_id in entries and (
+            not entries[job_id].state.ended or runs_again(entries, entries[job_id]))]
+        return self.jobs(found) if found else []
 
     def ids(self) -> list[int]:
         """Those of all jobs."""

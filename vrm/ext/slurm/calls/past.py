@@ -118,6 +118,10 @@ class PastCounter:
         """Nobody is there to do it."""
         raise self._nobody()
 
+    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
+        """Nobody is there to do it."""
+        raise self._nobody()
+
     def hold(self, job_id: int) -> None:
         """Nobody is there to do it."""
         raise self._nobody()

@@ -254,12 +254,16 @@ class Ends(Part):
 
     def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
         """Let a job that ran run anew; its files go only when the journal says so."""
+        self.drop(self.reopen(job, why, retry, **origin))
+        self.live.changes()
+        self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
+
+    def reopen(self, job: Job, why: str, retry: bool = False, **origin: object) -> list[Dropped]:
+        """A job that ran or ended has no end any more, and what it has left goes. Gives those that can never run."""
         dropped = self.live.state.again(job.id, self.live.now, why, retry, **origin)
         if any(path.exists() for path in self._left_by(job.id)) and self.live.synced():
             self.clear(job.id)  # else the spawner does, once the journal has the next start
-        self.drop(dropped)
-        self.live.changes()
-        self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
+        return dropped
 
     def _left_by(self, job_id: int) -> tuple[Path, Path]:
         run = self.live.run_directory

@@ -12,7 +12,7 @@ from vrm.live.manager.part import JobAsked, Obey, Part
 from vrm.model import Job, JobState
 from vrm.model.quantities import fold
 from vrm.run import control
-from vrm.run.again import unsuccessful
+from vrm.run.again import runs_again, unsuccessful
 from vrm.run.entry import CANCEL, Dropped, Entry, LifeError
 
 AGAIN = "waits again"
@@ -66,7 +66,10 @@ class JobControl(Part):
         if running is not None:
             self.ends.end_job(running, "cancel")
             return "is being ended"
-        if entry.state is not JobState.QUEUED:
+        if runs_again(self.live.state.book.entries, entry):
+            self.live.records.forget([job.id])  # it has another end
+            self.ends.reopen(job, "cancelled by its user")
+        elif entry.state is not JobState.QUEUED:
             raise LifeError(f"job {job.id} neither waits nor runs: it is {entry.state.value}")
         self.ends.drop([Dropped(job, "cancelled while it waited")], CANCEL)
         return "will not run"

@@ -295,6 +295,7 @@ class Records:
         if not job_ids:
             return
         gone = set(job_ids)
+        self._unswept += (each for each in self.pending if each.job.id in gone)
         self.sweep_all(self._swept)  # later it would be their next run
         for job_id in gone:
             self.rows.pop(job_id, None)
